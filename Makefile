@@ -110,6 +110,9 @@ OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-
 # Code that only tests contain takes the compiler the longest: -O1 saves a tenth of that, and with the sanitizers -O0
 # saves half.
 TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0))
+# The code around a step is compiled with -O0 under the sanitizers too: unit tests spend little time in it.
+AROUND_OPT     := $(if $(filter asan-ubsan,$(MODE)),-O0)
+AROUND         := $(patsubst %,src/%/%,commands config scaling page mlflow doctor tasks models checkpoint train)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' code defeats GCC's own analysis, so its warnings are used only in the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
@@ -117,13 +120,13 @@ WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 sysroot  := $(SYSROOT:%=--sysroot=%)
 CXXFLAGS := -std=c++20 $(sysroot) $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/% test/support/%,$(1))),$(TEST_OPT)) $(if $(filter $(AROUND),$(1)),$(AROUND_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter src/data/png.cpp test/data/% test/fuzz/%,$(1)),$(call headers,$(PNG_HOME),libpng)) $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # Headers that most tests include take a third of the time of compiling them, so GCC reads them precompiled.
 # PRECOMPILED=0 leaves that out. $(call precompiled_for,FILE): the header, without the suffix .gch.
 PRECOMPILED ?= $(if $(filter fuzz,$(MODE)),0,1)
-precompiled_for = $(if $(filter 0,$(PRECOMPILED)),,$(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(BUILD)/test/support/precompiled.h))
+precompiled_for = $(if $(filter 0,$(PRECOMPILED)),,$(if $(filter test/%,$(filter-out test/reference/% test/support/%,$(1))),$(BUILD)/test/support/precompiled.h))
 
 # ---- Sources and programs -------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
@@ -245,7 +248,7 @@ $(BUILD)/generated/%.pb.cc: src/%.proto
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
 
 # Files that change only if their content changes, so that a new commit compiles one file, and new flags compile all.
-$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT) $(CUDA_CFLAGS) $(DNNL_CFLAGS)
+$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT)$(AROUND_OPT:%= %) $(CUDA_CFLAGS) $(DNNL_CFLAGS)
 $(OUT)/cuda-flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(CUDA_CFLAGS) $(NVCC_FLAGS)
 $(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/flags $(BUILD)/commit $(if $(HAS_CUDA),$(OUT)/cuda-flags): always

@@ -20,9 +20,13 @@ std::atomic<bool> is_noted{false};
 
 void print_error(const std::string& who, ErrorCode code, const std::string& message) {
   const ErrorEntry& row = entry(code);
+  // A wrong command line is explained by the help of its command, which ends the message: that is the remedy.
+  const auto see = code == ErrorCode::usage && message.ends_with("--help`") ? message.rfind("; see `") : message.npos;
+  const std::string what = message.substr(0, see);
+  const std::string remedy = see == message.npos ? std::string(row.remedy) : message.substr(see + 2);
   log::set_progress_line("");
   write_to_standard_error(
-      fmt::format("lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, printable_lines(message), row.remedy, row.code));
+      fmt::format("lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, printable_lines(what), remedy, row.code));
   log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
 }
 

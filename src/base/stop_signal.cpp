@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 std::atomic<int> first_signal{0};
-std::atomic<bool> was_repeated{false};
+std::atomic<bool> was_repeated{false}, may_stop_anywhere{false};
 std::atomic<int> n_interrupts{0}, n_last_interrupt{1};  // repeated ones
 
 void note(int signal) {
@@ -53,6 +53,12 @@ const char* stop_signal_name() {
     default:
       return "no signal";
   }
+}
+
+void stop_anywhere() { may_stop_anywhere = true; }
+
+void throw_if_stopped() {
+  if (may_stop_anywhere.load() && stop_requested()) throw StoppedBySignal{};
 }
 
 void stop_if_requested(World& world) {

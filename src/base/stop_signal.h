@@ -25,8 +25,12 @@ int n_repeated_interrupts();
 /// Whether SIGINT or SIGTERM has arrived after the first signal: whoever asks may soon kill the process.
 bool stop_requested_again();
 
-/// A signal asked a rank to stop before the first step. Thrown on all ranks; not an error.
+/// A signal asked a rank to stop before the first step, or a command to stop. Thrown on all ranks; not an error.
 struct StoppedBySignal {};
+/// For a command of one process that may end at any point, because it writes under partial names: from now on,
+/// throw_if_stopped() throws StoppedBySignal if a signal has arrived. Before, and in training, it does nothing.
+void stop_anywhere();
+void throw_if_stopped();
 /// Collective: throws StoppedBySignal on all ranks if a signal has asked any of them to stop.
 void stop_if_requested(World& world);
 

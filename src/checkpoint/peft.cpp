@@ -1,5 +1,7 @@
 #include "checkpoint/peft.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -92,6 +94,24 @@ std::string target_of(const std::string& tensor) {
   return "";
 }
 
+/// A list of modules must name what the file has: PEFT would ignore other tensors, and draw missing ones at random. A
+/// text is a pattern ("all-linear"), which is not evaluated.
+void require_same_targets(const StateJson& config, const std::vector<std::string>& found, const std::string& path) {
+  const auto modules = config.find("target_modules");
+  if (modules == config.end() || !modules->is_array()) return;
+  std::set<std::string> named;
+  for (const StateJson& module : *modules) {
+    require(module.is_string(), ErrorCode::model_file_damaged,
+            "{}: target_modules: expected the names of modules, found {}", path, module.dump());
+    std::string name = module.get<std::string>();
+    name = name.substr(name.rfind('.') + 1);  // "layers.0.self_attn.q_proj"
+    named.insert(name.ends_with(kModule) ? name.substr(0, name.size() - kModule.size()) : name);
+  }
+  require(named == std::set<std::string>(found.begin(), found.end()), ErrorCode::model_mismatch,
+          "{}: target_modules names {}, but {} has adapters of {}: copy both files of the adapter again", path,
+          fmt::join(named, ", "), kWeights, fmt::join(found, ", "));
+}
+
 }  // namespace
 
 bool is_peft(const std::string& path) {
@@ -126,6 +146,7 @@ ModelFile read_peft(const std::string& directory) {
   std::vector<std::string> targets;
   for (const std::string& target : known)
     if (found.contains(target)) targets.push_back(target);
+  require_same_targets(config, targets, config_path);
   StateJson& model = out.state["model"];
   if (!model.is_object()) model = StateJson::object();
   model["family"] = "llama";

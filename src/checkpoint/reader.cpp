@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/stop_signal.h"
 #include "checkpoint/finite.h"
 #include "lockstep/error.h"
 
@@ -101,6 +102,7 @@ const TensorEntry* Reader::find(const std::string& tensor) {
 }
 
 void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
+  throw_if_stopped();
   require(values.size_bytes() == tensor.size_bytes(), ErrorCode::internal, "{} has {} bytes, but {} were requested",
           tensor.path, tensor.size_bytes(), values.size_bytes());
   const auto bytes = std::as_writable_bytes(values);

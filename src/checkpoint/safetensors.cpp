@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/json.h"
+#include "base/stop_signal.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/fp16.h"
@@ -213,6 +214,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
 }
 
 NamedTensor SafetensorsFile::read(const Entry& entry) const {
+  throw_if_stopped();
   NamedTensor tensor{entry.name, entry.shape, {}};
   const auto read = [&](std::span<std::byte> bytes) {
     read_at(file_, path_, bytes, data_begin_ + entry.begin, ErrorCode::model_file_damaged);
@@ -243,6 +245,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   write(std::array{header_bytes}, 0);
   write(header, sizeof header_bytes);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    throw_if_stopped();
     const std::uint64_t at = data_begin + offsets[i];
     if (is_counter(tensors[i]))
       write(integers_of(tensors[i]), at);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/outcome.h"
+#include "base/stop_signal.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/saver.h"
 
@@ -24,6 +25,7 @@ void save(const std::string& path, const std::vector<TensorSource>& tensors, con
   });
   std::vector<float> values;  // one tensor at a time
   const auto read = [&](std::size_t i) {
+    throw_if_stopped();
     values = read_canonical(tensors[i]);
     return std::span<const float>(values);
   };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/byte_size.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
@@ -50,12 +51,16 @@ int write_merged_directory(ModelFile model, const ModelFile& base, const std::st
   const DType dtype = options.dtype.empty() ? base.dtype : dtype_named(options.dtype);
   std::map<std::string, std::string> files = tokenizer_of_merged(base.path, adapters, options.files);
   const models::LlamaConfig config = models::parse_llama_config(config_of(model.state), model.path);
-  files[checkpoint::kHuggingFaceConfig] =
+  Published published = published_merged(adapters, target, model, base.path, dtype, std::move(files), options);
+  published.files[checkpoint::kHuggingFaceConfig] =
       base.config.empty() ? models::to_json(config).dump(2) + "\n" : with_dtype(base.config, dtype);
   const std::size_t n_tensors = model.tensors.size();
-  checkpoint::write_huggingface(target, std::move(model.tensors), files, {.dtype = dtype});
+  const std::uint64_t max_shard_bytes = parse_byte_size(published.config.checkpoint.max_shard_size).value();
+  checkpoint::write_huggingface(target, std::move(model.tensors), published.files,
+                                {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
   print_text("{}: {} tensors in {}, {} with the adapters of {}\n", target, n_tensors, name(dtype), base.path, adapters);
-  return 0;
+  note_license(published.config, target);
+  return kExitDone;
 }
 
 }  // namespace
@@ -73,17 +78,20 @@ int export_adapters(const std::string& source, const std::string& target, const 
           "them with `lockstep checkpoint merge BASE {} OUT`",
           source, target, source);
   require(options.dtype.empty(), ErrorCode::usage, "--dtype is for whole models; adapters are exported in fp32");
+  require(options.max_shard_size.empty(), ErrorCode::usage,
+          "--max-shard-size is for whole models; adapters are exported as one file");
   require_replaceable({source, options.base, options.files}, target, options.existing);
   ModelFile file = checkpoint::read_model_file(source, options.weights);
   checkpoint::require_usable(source, file.tensors);
   const std::string base = options.base.empty() ? base_of_run(source) : options.base;
   const std::size_t n_tensors = file.tensors.size();
-  const std::map<std::string, std::string> files = files_beside_adapters(source, target, file, options);
-  checkpoint::write_peft(target, std::move(file.tensors), train::lora_of(file), base, file.state, files);
+  const Published published = published_adapters(source, target, file, options);
+  checkpoint::write_peft(target, std::move(file.tensors), train::lora_of(file), base, file.state, published.files);
   print_text("{}: {} tensors of step {}, adapters for {}\n", target, n_tensors,
              file.state.value("step", std::int64_t{0}),
              base.empty() ? "a model that is not named: --base DIRECTORY names it" : base);
-  return 0;
+  note_license(published.config, target);
+  return kExitDone;
 }
 
 int import_adapters(const std::string& source, const std::string& target, const std::string& base) {
@@ -99,7 +107,7 @@ int import_adapters(const std::string& source, const std::string& target, const 
   const std::size_t n_tensors = save_imported(target, std::move(adapters), state);
   print_text("{}: {} tensors; adapters of rank {} for {}\n", target, n_tensors,
              state.at("model").at("lora.rank").dump(), path);
-  return 0;
+  return kExitDone;
 }
 
 int merge_files(const std::string& base, const std::string& adapters, const std::string& target,
@@ -109,8 +117,10 @@ int merge_files(const std::string& base, const std::string& adapters, const std:
   const bool is_file = checkpoint::is_safetensors(target) || target.ends_with(".h5");
   require(is_file || !names_a_file(target), ErrorCode::usage,
           "OUT must end in .h5 or .safetensors, or be a directory, found {}: no other format is supported", target);
-  require(!is_file || (options.dtype.empty() && options.files.empty()), ErrorCode::usage,
-          "--dtype and --files are for exported directories, and {} is a file", target);
+  require(!is_file || (options.dtype.empty() && options.files.empty() && options.max_shard_size.empty() &&
+                       options.license.empty()),
+          ErrorCode::usage,
+          "--dtype, --files, --max-shard-size and --license are for exported directories, and {} is a file", target);
   require_replaceable({base, adapters, options.files}, target, options.existing);
   const bool is_run = is_folder(adapters) && !checkpoint::is_model_directory(adapters);
   const std::string file = is_run ? checkpoint_of_run(adapters) : adapters;
@@ -132,7 +142,7 @@ int merge_files(const std::string& base, const std::string& adapters, const std:
     n_tensors = save_imported(target, std::move(model.tensors), state);
   }
   print_text("{}: {} tensors, {} with the adapters of {}\n", target, n_tensors, base, file);
-  return 0;
+  return kExitDone;
 }
 
 }  // namespace lockstep::commands

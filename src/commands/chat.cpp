@@ -21,7 +21,6 @@ namespace lockstep::commands {
 namespace {
 
 constexpr std::int64_t kChunk = 64;  // tokens of a step of prefill: messages are short
-constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
 
 volatile std::sig_atomic_t was_interrupted = 0;
 
@@ -71,21 +70,13 @@ void print(const std::string& text) {
   flush_standard_output();
 }
 
-text::ChatTemplate template_of(const GenerateArguments& a, const TextModelSource& source) {
-  const std::map<std::string, std::string> variables = text::special_tokens_of(source.tokenizer_folder);
-  if (!a.chat_template.empty()) {
-    if (auto preset = text::ChatTemplate::preset(a.chat_template, variables)) return std::move(*preset);
-    return text::ChatTemplate(read_file(a.chat_template, kMaxTemplateBytes), a.chat_template, variables);
-  }
-  if (auto own = text::ChatTemplate::open(source.tokenizer_folder)) return std::move(*own);
-  fail(ErrorCode::usage, "the tokenizer {} has no chat template: name one with --chat-template chatml, llama3 or FILE",
-       source.tokenizer->path());
-}
-
 class Conversation {
  public:
   Conversation(const GenerateArguments& a, const TextModelSource& source)
-      : template_(template_of(a, source)), tokenizer_(source.tokenizer), capacity_(source.model.positions) {
+      : template_(text::ChatTemplate::choose(a.chat_template.empty() ? "auto" : a.chat_template,
+                                             source.tokenizer_folder, "--chat-template", source.tokenizer->path())),
+        tokenizer_(source.tokenizer),
+        capacity_(source.model.positions) {
     text::require_tokens(template_, *tokenizer_);
     if (!a.system.empty()) messages_.push_back({"system", a.system});
     n_system_ = messages_.size();

@@ -22,6 +22,7 @@
 #include "commands/convert.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
+#include "commands/stoppable.h"
 #include "lockstep/error.h"
 #include "train/inference.h"
 
@@ -225,6 +226,25 @@ void add_base(CLI::App& command, Names& names, const std::string& otherwise) {
       ->type_name("DIRECTORY");
 }
 
+/// For what is published: the sizes of files, and the licence.
+void add_publishing(CLI::App& command, Names& names, const std::string& of_run) {
+  command
+      .add_option(
+          "--max-shard-size", names.max_shard_size,
+          fmt::format("Divide a larger model among several files; by default checkpoint.max_shard_size {}, or 5GB",
+                      of_run))
+      ->type_name("SIZE")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return parse_byte_size(text) ? std::string() : fmt::format("expected {}", kByteSizeExample);
+          },
+          ""));
+  command
+      .add_option("--license", names.license,
+                  fmt::format("Licence for the model card, such as apache-2.0; by default model.license {}", of_run))
+      ->type_name("ID");
+}
+
 void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
   CLI::App* command = group.add_subcommand("export", "Export a checkpoint for other programs");
   command->add_option("FILE", names->first, "The checkpoint")->required();
@@ -243,32 +263,22 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
                    "Copy the tokenizer from this directory to TARGET; by default, that of the run of FILE")
       ->type_name("DIRECTORY");
   add_base(*command, *names, "model.from of the run of FILE");
-  command
-      ->add_option("--max-shard-size", names->max_shard_size,
-                   "Divide a larger model among several files; by default checkpoint.max_shard_size of the run, or 5GB")
-      ->type_name("SIZE")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return parse_byte_size(text) ? std::string() : fmt::format("expected {}", kByteSizeExample);
-          },
-          ""));
-  command
-      ->add_option("--license", names->license,
-                   "Licence for the model card, such as apache-2.0; by default model.license of the run")
-      ->type_name("ID");
+  add_publishing(*command, *names, "of the run");
   command->add_flag("--ema", names->averages, "Export the moving averages of the weights (ema.decay)");
   command->add_flag("--force", names->replace, "Replace TARGET if it exists");
   command->callback([&run, names] {
     run = [names] {
       require_no_other_folder(names->first);
-      return export_file(names->first, names->second,
-                         {.dtype = names->dtype,
-                          .files = names->files,
-                          .base = names->base,
-                          .max_shard_size = names->max_shard_size,
-                          .license = names->license,
-                          .existing = names->existing(),
-                          .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
+      return stoppable([&] {
+        export_file(names->first, names->second,
+                    {.dtype = names->dtype,
+                     .files = names->files,
+                     .base = names->base,
+                     .max_shard_size = names->max_shard_size,
+                     .license = names->license,
+                     .existing = names->existing(),
+                     .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
+      });
     };
   });
 }
@@ -288,8 +298,10 @@ void add_import(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
   command->callback([&run, names] {
     run = [names] {
       const ImportFormat format = names->format == "llama2c" ? ImportFormat::llama2c : ImportFormat::automatic;
-      return import_file(names->first, names->second,
-                         {.format = format, .base = names->base, .existing = names->existing()});
+      return stoppable([&] {
+        import_file(names->first, names->second,
+                    {.format = format, .base = names->base, .existing = names->existing()});
+      });
     };
   });
 }
@@ -308,18 +320,21 @@ void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
       ->add_option("--files", names->files,
                    "Copy the tokenizer from this directory to OUT; by default, that of BASE, or of the run")
       ->type_name("DIRECTORY");
+  add_publishing(*command, *names, "of the run of ADAPTER");
   command->add_flag("--ema", names->averages, "Add the moving averages of the adapters (ema.decay)");
   command->add_flag("--force", names->replace, "Replace OUT if it exists");
   command->callback([&run, names] {
     run = [names] {
-      return merge_files(names->first, names->second, names->third,
-                         {.dtype = names->dtype,
-                          .files = names->files,
-                          .base = "",
-                          .max_shard_size = "",
-                          .license = "",
-                          .existing = names->existing(),
-                          .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
+      return stoppable([&] {
+        merge_files(names->first, names->second, names->third,
+                    {.dtype = names->dtype,
+                     .files = names->files,
+                     .base = "",
+                     .max_shard_size = names->max_shard_size,
+                     .license = names->license,
+                     .existing = names->existing(),
+                     .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
+      });
     };
   });
 }

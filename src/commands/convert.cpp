@@ -194,7 +194,7 @@ std::string versions_of(const std::string& run) {
 
 std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfig& model, const Config& config,
                      const train::Files& files, const std::string& run, const std::string& target,
-                     const ExportOptions& options, DType dtype) {
+                     const ExportOptions& options, DType dtype, const std::string& merged_base = "") {
   const auto step = file.state.value("step", std::int64_t{0});
   return text_of(train::make_card(
       {.config = config,
@@ -205,7 +205,8 @@ std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfi
        .configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "",
        .step = step,
        .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
-       .is_trained = step > 0,
+       .is_trained = step > 0 || !merged_base.empty(),
+       .merged_base = merged_base,
        .averages = options.weights == checkpoint::WeightsOf::averages,
        .slices = train::slices_of(file.state),
        .dtype = std::string(name(dtype)),
@@ -222,11 +223,6 @@ Config exported_config(const std::string& run, const ExportOptions& options) {
   if (!options.max_shard_size.empty()) config.checkpoint.max_shard_size = options.max_shard_size;
   config::check(config);
   return config;
-}
-
-void note_license(const Config& config, const std::string& target) {
-  if (config.model.license.empty())
-    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
 }
 
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
@@ -265,18 +261,31 @@ int export_directory(const std::string& source, const std::string& target, const
 
 }  // namespace
 
-std::map<std::string, std::string> files_beside_adapters(const std::string& source, const std::string& target,
-                                                         const checkpoint::ModelFile& file,
-                                                         const ExportOptions& options) {
+Published published_adapters(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
+                             const ExportOptions& options) {
   const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
   const std::string run = run_of(source);
-  Config config = exported_config(run, options);
-  config.model.lora = train::lora_of(file);
-  if (!options.base.empty()) config.model.from = options.base;
-  train::Files files = published_files(source, options.files, config, model);
-  files[checkpoint::kModelCard] = card_for(file, model, config, files, run, target, options, DType::fp32);
-  note_license(config, target);
-  return files;
+  Published out{.files = {}, .config = exported_config(run, options)};
+  out.config.model.lora = train::lora_of(file);
+  if (!options.base.empty()) out.config.model.from = options.base;
+  out.files = published_files(source, options.files, out.config, model);
+  out.files[checkpoint::kModelCard] = card_for(file, model, out.config, out.files, run, target, options, DType::fp32);
+  return out;
+}
+
+Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
+                           const std::string& base, DType dtype, std::map<std::string, std::string> tokenizer,
+                           const ExportOptions& options) {
+  const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
+  const std::string run = run_of(source);
+  Published out{.files = std::move(tokenizer), .config = exported_config(run, options)};
+  out.files[checkpoint::kModelCard] = card_for(file, model, out.config, out.files, run, target, options, dtype, base);
+  return out;
+}
+
+void note_license(const Config& config, const std::string& target) {
+  if (config.model.license.empty())
+    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
 }
 
 bool names_a_file(const std::string& target) {
@@ -373,6 +382,8 @@ int import_safetensors(const std::string& source, const std::string& target) {
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
   if (is_adapter_file(source)) return export_adapters(source, target, options);
+  require(options.base.empty(), ErrorCode::usage, "--base is for adapters (model.lora), and {} is a whole model",
+          source);
   if (is_onnx || is_safetensors) {
     require(options.dtype.empty() && options.files.empty() && options.max_shard_size.empty() && options.license.empty(),
             ErrorCode::usage,
@@ -392,6 +403,9 @@ int import_file(const std::string& source, const std::string& target, const Impo
   const ImportFormat format = options.format;
   const bool is_directory = fs::is_directory(source);
   require(fs::exists(source), ErrorCode::checkpoint_not_found, "{} does not exist", source);
+  const std::string of_run = (fs::path(source) / "model").string();
+  require(!is_directory || checkpoint::is_model_directory(source) || !checkpoint::is_model_directory(of_run),
+          ErrorCode::usage, "{} is a run: give {}, the directory of its model", source, of_run);
   require(format == ImportFormat::llama2c || is_directory || checkpoint::is_safetensors(source), ErrorCode::usage,
           "the source must be a directory of transformers or end in {}, found {}; --format llama2c reads a file of "
           "llama2.c",

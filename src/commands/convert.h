@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/model_file.h"
+#include "lockstep/config.h"
 
 namespace lockstep::commands {
 
@@ -45,10 +46,21 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
                           const checkpoint::StateJson& state);
 /// The files of a tokenizer: those in the directory `given`, else those of the run to which a checkpoint belongs.
 std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given);
-/// What a directory of PEFT has besides adapters: the files of the tokenizer, and the model card.
-std::map<std::string, std::string> files_beside_adapters(const std::string& source, const std::string& target,
-                                                         const checkpoint::ModelFile& file,
-                                                         const ExportOptions& options);
+/// What a directory has besides its weights: the files of the tokenizer, and the model card. `config` is that of the
+/// run, with what the options set.
+struct Published {
+  std::map<std::string, std::string> files;
+  Config config;
+};
+/// For a directory of PEFT with the adapters of `source`.
+Published published_adapters(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
+                             const ExportOptions& options);
+/// For a model that adapters of `source` were merged into. `tokenizer`: its files; `base`: the path of the base.
+Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& model,
+                           const std::string& base, DType dtype, std::map<std::string, std::string> tokenizer,
+                           const ExportOptions& options);
+/// Tells the user about a card without a licence.
+void note_license(const Config& config, const std::string& target);
 /// A config.json whose dtype is that of the tensors beside it.
 std::string with_dtype(const std::string& config, DType dtype);
 /// Of --dtype.

@@ -17,6 +17,7 @@
 #include "commands/commands.h"
 #include "commands/data_words.h"
 #include "commands/report.h"
+#include "commands/stoppable.h"
 #include "data/chat_import.h"
 #include "data/cifar10.h"
 #include "data/image_file.h"
@@ -44,21 +45,10 @@ template <typename Import>
 auto run_with_bar(Import import) {
   std::unique_ptr<train::ProgressBar> bar;
   return import(data::ImportProgress([&](std::int64_t done, std::int64_t total) {
-    if (stop_requested()) throw StoppedBySignal{};
+    throw_if_stopped();
     if (!bar) bar = std::make_unique<train::ProgressBar>("import", total, true);
     bar->update(done, "");
   }));
-}
-
-int stoppable(const std::function<void()>& import) {
-  catch_stop_signals();
-  try {
-    import();
-    return kExitDone;
-  } catch (const StoppedBySignal&) {
-    log::info("stopped by {}: nothing was written", stop_signal_name());
-    return kExitStopped;
-  }
 }
 
 // ---- Images ---------------------------------------------------------------------------------------------------------
@@ -264,30 +254,10 @@ void add_text_import(CLI::App& parent, Run& run) {
 
 // ---- Conversations --------------------------------------------------------------------------------------------------
 
-constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
-
 struct ChatArguments {
   std::string tokenizer, chat_template = "auto", fraction = "1", too_long = "truncate";
   data::ChatImportOptions options;
 };
-
-text::ChatTemplate open_template(const std::string& choice, const text::Tokenizer& tokenizer) {
-  const std::string folder = std::filesystem::path(tokenizer.path()).parent_path().string();
-  const std::string beside = folder.empty() ? "." : folder;
-  const std::map<std::string, std::string> variables = text::special_tokens_of(beside);
-  if (choice == "auto") {
-    if (auto own = text::ChatTemplate::open(beside)) return std::move(*own);
-    fail(ErrorCode::usage,
-         "the tokenizer {} has no chat template in tokenizer_config.json or chat_template.jinja beside it: name one "
-         "with --template chatml, llama3 or FILE",
-         tokenizer.path());
-  }
-  if (auto preset = text::ChatTemplate::preset(choice, variables)) return std::move(*preset);
-  std::error_code ignored;
-  require(std::filesystem::exists(choice, ignored), ErrorCode::usage,
-          "--template: expected chatml, llama3, auto or a file, found {}", choice);
-  return {read_file(choice, kMaxTemplateBytes), choice, variables};
-}
 
 /// "0.9" is 0:0.9.
 void parse_fraction(const std::string& text, data::ChatImportOptions& options) {
@@ -331,7 +301,9 @@ void import_chat(const ChatArguments& arguments) {
   require(options.too_long == data::TooLong::truncate || options.max_tokens > 0, ErrorCode::usage,
           "--too-long drop needs --max-tokens N, the greatest length of a conversation");
   const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
-  const text::ChatTemplate chat = open_template(arguments.chat_template, tokenizer);
+  const std::string folder = std::filesystem::path(tokenizer.path()).parent_path().string();
+  const auto chat = text::ChatTemplate::choose(arguments.chat_template, folder.empty() ? "." : folder, "--template",
+                                               tokenizer.path());
   const text::ConversationEncoder conversations(chat, tokenizer);
   const data::ChatEncoder encoder{
       .encode = [&](std::span<const text::ChatMessage> messages) { return conversations.encode(messages); },

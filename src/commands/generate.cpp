@@ -75,7 +75,8 @@ void check(const GenerateArguments& a, const CLI::App& command) {
     require(!word.empty(), ErrorCode::usage, "--stop: expected a text, found nothing");
 }
 
-/// The lines of a file (`-`: standard input). A carriage return at the end of a line belongs to its end.
+/// The lines of a file (`-`: standard input). A byte order mark is no text, and a carriage return at the end of a line
+/// belongs to its end.
 std::vector<std::string> read_prompts(const std::string& path) {
   std::string text;
   if (path == "-") {
@@ -86,7 +87,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
     text = read_file(path, kMaxPromptBytes);
   }
   std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin < text.size();) {
+  for (std::size_t begin = text.starts_with("\xef\xbb\xbf") ? 3 : 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     std::string line = text.substr(begin, end - begin);
     if (line.ends_with('\r')) line.pop_back();

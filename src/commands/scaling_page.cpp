@@ -92,6 +92,8 @@ LineChart speedup_chart(const Results& results) {
   add_if_any(chart, predicted(results, [&](const Prediction&, double rate) { return rate / baseline; }));
   Series ideal{.name = "ideal", .points = {}, .style = Style::reference};
   for (const double n : ranks.ticks) ideal.points.push_back({.x = n, .y = n / base_ranks});
+  if (ranks.is_logarithmic)
+    for (const auto& point : ideal.points) chart.y.ticks.push_back(point.y);
   if (!chart.series.empty()) chart.series.push_back(std::move(ideal));
   return chart;
 }

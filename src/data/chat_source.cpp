@@ -44,20 +44,20 @@ std::string text_field(const Json& object, const char* name, const std::string& 
   const auto found = object.find(name);
   if (may_be_missing && (found == object.end() || found->is_null())) return {};
   require(found != object.end(), ErrorCode::data_source, "{} has no \"{}\"", where, name);
-  require(found->is_string(), ErrorCode::data_source, "{} has a \"{}\" of the type {}; expected a string", where, name,
+  require(found->is_string(), ErrorCode::data_source, "{}: \"{}\": expected a string, found a JSON {}", where, name,
           found->type_name());
   return found->get<std::string>();
 }
 
 std::vector<text::ChatMessage> list_of_messages(const Json& list, const std::string& place) {
-  require(list.is_array(), ErrorCode::data_source, "{}: \"messages\" is of the type {}; expected a list", place,
+  require(list.is_array(), ErrorCode::data_source, "{}: \"messages\": expected a list, found a JSON {}", place,
           list.type_name());
   require(!list.empty(), ErrorCode::data_source, "{}: the conversation is empty: remove it, or give it messages",
           place);
   std::vector<text::ChatMessage> out;
   for (const Json& message : list) {
     const std::string where = fmt::format("{}: message {}", place, out.size() + 1);
-    require(message.is_object(), ErrorCode::data_source, "{} is of the type {}; expected {{\"role\", \"content\"}}",
+    require(message.is_object(), ErrorCode::data_source, "{}: expected {{\"role\", \"content\"}}, found a JSON {}",
             where, message.type_name());
     const std::string role = text_field(message, "role", where);
     require(role == "system" || role == "user" || role == "assistant", ErrorCode::data_source,

@@ -50,7 +50,7 @@ std::string field_of(const TextDocument& line, const std::string& field) {
   const auto found = object.find(field);
   require(found != object.end(), ErrorCode::data_source,
           "{}: the object has no field \"{}\"; --field names the field that contains the text", place(), field);
-  require(found->is_string(), ErrorCode::data_source, "{}: the field \"{}\" is of the type {}; expected a string",
+  require(found->is_string(), ErrorCode::data_source, "{}: the field \"{}\": expected a string, found a JSON {}",
           place(), field, found->type_name());
   return std::move(found->get_ref<std::string&>());
 }

@@ -157,8 +157,11 @@ double left_of_plot(const std::vector<std::string>& labels) {
 
 void draw_y_axis(Drawing& drawing, const Scale& y, const std::vector<double>& ticks,
                  const std::vector<std::string>& labels, double left, double right) {
+  double above = INFINITY;  // where the last label begins
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     drawing.line(left, y(ticks[i]), right, y(ticks[i]), "grid");
+    if (y(ticks[i]) > above - kLine) continue;  // ticks of a logarithmic axis may be close
+    above = y(ticks[i]);
     drawing.text(left - 6, y(ticks[i]) + 4, Anchor::end, labels[i], "weak");
   }
 }

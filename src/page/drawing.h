@@ -63,7 +63,7 @@ std::string fill_class(std::size_t series);
 
 /// Where the plot begins: to the right of the labels of the y axis.
 double left_of_plot(const std::vector<std::string>& labels);
-/// A grid line and a label for each tick.
+/// A grid line for each tick, and a label where there is room for it.
 void draw_y_axis(Drawing& drawing, const Scale& y, const std::vector<double>& ticks,
                  const std::vector<std::string>& labels, double left, double right);
 /// Labels below the plot: every n-th, so that none overlaps the next.

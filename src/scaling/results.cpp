@@ -44,10 +44,12 @@ std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
     rejections.push_back(
         {Reason::neighbours, fmt::format("other jobs ran on its nodes: {}", fmt::join(m.other_jobs, ", "))});
   std::set<std::string> machines;
+  std::vector<std::string> busy;
   for (const Host& host : m.hosts)
     if (host.busy >= kBusyCores && machines.insert(host.owner()).second)
-      rejections.push_back(
-          {Reason::neighbours, fmt::format("other programs kept {:.1f} cores of {} busy", host.busy, host.name)});
+      busy.push_back(fmt::format("{:.1f} cores of {}", host.busy, host.name));
+  if (!busy.empty())
+    rejections.push_back({Reason::neighbours, fmt::format("other programs kept {} busy", fmt::join(busy, ", "))});
   if (m.build != study.build)
     rejections.push_back({Reason::build, fmt::format("it ran with another build: {}", m.build)});
   return rejections;

@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxFileBytes = 16 << 20;
+constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kTemplateFile = "chat_template.jinja";
 
@@ -86,6 +87,21 @@ std::unique_ptr<ChatTemplate> ChatTemplate::open(const std::string& folder, std:
         entry["template"].is_string())
       return std::make_unique<ChatTemplate>(entry["template"].get<std::string>(), source, special_tokens_of(folder));
   return nullptr;
+}
+
+ChatTemplate ChatTemplate::choose(const std::string& choice, const std::string& folder, const std::string& option,
+                                  const std::string& tokenizer) {
+  std::map<std::string, std::string> variables = special_tokens_of(folder);
+  if (auto built_in = preset(choice, variables)) return std::move(*built_in);
+  if (choice == "auto") {
+    if (auto own = open(folder)) return std::move(*own);
+    fail(ErrorCode::usage,
+         "the tokenizer {} has no chat template in tokenizer_config.json or chat_template.jinja beside it: name one "
+         "with {} chatml, llama3 or FILE",
+         tokenizer, option);
+  }
+  require(is_there(choice), ErrorCode::usage, "{}: expected chatml, llama3, auto or a file, found {}", option, choice);
+  return {read_file(choice, kMaxTemplateBytes), choice, std::move(variables)};
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const {

@@ -24,8 +24,8 @@ enum class ReplyBegin : std::uint8_t { add, omit };
 
 class ChatTemplate {
  public:
-  /// `source` names the template in messages. `variables`: such as bos_token and eos_token. Throws tokenizer_feature if
-  /// the template uses something that is not supported, and tokenizer_damaged if it is no template.
+  /// `source` names the template in messages. `variables`: such as bos_token and eos_token. Throws
+  /// chat_template if it is no template, or uses something that is not supported.
   ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables = {});
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -36,7 +36,12 @@ class ChatTemplate {
   /// Of the tokenizer in a folder; null if it has none. `name`: of several templates that tokenizer_config.json lists.
   static std::unique_ptr<ChatTemplate> open(const std::string& folder, std::string_view name = "default");
 
-  /// Throws usage with the template's own words if it refuses the messages, for example because of their order.
+  /// What an option such as --template names: the name of a built-in one, a file, or "auto", which is that of the
+  /// tokenizer in `folder`. `option`, `tokenizer`: their names in messages. Throws usage if there is none.
+  static ChatTemplate choose(const std::string& choice, const std::string& folder, const std::string& option,
+                             const std::string& tokenizer);
+
+  /// Throws chat_template with the template's own words if it refuses the messages, for example because of their order.
   std::string render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const;
   const std::string& source() const;
   /// The template itself, and the texts of bos_token and so on.

@@ -40,7 +40,7 @@ class TokenFinder {
       from_ = from_byte_ = 0;
       token = find(byte);
     }
-    require(token != kNone, ErrorCode::tokenizer_feature,
+    require(token != kNone, ErrorCode::chat_template,
             "the tokenizer {} encodes the begin of a conversation in another way than the whole", tokenizer_.path());
     return token;
   }
@@ -96,7 +96,7 @@ void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
     if (token.find_first_of(kBlanks) != std::string::npos) continue;
     std::vector<std::int32_t> ids;
     tokenizer.encode(token, ids, TemplateTokens::omit);
-    require(ids.size() == 1, ErrorCode::tokenizer_feature,
+    require(ids.size() == 1, ErrorCode::chat_template,
             "the chat template {} uses {}, which is not one token of the tokenizer {}, but {}: choose the template of "
             "this tokenizer, or the tokenizer of the model that has this template",
             chat.source(), token, tokenizer.path(), ids.size());
@@ -123,7 +123,7 @@ std::vector<ConversationEncoder::Part> ConversationEncoder::find_answers(std::sp
   if (answers.empty()) return {};
   const std::string frame = chat_.render(marked, ReplyBegin::omit);
   const auto check = [&](bool good, std::size_t answer) {
-    require(good, ErrorCode::tokenizer_feature,
+    require(good, ErrorCode::chat_template,
             "the chat template {} does not show where answer {} of a conversation is in its text: choose another "
             "template with --template, for example chatml",
             chat_.source(), answer + 1);

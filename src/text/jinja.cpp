@@ -65,7 +65,7 @@ class Evaluator {
  private:
   template <typename... Args>
   [[noreturn]] void damaged(fmt::format_string<Args...> problem, Args&&... args) const {
-    fail(ErrorCode::tokenizer_damaged, "the chat template {}: {}", source_,
+    fail(ErrorCode::chat_template, "the chat template {}: {}", source_,
          fmt::format(problem, std::forward<Args>(args)...));
   }
 
@@ -325,7 +325,7 @@ class Evaluator {
     }
     const std::string name = callee.kind == Expression::Kind::name ? callee.text : "an expression";
     if (name == "raise_exception")
-      fail(ErrorCode::usage, "the chat template {} refuses the conversation: {}", source_,
+      fail(ErrorCode::chat_template, "the chat template {} refuses the conversation: {}", source_,
            text_of(given.get(0, "message")));
     if (name == "namespace" || name == "dict") {
       Value out = Value::object();
@@ -341,7 +341,7 @@ class Evaluator {
       const std::size_t n = std::strftime(text, sizeof text, text_of(given.get(0, "format")).c_str(), &parts);
       return std::string(text, n);
     }
-    fail(ErrorCode::tokenizer_feature, "the chat template {}: the function {} is not supported", source_, name);
+    fail(ErrorCode::chat_template, "the chat template {}: the function {} is not supported", source_, name);
   }
 
   Value range(const Arguments& given) const {

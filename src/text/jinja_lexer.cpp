@@ -63,7 +63,7 @@ class Lexer {
   void add(Token::Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
   void count_lines(std::string_view passed) { line_ += static_cast<int>(std::ranges::count(passed, '\n')); }
   [[noreturn]] void damaged(const std::string& problem) const {
-    fail(ErrorCode::tokenizer_damaged, "the chat template {}, line {}: {}", source_, line_, problem);
+    fail(ErrorCode::chat_template, "the chat template {}, line {}: {}", source_, line_, problem);
   }
   void comment() {
     const std::size_t end = text_.find("#}", at_);

@@ -37,7 +37,7 @@ class Parser {
   const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   template <typename... Args>
   [[noreturn]] void damaged(fmt::format_string<Args...> problem, Args&&... args) const {
-    fail(ErrorCode::tokenizer_damaged, "the chat template {}, line {}: {}", source_, now().line,
+    fail(ErrorCode::chat_template, "the chat template {}, line {}: {}", source_, now().line,
          fmt::format(problem, std::forward<Args>(args)...));
   }
   bool is(Token::Kind kind, std::string_view text) const { return now().kind == kind && now().text == text; }
@@ -103,7 +103,7 @@ class Parser {
       end_block();
       return {.kind = Statement::Kind::text};
     }
-    fail(ErrorCode::tokenizer_feature, "the chat template {}, line {}: the statement {} is not supported", source_,
+    fail(ErrorCode::chat_template, "the chat template {}, line {}: the statement {} is not supported", source_,
          now().line, kind);
   }
 

@@ -174,8 +174,7 @@ Value apply_filter(const std::string& name, const Value& v, const Arguments& arg
   if ((name == "first" || name == "last") && v.is_array())
     return v.empty() ? undefined() : name == "first" ? v.front() : v.back();
   if (name == "int" && v.is_number()) return static_cast<std::int64_t>(v.get<double>());
-  fail(ErrorCode::tokenizer_feature, "the chat template {}: the filter {} is not supported for this value", source,
-       name);
+  fail(ErrorCode::chat_template, "the chat template {}: the filter {} is not supported for this value", source, name);
 }
 
 bool apply_test(const std::string& name, const Value& v, const Arguments& arguments, const std::string& source) {
@@ -192,7 +191,7 @@ bool apply_test(const std::string& name, const Value& v, const Arguments& argume
   if (name == "equalto" || name == "eq") return v == arguments.get(0, "other");
   if ((name == "odd" || name == "even") && v.is_number_integer())
     return (v.get<std::int64_t>() % 2 != 0) == (name == "odd");
-  fail(ErrorCode::tokenizer_feature, "the chat template {}: the test {} is not supported for this value", source, name);
+  fail(ErrorCode::chat_template, "the chat template {}: the test {} is not supported for this value", source, name);
 }
 
 Value call_method(const Value& v, const std::string& name, const Arguments& arguments, const std::string& source) {
@@ -237,8 +236,7 @@ Value call_method(const Value& v, const std::string& name, const Arguments& argu
       return out;
     }
   }
-  fail(ErrorCode::tokenizer_feature, "the chat template {}: the method {}() is not supported for this value", source,
-       name);
+  fail(ErrorCode::chat_template, "the chat template {}: the method {}() is not supported for this value", source, name);
 }
 
 }  // namespace lockstep::text::jinja

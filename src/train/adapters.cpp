@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/stop_signal.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "graph/nf4.h"
@@ -47,8 +48,8 @@ checkpoint::StateJson model_of(const ModelFile& base) {
   Config config;
   set_model(config, base);
   require(config.model.family == "llama", ErrorCode::model_mismatch,
-          "{} is a {}, but adapters need a language model as their base: name it with model.from=DIRECTORY", base.path,
-          config.model.family);
+          "{} is a {}, but adapters need a language model as their base: {}", base.path, config.model.family,
+          kNameBase);
   return {{"family", "llama"}, {"config", config.model.config}};
 }
 
@@ -133,9 +134,8 @@ void require_same_base(const checkpoint::StateJson& state, const std::string& ad
   const auto before = recorded->find("hash");
   if (before == recorded->end() || !before->is_string()) return;
   require(*before == hash, ErrorCode::model_mismatch,
-          "{} has adapters for another base than {} (the hash of its weights is {}, not {}): name the one that they "
-          "were trained beside with model.from=DIRECTORY",
-          adapters, base.empty() ? "these random weights" : base, hash, before->get<std::string>());
+          "{} has adapters for another base than {} (the hash of its weights is {}, not {}): {}", adapters,
+          base.empty() ? "these random weights" : base, hash, before->get<std::string>(), kNameBase);
 }
 
 ModelFile with_base(ModelFile file, const std::string& base) {
@@ -143,8 +143,7 @@ ModelFile with_base(ModelFile file, const std::string& base) {
   const std::string path = find_base(file, base);
   ModelFile of_base = checkpoint::read_model_file(path);
   require(!holds_adapters(of_base), ErrorCode::model_mismatch,
-          "{} has adapters itself, but is named as the base of {}: name that base with model.from=DIRECTORY", path,
-          file.path);
+          "{} has adapters itself, but is named as the base of {}: {}", path, file.path, kNameBase);
   checkpoint::StateJson model = model_of(of_base);
   check_adapters(file, models::parse_llama_config(model["config"].get<std::string>(), path));
   if (file.state.contains("base")) require_same_base(file.state, file.path, hash_of_base(of_base.tensors), path);
@@ -164,6 +163,7 @@ ModelFile merged(ModelFile file) {
   for (NamedTensor& tensor : file.tensors) by_name[tensor.name] = &tensor;
   for (const NamedTensor& a : file.tensors) {
     if (!a.name.ends_with(models::kLoraA)) continue;
+    throw_if_stopped();
     const std::string layer = a.name.substr(0, a.name.size() - models::kLoraA.size());
     const NamedTensor& b = *by_name.at(layer + std::string(models::kLoraB));
     NamedTensor& weight = *by_name.at(layer + ".weight");

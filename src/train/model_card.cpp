@@ -1,12 +1,12 @@
 #include "train/model_card.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "base/number_text.h"
 #include "base/printable.h"
@@ -74,11 +74,6 @@ std::string head(const ModelCard& card) {
   if (card.is_adapter) out += "- lora\n";
   if (card.has_chat_template) out += "- conversational\n";
   if (!card.base_model.empty()) out += fmt::format("base_model: {}\n", yaml(card.base_model));
-  std::set<std::string> names;
-  for (const ModelCard::DataSet& set : card.data)
-    if (set.use == ModelCard::kTraining) names.insert(set.name);
-  if (!names.empty()) out += "datasets:\n";
-  for (const std::string& name : names) out += fmt::format("- {}\n", yaml(name));
   if (!card.results.empty()) out += "metrics:\n";
   if (!card.results.empty())
     for (const auto& [measure, value] : card.results.front().measures) out += fmt::format("- {}\n", yaml(measure));
@@ -87,23 +82,38 @@ std::string head(const ModelCard& card) {
 
 // ----------------------------------------------------------------------------------------------------------- the body
 
+/// How bitsandbytes quantises the base as it was in training.
+std::string quantization_of(const ModelCard& card) {
+  const std::string type = card.nf4_compute == "bf16" ? "bfloat16" : card.nf4_compute == "fp16" ? "float16" : "float32";
+  return fmt::format(
+      "    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\",\n"
+      "                                      bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=\"{}\")\n",
+      type);
+}
+
 std::string usage(const ModelCard& card) {
-  const char* const library = card.is_adapter ? "peft" : "transformers";
+  const bool is_quantised = !card.nf4_compute.empty();
+  std::vector<std::string> of_transformers;
+  if (!card.is_adapter) of_transformers.emplace_back("AutoModelForCausalLM");
+  if (card.has_tokenizer) of_transformers.emplace_back("AutoTokenizer");
+  if (is_quantised) of_transformers.emplace_back("BitsAndBytesConfig");
   const char* const model = card.is_adapter ? "AutoPeftModelForCausalLM" : "AutoModelForCausalLM";
-  const std::string load = fmt::format("    model = {}.from_pretrained(\"DIRECTORY\")\n", model);
-  if (!card.has_tokenizer) return fmt::format("\n    from {} import {}\n", library, model) + load;
-  const std::string generate =
-      card.has_chat_template
-          ? "    messages = [{\"role\": \"user\", \"content\": \"Hello\"}]\n    inputs = "
-            "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors=\"pt\", "
-            "return_dict=True)\n"
-          : "    inputs = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n";
-  const std::string imports = card.is_adapter
-                                  ? "\n    from peft import AutoPeftModelForCausalLM\n    from transformers import "
-                                    "AutoTokenizer\n"
-                                  : "\n    from transformers import AutoModelForCausalLM, AutoTokenizer\n";
-  return imports + "    tokenizer = AutoTokenizer.from_pretrained(\"DIRECTORY\")\n" + load + generate +
-         "    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100)[0]))\n";
+  std::string out = "\n";
+  if (is_quantised) out += "The adapters were trained beside a base in NF4, and expect it.\n\n";
+  if (card.is_adapter) out += fmt::format("    from peft import {}\n", model);
+  if (!of_transformers.empty())
+    out += fmt::format("    from transformers import {}\n", fmt::join(of_transformers, ", "));
+  if (card.has_tokenizer) out += "    tokenizer = AutoTokenizer.from_pretrained(\"DIRECTORY\")\n";
+  if (is_quantised) out += quantization_of(card);
+  out += fmt::format("    model = {}.from_pretrained(\"DIRECTORY\"{})\n", model,
+                     is_quantised ? ", quantization_config=quantization" : "");
+  if (!card.has_tokenizer) return out;
+  out += card.has_chat_template
+             ? "    messages = [{\"role\": \"user\", \"content\": \"Hello\"}]\n    inputs = "
+               "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors=\"pt\", "
+               "return_dict=True)\n"
+             : "    inputs = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n";
+  return out + "    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100)[0]))\n";
 }
 
 std::string license_of(const ModelCard& card) {

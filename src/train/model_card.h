@@ -46,6 +46,7 @@ struct ModelCard {
   std::string base_model;  // "organisation/name" on the Hub, or empty
   bool has_tokenizer = false, has_chat_template = false;
   bool is_adapter = false;  // the weights are adapters that PEFT loads
+  std::string nf4_compute;  // of adapters trained beside a base in NF4: "bf16", in which it computed; else empty
   Rows model;
   std::vector<DataSet> data;
   std::vector<Slice> slices;

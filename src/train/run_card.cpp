@@ -175,14 +175,20 @@ ModelCard::Rows hyperparameter_rows(const CardSource& source) {
   if (source.configuration.empty()) return {};
   std::map<std::string, std::string> defaults;
   for (const auto& [key, value] : config::values_in(config::learning_yaml(Config{}))) defaults[key] = value;
+  const bool has_adapters = source.config.model.lora.is_on();
   ModelCard::Rows rows;
   for (const auto& [key, value] : config::values_in(source.configuration)) {
     if (std::ranges::find(kElsewhere, std::string_view(key)) != kElsewhere.end()) continue;
-    const bool is_default = defaults.contains(key) && defaults[key] == value;
+    const bool is_default =
+        defaults.contains(key) && defaults[key] == value && !(has_adapters && key.starts_with("model.lora."));
     if (!is_default || std::ranges::find(kAlways, std::string_view(key)) != kAlways.end())
       rows.emplace_back(key, value);
   }
-  rows.emplace_back("train.epochs", std::to_string(source.config.train.epochs));
+  const Config::Train& train = source.config.train;
+  if (train.max_steps > 0 && source.step >= train.max_steps)
+    rows.emplace_back("train.max_steps", std::to_string(train.max_steps));
+  else
+    rows.emplace_back("train.epochs", std::to_string(train.epochs));
   return rows;
 }
 
@@ -248,8 +254,10 @@ void add_data(const CardSource& source, ModelCard& card) {
 void add_origin(const CardSource& source, ModelCard& card) {
   const Config::Model& model = source.config.model;
   const bool has_from = model.from != Config::Model{}.from;
-  const std::string& path =
-      model.initialize_from.empty() || (card.is_adapter && has_from) ? model.from : model.initialize_from;
+  const bool is_merged = !source.merged_base.empty();
+  const std::string& path = is_merged                                                        ? source.merged_base
+                            : model.initialize_from.empty() || (card.is_adapter && has_from) ? model.from
+                                                                                             : model.initialize_from;
   if (!source.is_trained) {
     card.origin = "converted";
   } else if (path.empty() || path == Config::Model{}.from) {
@@ -257,7 +265,8 @@ void add_origin(const CardSource& source, ModelCard& card) {
   } else {
     std::error_code error;
     const std::string name = is_hub_name(path) && !fs::exists(path, error) ? path : name_of_model(path);
-    card.origin = fmt::format("trained {} `{}`", card.is_adapter ? "as adapters of" : "further from", name);
+    card.origin = fmt::format("trained {} `{}`{}", card.is_adapter || is_merged ? "as adapters of" : "further from",
+                              name, is_merged ? " and merged into its weights" : "");
     if (is_hub_name(name)) card.base_model = name;
   }
 }
@@ -288,7 +297,8 @@ ModelCard make_card(const CardSource& source) {
   card.name = source.name;
   card.license = source.config.model.license;
   card.model_type = models::to_json(source.model)["model_type"].get<std::string>();
-  card.is_adapter = source.config.model.lora.is_on();
+  card.is_adapter = source.config.model.lora.is_on() && source.merged_base.empty();
+  if (card.is_adapter && source.config.model.base_precision == "nf4") card.nf4_compute = name(source.config.precision);
   card.has_tokenizer = source.files.contains("tokenizer.json") || source.files.contains("tokenizer.model");
   card.model = model_rows(source);
   card.hyperparameters = hyperparameter_rows(source);

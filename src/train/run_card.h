@@ -23,8 +23,9 @@ struct CardSource {
   std::string run = {};            // its directory; empty: none is known
   std::string configuration = {};  // the keys that affect what is learned (config::learning_yaml)
   std::int64_t step = 0, steps_per_epoch = 0;
-  bool is_trained = true;  // false: a conversion
-  bool averages = false;   // the weights are moving averages
+  bool is_trained = true;        // false: a conversion
+  std::string merged_base = {};  // of adapters that were merged into their base: its path
+  bool averages = false;         // the weights are moving averages
   Slices slices = {};
   std::string dtype = {};     // of the tensors
   std::string versions = {};  // as versions_json()

@@ -52,7 +52,7 @@ check "a set of text is no checkpoint" refused 1 'is a data set of text, not a c
 echo '{"text": "good"}' >"$work/wrong.jsonl"
 echo '{"text": 5}' >>"$work/wrong.jsonl"
 ls -A "$work" >"$work/.before"
-check "a wrong line is named" refused 1 'wrong.jsonl:2: the field "text" is of the type number' import "$work/wrong.jsonl" "$work/new.h5"
+check "a wrong line is named" refused 1 'wrong.jsonl:2: the field "text": expected a string, found a JSON number' import "$work/wrong.jsonl" "$work/new.h5"
 check "a source that does not exist" refused 1 'there is no text .*none.txt' import "$work/none.txt" "$work/new.h5"
 check "  with a remedy about text" grep -q 'data import --help' "$work/.refused"
 check "a file whose size the system does not know" refused 1 'cpuinfo is no ordinary file: it contains text, but its size is 0; copy it first' \

@@ -50,6 +50,10 @@ echo of the run >"$work/run/model/tokenizer.json"
 check "exports a checkpoint of a run" checkpoint export "$work/run/checkpoints/best" "$work/of-run"
 check "  with the tokenizer of the run" cmp "$work/run/model/tokenizer.json" "$work/of-run/tokenizer.json"
 
+cp "$story/config.json" "$work/run/model/"
+check "names the model of a run" one_error 2 'run is a run: give .*/run/model, the directory of its model' usage checkpoint import "$work/run" "$work/x.h5"
+rm "$work/run/model/config.json"
+
 check "exports a .safetensors file" checkpoint export "$work/a.h5" "$work/a.safetensors"
 prints "  with transformers' names" 'with the names of transformers'
 check "  that is imported" checkpoint import "$work/a.safetensors" "$work/c.h5"

@@ -71,6 +71,6 @@ check "  and its code" grep -qF '[usage_log]' "$work/.refused"
 check "bytes that are not text" refused 2 ':1: expected the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
 check "a missing file" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
 check "a folder" refused 2 'Is a directory' "$lockstep" report memory "$work"
-check "no file" refused 2 'FILE is missing; see `lockstep report memory --help`' "$lockstep" report memory
+check "no file" refused 2 'FILE is missing' "$lockstep" report memory
 check "the help explains the mode" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
 finish

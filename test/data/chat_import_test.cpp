@@ -168,11 +168,11 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
   refuses(with(R"([{"role": "tool", "content": "x"}])"),
           R"(in.jsonl:2: message 1 has the role "tool", which is not known: rename)");
   refuses(with("[]"), "in.jsonl:2: the conversation is empty: remove it");
-  refuses(with("7"), "in.jsonl:2: \"messages\" is of the type number; expected a list");
-  refuses(with("[[]]"), "in.jsonl:2: message 1 is of the type array");
+  refuses(with("7"), "in.jsonl:2: \"messages\": expected a list, found a JSON number");
+  refuses(with("[[]]"), "in.jsonl:2: message 1: expected {\"role\", \"content\"}, found a JSON array");
   refuses(with(R"([{"role": "user"}])"), "in.jsonl:2: message 1 has no \"content\"");
   refuses(with(R"([{"role": "user", "content": ["x"]}])"),
-          "message 1 has a \"content\" of the type array; expected a string");
+          "message 1: \"content\": expected a string, found a JSON array");
   refuses(with(R"([{"role": "user", "content": "bad"}, {"role": "assistant", "content": "x"}])"),
           "in.jsonl:2: the template refuses this", ErrorCode::usage);
   refuses(line("a", "b") + "{\"messages\": [}\n", "in.jsonl:2: this line is not valid JSON (column");

@@ -191,8 +191,8 @@ TEST_F(TextImport, WrongLinesAreNamed) {
   refuses_line("[\"text\"]", "this line is not an object");
   refuses_line("{\"Text\": \"a\"}", "the object has no field \"text\"; --field names");
   refuses_line("{\"x\": {\"text\": \"a\"}}", "the object has no field \"text\"");
-  refuses_line("{\"text\": null}", "the field \"text\" is of the type null; expected a string");
-  refuses_line("{\"text\": [\"a\"]}", "the field \"text\" is of the type array");
+  refuses_line("{\"text\": null}", "the field \"text\": expected a string, found a JSON null");
+  refuses_line("{\"text\": [\"a\"]}", "the field \"text\": expected a string, found a JSON array");
   refuses_line(std::string(200000, '['), "this line is not valid JSON");
 }
 

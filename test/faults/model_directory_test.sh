@@ -52,4 +52,22 @@ check "another error is reported" refused 1 'cannot exchange .*model.partial and
   faulty FAULT_CALLS=exchange FAULT_ERROR=EIO bf16
 check "  and the old directory stays" is_complete "$out" F32
 check "  and nothing else" only_model
+
+# stopped ARGUMENTS...: checkpoint ARGUMENTS gets Ctrl-C while it writes the first tensor of $work/stopped...
+stopped() {
+  touch "$work/wait"
+  env FAULT_PATH="$work/stopped" FAULT_CALLS=pwrite FAULT_ERROR=WAIT FAULT_FIRST=3 FAULT_WHEN="$work/wait" LD_PRELOAD="$wrapper" \
+    "$lockstep" checkpoint "$@" >"$work/log" 2>&1 &
+  local process=$! end=$((SECONDS + 60)) status
+  until compgen -G "$work/stopped*.partial*" || ((SECONDS > end)); do sleep 0.05; done >/dev/null
+  kill -INT $process
+  rm "$work/wait"
+  wait $process
+  status=$?
+  cat "$work/log"
+  [[ $status == 75 ]] && grep -q 'stopped by SIGINT: nothing was written' "$work/log" && ! compgen -G "$work/stopped*"
+}
+check "Ctrl-C ends an export to a directory, and nothing is left" stopped export "$work/a.h5" "$work/stopped"
+check "  an export to a file" stopped export "$work/a.h5" "$work/stopped.safetensors"
+check "  and an import" stopped import test/golden/llama-story "$work/stopped.h5"
 finish

@@ -1,6 +1,6 @@
 // program: own
 // timeout: 300
-// sanitizers: -Algorithms.*
+// sanitizers: -Algorithms.*:Attention.SameBits*:*/60
 // also: Attention.*:*Conv2dBf16*:Algorithms.All*
 // Kernels for AMX, with emulated tiles (test/support/emulated_amx.h): the tests of their ops once more. The Makefile
 // links those tests, and the ops compiled with the emulation, into this program.

@@ -153,7 +153,7 @@ std::string refusal(Call call) {
   try {
     call();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::tokenizer_feature);
+    EXPECT_EQ(error.code(), ErrorCode::chat_template);
     return error.what();
   }
   return {};

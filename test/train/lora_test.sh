@@ -53,7 +53,13 @@ check "  as training did" near "$(measured fp32)" "$(loss "$work/run.json")" 1e-
 data=(data.validation=data/samples/shakespeare_test.h5 data.sequence_length=32 evaluation.max_samples=24)
 check "evaluates the directory" "$lockstep" evaluate "$model" "${data[@]}" --json="$work/directory.json"
 check "  with the same loss" near "$(loss "$work/run.json")" "$(loss "$work/directory.json")" 1e-12
-check "merges" "$lockstep" checkpoint merge "$work/base/model" "$work/fp32" "$work/merged"
+check "merges" "$lockstep" checkpoint merge "$work/base/model" "$work/fp32" "$work/merged" --license mit --max-shard-size 180KB
+check "  into files of that size" test -s "$work/merged/model-00002-of-00002.safetensors"
+check "  with a card of the run" grep -q "^A language model, trained as adapters of .model. and merged into its weights with Lockstep" "$work/merged/README.md"
+check "  with the licence" grep -qx 'license: mit' "$work/merged/README.md"
+check "  and the curve" grep -q '^## Losses' "$work/merged/README.md"
+check "  for transformers" grep -q 'model = AutoModelForCausalLM' "$work/merged/README.md"
+check "  which may be published" bash -c "LOCKSTEP='$lockstep' jobs/push_to_hub.sh '$work/merged' team/model | grep 'dry run, nothing was uploaded'"
 for name in base/model fp32/model; do
   check "  never over its input $name" refused 2 'is an input of this command' "$lockstep" checkpoint merge "$work/base/model" \
     "$work/fp32/model" "$work/$name" --force
@@ -65,7 +71,7 @@ check "exports" "$lockstep" checkpoint export "$work/fp32/checkpoints/latest" "$
 check "  the same adapters" cmp "$model/adapter_model.safetensors" "$work/exported/adapter_model.safetensors"
 check "imports" "$lockstep" checkpoint import "$work/exported" "$work/imported.h5"
 check "  the same adapters" "$lockstep" checkpoint merge "$work/base/model" "$work/imported.h5" "$work/again"
-check "  with the same result" cmp "$work/merged/model.safetensors" "$work/again/model.safetensors"
+check "  with the same result" "$lockstep" checkpoint diff "$work/merged" "$work/again"
 check "trains imported adapters further" train 1 further "${adapters[@]}" model.initialize_from="$work/imported.h5"
 check "generates" "$lockstep" generate "$work/fp32" --prompt "O Romeo" --max-new-tokens 8 --json="$work/reply.json"
 check "  never over the base of the adapters" refused 2 'is an input of this command' "$lockstep" generate "$work/fp32" \
@@ -87,6 +93,8 @@ check "  as one rank trains it" train 1 nf4-16-1 "${nf4[@]}" precision=bf16
 check "  bit by bit" same nf4-16 nf4-16-1
 check "evaluates it" "$lockstep" evaluate "$work/nf4" evaluation.max_samples=24 --json="$work/nf4.json"
 check "  as training did" near "$(measured nf4)" "$(loss "$work/nf4.json")" 1e-6
+check "says how to load its base" grep -q 'bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="float32"' "$work/nf4/model/README.md"
+check "lists all keys of adapters" grep -q '^| model.lora.alpha | ' "$work/nf4/model/README.md"
 check "merges it" "$lockstep" checkpoint merge "$work/base/model" "$work/nf4" "$work/nf4-merged"
 check "  into a model" "$lockstep" evaluate "$work/nf4-merged" "${data[@]}" --json="$work/nf4-merged.json"
 check "  of the same loss" near "$(loss "$work/nf4.json")" "$(loss "$work/nf4-merged.json")" 1e-5
@@ -103,7 +111,7 @@ check "refuses a target that no layer has" refused 2 'model.lora.targets.* expec
   train 1 none "${adapters[@]}" 'model.lora.targets=[q, head]'
 check "refuses no targets" refused 2 'model.lora.targets: expected at least one' train 1 none "${adapters[@]}" 'model.lora.targets=[]'
 check "another base" train 1 base2 model.config="$work/config.json" train.max_steps=2 run.seed=5
-check "  is refused by a run that resumes" refused 2 'adapters for another base .* name the one' train 1 fp32 \
+check "  is refused by a run that resumes" refused 2 'adapters for another base .* name the base' train 1 fp32 \
   "${adapters[@]}" model.from="$work/base2/model" train.max_steps=5 --allow-change model.from
 check "  and by merge" refused 2 'adapters for another base' "$lockstep" checkpoint merge "$work/base2/model" "$work/fp32" "$work/bad"
 check "  and by evaluate" refused 2 'adapters for another base' "$lockstep" evaluate "$work/fp32" model.from="$work/base2/model" evaluation.max_samples=8
@@ -117,5 +125,14 @@ check "refuses another rank when it resumes" refused 2 'model.lora.rank: 4 befor
 check "refuses a file as the target" refused 2 'exported as a directory of PEFT' "$lockstep" checkpoint export "$work/fp32/checkpoints/latest" "$work/bad.safetensors"
 sed 's/"use_rslora": false/"use_dora": true/' "$model/adapter_config.json" >"$work/exported/adapter_config.json"
 check "refuses DoRA" refused 2 'use_dora is true' "$lockstep" checkpoint import "$work/exported" "$work/bad.h5"
+sed '/"o_proj"/d' "$model/adapter_config.json" >"$work/exported/adapter_config.json"
+check "refuses modules that are not those of the tensors" refused 2 'target_modules names .*, but adapter_model.safetensors has adapters of .*, o, ' \
+  "$lockstep" checkpoint import "$work/exported" "$work/bad.h5"
+check "refuses shards of adapters" refused 2 'adapters are exported as one file' "$lockstep" checkpoint export "$work/fp32/checkpoints/latest" "$work/bad" \
+  --max-shard-size 1MB
+check "refuses a base of a whole model" refused 2 'is for adapters .model.lora., and .* is a whole model' "$lockstep" checkpoint export \
+  "$work/base/checkpoints/latest" "$work/bad" --base "$work/base/model"
+check "generates with the configuration of a language model only" refused 2 'the configuration describes a resnet' "$lockstep" generate \
+  jobs/configs/quickstart.yaml --checkpoint "$work/base/checkpoints/latest" --prompt a
 check "leaves nothing half-written" test ! -e "$work/bad" -a ! -e "$work/bad.h5" -a ! -e "$work/none/checkpoints"
 finish

@@ -41,8 +41,6 @@ tags:
 - lockstep
 - llama
 base_model: Qwen/Qwen2-0.5B
-datasets:
-- abstracts
 metrics:
 - loss
 - perplexity
