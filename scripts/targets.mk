@@ -70,7 +70,7 @@ test-arm64:
 	@scripts/arm64-run.sh true || { echo "0 passed, 0 failed, 1 skipped"; exit 0; }; \
 	$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/lockstep && \
 	$(ARM64_MAKE) SCRIPTS=test/arm64/training.sh tests && \
-	HOST_LOCKSTEP=$(abspath $(BUILD)/lockstep) scripts/arm64-run.sh $(RUN_TESTS) --limits 10 \
+	HOST_LOCKSTEP=$(abspath $(BUILD)/lockstep) scripts/arm64-run.sh $(RUN_TESTS) --limits 20 \
 	  --results $(BUILD)/test-arm64-results $(TEST_OUT:$(BUILD)%=build-arm64%)
 
 # ---- Fuzzing the readers of files (test/fuzz/README.md) ---------------------------------------------------------------
@@ -172,7 +172,7 @@ Targets
   make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (15 minutes)
   make test-plans      makes all plans of cuDNN for an H200, on a machine without a GPU
   make arm64           cross-compiles build-arm64/lockstep for ARM (aarch64); on Debian as root, installs what that needs
-  make test-arm64      its tests, under qemu (an hour or more)
+  make test-arm64      its tests, under qemu (several hours)
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
   make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
   make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|lm-ops|lm-training|lm-speed|lora|generate|sanitizer

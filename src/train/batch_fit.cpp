@@ -1,6 +1,7 @@
 #include "train/batch_fit.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/error.h"
 
@@ -46,27 +47,41 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
     return static_cast<double>(plan.memory().total());
   };
   // An op may refuse a batch that would fit, as a convolution of too many elements does.
-  const auto fits = [&](std::int64_t batch) {
+  const auto needed_by = [&](std::int64_t batch) {
     try {
-      return total_of(batch) <= room;
+      return total_of(batch);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::not_supported || batch == 1) throw;
-      return false;
+      return std::numeric_limits<double>::infinity();
     }
   };
   limit = std::max<std::int64_t>(1, limit);
-  const std::int64_t first = rounded(first_estimate(total_of, room, limit));
-  std::int64_t batch = first;
-  std::int64_t too_large = first;
-  while (batch > 1 && !fits(batch)) {
+  std::int64_t batch = rounded(first_estimate(total_of, room, limit));
+  double needed = needed_by(batch);
+  std::int64_t too_large = 0;  // 0: none is known
+  while (batch > 1 && needed > room) {
     too_large = batch;
     batch = rounded(std::min(batch - 1, batch * 19 / 20));
+    needed = needed_by(batch);
+  }
+  while (too_large == 0 && needed <= room) {  // two small batches may have promised too little
+    const double per_sample = needed / static_cast<double>(batch);
+    const std::int64_t larger =
+        rounded(std::min(limit, batch + static_cast<std::int64_t>((room - needed) / per_sample)));
+    if (larger <= batch) break;
+    const double needed_by_larger = needed_by(larger);
+    if (needed_by_larger > room) {
+      too_large = larger;
+    } else {
+      batch = larger;
+      needed = needed_by_larger;
+    }
   }
   while (too_large - batch > kMultiple) {  // those steps of 5 % may have been too large
     const std::int64_t middle = rounded((batch + too_large) / 2);
-    (fits(middle) ? batch : too_large) = middle;
+    (needed_by(middle) <= room ? batch : too_large) = middle;
   }
-  return batch > 1 || fits(1) ? batch : 0;
+  return batch > 1 || needed <= room ? batch : 0;
 }
 
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space) {

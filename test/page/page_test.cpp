@@ -133,6 +133,15 @@ TEST(Charts, LinesHaveTheirPointsIntervalsAndReference) {
   EXPECT_EQ(svg.find("measured & fitted"), std::string::npos);
 }
 
+TEST(Charts, LabelsOfCloseTicksAreThinned) {
+  LineChart chart = speedup();
+  chart.y = {.label = "speedup", .is_logarithmic = true, .ticks = {1, 2, 3, 63, 64}};
+  const std::string svg = inline_svg(chart, 340, "speedup");
+  EXPECT_EQ(count(svg, "class=\"grid\""), 5U) << svg;
+  EXPECT_EQ(count(svg, ">63</text>"), 1U);
+  EXPECT_EQ(count(svg, ">64</text>"), 0U);
+}
+
 TEST(Charts, ValuesThatAreNotFiniteInterruptALine) {
   LineChart chart{.title = "loss"};
   chart.series.push_back({.name = "loss", .points = {{1, 3}, {2, 2}, {3, NAN}, {4, 2}, {5, 1}, {6, INFINITY}}});
