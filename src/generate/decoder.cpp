@@ -75,6 +75,11 @@ Decoder::Step Decoder::make_step(const models::LlamaConfig& config, const models
   return step;
 }
 
+bool Decoder::is_read_in_fp32(graph::ParameterId id) const {
+  return decode_.graph->is_read_in_fp32(id) ||
+         std::ranges::any_of(prefill_, [&](const Step& step) { return step.graph->is_read_in_fp32(id); });
+}
+
 DecoderMemory Decoder::memory() const {
   DecoderMemory out{.cache_bytes = decode_.graph->cache_bytes(),
                     .activation_bytes = decode_.graph->memory().size_bytes(),

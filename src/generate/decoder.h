@@ -57,6 +57,8 @@ class Decoder final : public LanguageModel {
 
   std::int64_t n_slots() const override { return sizes_.slots; }
   std::int64_t capacity() const override { return sizes_.capacity; }
+  /// Whether an op reads the fp32 master of a parameter: see ParameterTable::fix_order().
+  bool is_read_in_fp32(graph::ParameterId id) const;
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::span<const float> prefill(std::span<const NewToken> tokens) override;
   std::span<const float> decode(std::span<const NewToken> tokens) override;

@@ -142,6 +142,8 @@ class Graph {
   const std::vector<Fork>& forks() const { return forks_; }
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   std::size_t cache_bytes() const { return cache_bytes_; }
+  /// Of a graph that computes in 16 bits: whether a node reads the fp32 master of a parameter.
+  bool is_read_in_fp32(ParameterId id) const;
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const ExecutionOrder& order() const { return order_; }
   /// The parts of the gradient arena whose values backward leaves in Bindings::narrow_gradients, at the same elements:
@@ -183,7 +185,6 @@ class Graph {
   void plan_liveness();
   void plan_parameter_writers();
   void plan_narrow_gradients(const std::vector<ParameterUse*>& writers);
-  bool is_read_in_fp32(ParameterId id) const;
   struct Observers {
     std::function<void(ParameterId)> before, done;
   };

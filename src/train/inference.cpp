@@ -168,6 +168,8 @@ void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTa
     const std::vector<float> packed = packed_parameter(file, parameter);
     if (parameter.is_in_nf4)
       parameters.write_nf4(parameter, packed, stream);
+    else if (!parameter.has_master)
+      parameters.write_without_master(parameter.begin, packed, stream);
     else
       copy(packed, parameter.begin);
   }

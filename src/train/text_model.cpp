@@ -3,12 +3,25 @@
 #include "train/inference.h"
 
 namespace lockstep::train {
+namespace {
+
+/// The weights never change, so in 16 bits they need no fp32 masters.
+graph::ParameterTable table_of_base() {
+  graph::ParameterTable table;
+  table.set_base([](const std::string&) { return true; });
+  return table;
+}
+
+}  // namespace
 
 TextModel::TextModel(const models::LlamaConfig& model, const generate::DecoderSizes& sizes, Precision precision,
                      const checkpoint::ModelFile& file, Backend& backend)
-    : decoder_(model, sizes, storage_type(precision), precision == Precision::tf32, backend, table_) {
-  fix_order_for_inference(table_);
+    : table_(table_of_base()),
+      decoder_(model, sizes, storage_type(precision), precision == Precision::tf32, backend, table_) {
   const DType dtype = storage_type(precision);
+  table_.fix_order(
+      {}, dtype == DType::fp32 ? std::function<bool(graph::ParameterId)>()
+                               : [this](graph::ParameterId id) { return decoder_.is_read_in_fp32(id); });
   const std::unique_ptr<Stream> stream = backend.make_stream();
   parameters_ = std::make_unique<ParameterArena>(table_, dtype, backend);
   load_parameters(file, table_, *parameters_, backend, *stream);
