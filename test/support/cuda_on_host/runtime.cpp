@@ -36,7 +36,8 @@ enum class State { ready, at_barrier, at_exchange, done };
 
 /// A place to continue at: frame, stack and instruction pointer, as GCC's builtins save them. Unlike swapcontext(),
 /// they make no system call, and the address sanitizer does not clear the shadow of a whole stack. These functions are
-/// not instrumented, since that would be done for a call that does not return, and GCC must not inline one into another.
+/// not instrumented, since that would be done for a call that does not return, and GCC must not inline one into
+/// another.
 using Place = std::array<void*, 5>;
 [[noreturn, gnu::noipa, gnu::no_sanitize_address, gnu::no_sanitize_undefined]] void jump_to(Place& to) {
   __builtin_longjmp(to.data(), 1);
