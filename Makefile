@@ -120,13 +120,13 @@ WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 sysroot  := $(SYSROOT:%=--sysroot=%)
 CXXFLAGS := -std=c++20 $(sysroot) $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/% test/support/%,$(1))),$(TEST_OPT)) $(if $(filter $(AROUND),$(1)),$(AROUND_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/% test/support/%.cpp,$(1))),$(TEST_OPT)) $(if $(filter $(AROUND),$(1)),$(AROUND_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter src/data/png.cpp test/data/% test/fuzz/%,$(1)),$(call headers,$(PNG_HOME),libpng)) $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # Headers that most tests include take a third of the time of compiling them, so GCC reads them precompiled.
 # PRECOMPILED=0 leaves that out. $(call precompiled_for,FILE): the header, without the suffix .gch.
 PRECOMPILED ?= $(if $(filter fuzz,$(MODE)),0,1)
-precompiled_for = $(if $(filter 0,$(PRECOMPILED)),,$(if $(filter test/%,$(filter-out test/reference/% test/support/%,$(1))),$(BUILD)/test/support/precompiled.h))
+precompiled_for = $(if $(filter 0,$(PRECOMPILED)),,$(if $(filter test/%,$(filter-out test/reference/% test/support/%.cpp,$(1))),$(BUILD)/test/support/precompiled.h))
 
 # ---- Sources and programs -------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')

@@ -108,7 +108,7 @@ TEST(ScalingCases, HaveAConfigurationOfTheirOwn) {
   study.steps = 30;
   const Case a_case{.name = "ranks-0004-repeat-1", .ranks = 4};
   const Config weak = configuration_of(study, a_case, config);
-  EXPECT_EQ(weak.run.path(), "/studies/a/cases/ranks-0004-repeat-1/run");
+  EXPECT_EQ(weak.run.path(), std::string("/studies/a/cases/ranks-0004-repeat-1/run"));
   EXPECT_EQ(weak.train.batch_per_rank, 24);
   EXPECT_EQ(weak.train.global_batch, 0);
   EXPECT_EQ(weak.train.max_steps, 30);

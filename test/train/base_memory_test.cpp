@@ -1,6 +1,8 @@
-// The memory of a base beside which adapters are trained: in 16 bits without fp32 masters, in NF4, and as planned.
+// The memory of a base beside which adapters are trained: in 16 bits without fp32 masters, in NF4, and as planned; and
+// of a model that generates text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "comm/world.h"
@@ -10,6 +12,7 @@
 #include "test/support/recording_backend.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"
+#include "train/text_model.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +47,12 @@ class BaseMemory : public testing::TestWithParam<std::tuple<Precision, const cha
         task_(tasks::make_task(config_)) {
     task_->open_train_set();
     run_ = std::make_unique<test::SmallRun>(config_, backend_, *communicator_, std::move(task_));
+  }
+  checkpoint::ModelFile base() const {
+    checkpoint::ModelFile file{.path = "base", .state = {}, .tensors = {}};
+    for (checkpoint::NamedTensor& tensor : test::golden_weights(run_->plan().parameters(), 7))
+      if (tensor.name.find(".lora_") == std::string::npos) file.tensors.push_back(std::move(tensor));
+    return file;
   }
   bool is_in_nf4() const { return config_.model.base_precision == "nf4"; }
   bool is_bf16() const { return config_.precision == Precision::bf16; }
@@ -87,9 +96,7 @@ TEST_P(BaseMemory, IsAsPlanned) {
 }
 
 TEST_P(BaseMemory, StaysAsItIsWhileAdaptersAreTrained) {
-  checkpoint::ModelFile base{.path = "base", .state = {}, .tensors = {}};
-  for (checkpoint::NamedTensor& tensor : test::golden_weights(run_->plan().parameters(), 7))
-    if (tensor.name.find(".lora_") == std::string::npos) base.tensors.push_back(std::move(tensor));
+  checkpoint::ModelFile base = this->base();
   run_->replica().load_base(base);
   const auto before = run_->all_weights();
   const double first = run_->step(0);
@@ -104,6 +111,19 @@ TEST_P(BaseMemory, StaysAsItIsWhileAdaptersAreTrained) {
   EXPECT_EQ(run_->step(0), first);
   base.tensors.pop_back();
   EXPECT_THROW(run_->replica().load_base(base), Error);
+}
+
+TEST_P(BaseMemory, OfGenerationIsThatOfTheWeightsInTheirType) {
+  const checkpoint::ModelFile file = base();
+  std::size_t n_values = 0, greatest = 0;
+  for (const checkpoint::NamedTensor& tensor : file.tensors) n_values += tensor.values.size();
+  test::RecordingBackend backend(*cpu_);
+  const train::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
+                               {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);
+  for (const test::Call& call : backend.recording().calls())
+    if (call.what == "allocate") greatest = std::max(greatest, call.size_bytes);
+  EXPECT_GE(greatest, (is_bf16() ? 2 : 4) * n_values);
+  EXPECT_LT(greatest, (is_bf16() ? 3 : 5) * n_values);
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, BaseMemory,
