@@ -220,7 +220,7 @@ def refuses(models, work):
         ([story, *prompt, "--batch", "1024", "--beams", "2", "--prompts", empty], "several"),
         ([story, *prompt, "--system", "x"], "add --chat"),
         ([story, "--chat", "--n", "2", "--temperature", "1"], "--chat has one reply"),
-        ([story, "--chat"], "no chat template: name one with --chat-template"),
+        ([story, "--chat"], "no chat template in tokenizer_config.json or chat_template.jinja beside it: name one with --chat-template"),
         ([story, "--chat", "--chat-template", work / "nothing"], "nothing"),
         ([story, *prompt, "--colour"], "--colour"),
         ([story, *prompt, "model.depht=1"], "depht"),

@@ -117,7 +117,8 @@ TEST_P(BaseMemory, OfGenerationIsThatOfTheWeightsInTheirType) {
   const checkpoint::ModelFile file = base();
   std::size_t n_values = 0, greatest = 0;
   for (const checkpoint::NamedTensor& tensor : file.tensors) n_values += tensor.values.size();
-  test::RecordingBackend backend(*cpu_);
+  const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});  // the other is frozen
+  test::RecordingBackend backend(*cpu);
   const train::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
                                {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);
   for (const test::Call& call : backend.recording().calls())
