@@ -230,10 +230,13 @@ $(OUT)/%.cu.o: %.cu $(OUT)/cuda-flags
 	@echo "  compile  $<"
 	@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings -Wno-deprecated-gpu-targets) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS))" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
 	  -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2> $(@:.o=.resources) || { cat $(@:.o=.resources); exit 1; }
+# A thread of a kernel has a stack of its own, and would need one for the detection of uses after return too, which takes
+# longer than the kernel.
+$(BUILD)/on-host/%.o: FIBER_FLAGS := $(if $(findstring asan,$(MODE)),--param asan-use-after-return=0)
 $(BUILD)/on-host/%.o: % $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  compile  $< for the host"
-	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
+	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) $(FIBER_FLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
 $(BUILD)/emulated-amx/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  compile  $< for emulated AMX"
