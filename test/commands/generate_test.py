@@ -71,7 +71,7 @@ def same_as_transformers(models, work):
     n = 0
     for (model, options), group in groups.items():
         prompts = work / "prompts.txt"
-        prompts.write_text("".join(case["prompt"] + "\n" for case in group))
+        prompts.write_text("\ufeff" + "".join(case["prompt"] + "\n" for case in group), encoding="utf-8")  # a byte order mark
         for batch in (1, 8):
             lines = objects(*models.arguments[model], "--prompts", prompts, "--batch", batch,
                             *flags(json.loads(options)))

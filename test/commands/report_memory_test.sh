@@ -72,5 +72,6 @@ check "bytes that are not text" refused 2 ':1: expected the names of columns' "$
 check "a missing file" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
 check "a folder" refused 2 'Is a directory' "$lockstep" report memory "$work"
 check "no file" refused 2 'FILE is missing' "$lockstep" report memory
+check "  and the remedy is the help of the command" refused 2 'remedy: see `lockstep report memory --help`' "$lockstep" report memory
 check "the help explains the mode" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
 finish

@@ -49,11 +49,14 @@ expect 2 "" "there is no command \`lockstep trian\`" trian --help; quiet out
 expect 2 "" "there is no command \`lockstep checkpoint verfy\` (the nearest is verify); the commands are info, verify" checkpoint verfy
 expect 2 "" "there is no command \`lockstep data xyz\`; the commands are" data xyz --help; quiet out
 expect 2 "" "expected a command after \`lockstep data\`: one of import, info, verify, show, encode, decode" data
+expect 2 "" "remedy: see \`lockstep data --help\`" data
 expect 2 "" "CONFIG is missing (YAML files and key=value overrides; later ones override earlier ones)" train
+expect 2 "" "remedy: see \`lockstep train --help\`" train
 expect 2 "" "\`lockstep train\` has no option --frehs; the nearest is --fresh" train x.yaml --frehs
 expect 2 "" "\`lockstep train\` has no option --zzz" train x.yaml --zzz
 expect 2 "" "unexpected argument b: \`lockstep checkpoint info\` takes FILE" checkpoint info a b
 expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found 0" plan --ranks 0 x.yaml
+expect 2 "" "remedy: see \`lockstep plan --help\`" plan --ranks 0 x.yaml
 expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found four" plan --ranks four x.yaml
 expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found nothing" plan --ranks
 expect 2 "" "--ranks is given 2 times; give it once" plan --ranks 2 --ranks 3 x.yaml
