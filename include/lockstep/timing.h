@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <iosfwd>
 #include <vector>
 
 namespace lockstep {
@@ -11,12 +12,17 @@ namespace lockstep {
 struct CallTime {
   double seconds = 0;  // from its start to its end
   /// The time, summed over the threads of this process, for which one was ready to run while other threads had its
-  /// processor.
+  /// processor, and that, summed over the processors of a virtual machine, for which others had them.
   double waiting_seconds = 0;
 };
 
 /// Calls `work` and measures it. Waiting is 0 where the system does not report it.
 CallTime time_call(const std::function<void()>& work);
+
+/// The seconds, summed over all processors, for which the host of this virtual machine ran something else on them
+/// ("steal" in proc(5)): the eighth number in the first line of /proc/stat, in hundredths of a second. 0 if it is not
+/// there.
+double stolen_seconds(std::istream& stat);
 
 struct Timing {
   std::vector<double> seconds;  // the shortest call of each candidate; infinity: it is not available

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
 
 #include "base/clock.h"
 
@@ -24,16 +25,18 @@ constexpr double kHopeless = 3, kLongestInterruptionSeconds = 0.1;
 constexpr double kIdleWaiting = 0.05;
 constexpr double kTie = 1.02;
 
-/// In nanoseconds since the threads of this process started; the second number of their `schedstat`.
-double waiting_nanoseconds() {
+/// Of the threads of this process since they started (the second number of their `schedstat`, in nanoseconds), and of
+/// the virtual machine since it started.
+double waiting_seconds() {
   double sum = 0;
   std::error_code ignored;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
     std::ifstream file(thread.path() / "schedstat");
     double running = 0, waiting = 0;
-    if (file >> running >> waiting) sum += waiting;
+    if (file >> running >> waiting) sum += 1e-9 * waiting;
   }
-  return sum;
+  std::ifstream stat("/proc/stat");
+  return sum + stolen_seconds(stat);
 }
 
 class Candidate {
@@ -61,12 +64,21 @@ class Candidate {
 
 }  // namespace
 
+double stolen_seconds(std::istream& stat) {
+  std::string name;
+  double ticks = 0;
+  if (!(stat >> name) || name != "cpu") return 0;
+  for (int i = 0; i < 8; ++i)
+    if (!(stat >> ticks)) return 0;
+  return 0.01 * ticks;
+}
+
 CallTime time_call(const std::function<void()>& work) {
-  const double waited = waiting_nanoseconds();
+  const double waited = waiting_seconds();
   const Clock::time_point begin = Clock::now();
   work();
   CallTime time{.seconds = seconds_since(begin)};
-  time.waiting_seconds = std::max(0.0, waiting_nanoseconds() - waited) * 1e-9;
+  time.waiting_seconds = std::max(0.0, waiting_seconds() - waited);
   return time;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <vector>
 
 namespace lockstep {
@@ -182,6 +183,17 @@ void compute(unsigned n) {
     sum = sum * 0.999f + 0.001f;
     asm volatile("" : "+x"(sum));
   }
+}
+
+TEST(Timing, ReadsTheTimeThatOtherVirtualMachinesTook) {
+  const auto stolen = [](const char* text) {
+    std::istringstream stat(text);
+    return stolen_seconds(stat);
+  };
+  EXPECT_DOUBLE_EQ(stolen("cpu  364143 379291 97325 92528 810 0 536 1597 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"), 15.97);
+  EXPECT_DOUBLE_EQ(stolen("cpu  1 2 3 4\n"), 0);
+  EXPECT_DOUBLE_EQ(stolen("intr 1 2 3 4 5 6 7 8\n"), 0);
+  EXPECT_DOUBLE_EQ(stolen(""), 0);
 }
 
 TEST(Timing, ARealNeighbourDoesNotChangeTheRanking) {
