@@ -133,6 +133,8 @@ PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 EMBEDDED  := $(patsubst %,$(BUILD)/generated/commands/completion.%.inc,bash zsh)
 SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%) $(if $(HAS_DNNL),,%onednn.cpp),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
+# Scripts test the commands, so that a build of unit tests leaves out those that none of them names.
+SOURCES   := $(if $(UNIT_TESTS_ONLY),$(filter-out $(filter-out $(patsubst test/%_test.cpp,src/%.cpp,$(wildcard test/commands/*_test.cpp)),$(wildcard src/commands/*.cpp)),$(SOURCES)),$(SOURCES))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
 # All files except those that need a device: the backend, and the calls of cuDNN and cuBLASLt.
