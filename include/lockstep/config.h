@@ -111,6 +111,7 @@ struct Config {
     bool nesterov = false;
     double weight_decay = 5e-4;
     bool decay_norms_and_biases = true;
+    bool decay_norms = true;  // false: norms have no decay, and biases may have it
     double beta1 = 0.9;
     double beta2 = 0.999;
     double epsilon = 1e-8;
@@ -121,8 +122,9 @@ struct Config {
 
   /// The exponential moving average of the weights.
   struct Ema {
-    double decay = 0.0;            // of an update; 0: there is no average
-    std::int64_t every_steps = 1;  // between updates
+    double decay = 0.0;             // of an update; 0: there is no average
+    std::int64_t every_steps = 1;   // between updates
+    std::string intervals = "run";  // run | epoch: where they begin
     bool is_on() const { return decay > 0; }
   } ema;
 
@@ -130,6 +132,8 @@ struct Config {
     std::string kind = "cosine";  // constant | step | cosine | polynomial
     double warmup_epochs = 0;
     std::int64_t warmup_steps = 0;  // only one of the two may be set
+    double warmup_start = 0;        // part of the learning rate in step 0; 0: 1 / W with W steps
+    std::string update = "step";    // step | epoch: when the learning rate changes
     std::int64_t steps = 0;         // length; 0: epochs x steps per epoch
     int step_epochs = 30;           // step: interval
     double gamma = 0.1;             // step: factor

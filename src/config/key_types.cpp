@@ -8,6 +8,8 @@
 #include <cmath>
 #include <optional>
 
+#include "config/quoted.h"
+
 namespace lockstep::config {
 namespace {
 

@@ -1,10 +1,6 @@
 #include "config/table.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <cctype>
 
 #include "config/key_types.h"
 #include "lockstep/philox.h"
@@ -273,6 +269,10 @@ std::vector<Key> optimizer_keys() {
       boolean(KEY(optimizer.decay_norms_and_biases), {kLearning, "",
                                                       "sgd, adamw: also apply weight decay to the parameters of "
                                                       "normalization layers and to biases. lars never does."}),
+      boolean(KEY(optimizer.decay_norms),
+              {kLearning, "",
+               "false: the parameters of normalization layers have no weight decay; biases still follow "
+               "optimizer.decay_norms_and_biases."}),
       real(KEY(optimizer.beta1), kBelowOne, {kLearning, "", "adamw: decay rate of the first moment."}),
       real(KEY(optimizer.beta2), kBelowOne, {kLearning, "", "adamw: decay rate of the second moment."}),
       real(KEY(optimizer.epsilon), kPositive,
@@ -296,12 +296,25 @@ std::vector<Key> ema_and_schedule_keys() {
               {kLearning, "steps",
                "Interval at which the weights enter their average. During the warmup, and at the first interval after "
                "it, the average becomes a copy of the weights."}),
+      choice(KEY(ema.intervals), {"run", "epoch"},
+             {kLearning, "",
+              "When the weights enter their average. run: after the last step of each interval, counted from step 0. "
+              "epoch: after the first step of each interval, counted from the beginning of each epoch, as in "
+              "torchvision's references."}),
       choice(KEY(schedule.kind), {"constant", "step", "cosine", "polynomial"},
              {kLearning, "", "Shape of the learning rate after the warmup."}),
       real(KEY(schedule.warmup_epochs), kNotNegative,
            {kLearning, "epochs", "Length of the linear warmup. Alternative to schedule.warmup_steps."}),
       integer(KEY(schedule.warmup_steps), 0,
               {kLearning, "steps", "Length of the linear warmup. Alternative to schedule.warmup_epochs."}),
+      real(KEY(schedule.warmup_start), kProbability,
+           {kLearning, "",
+            "Part of the learning rate with which the warmup begins; all of it is reached in the first step after the "
+            "warmup. 0: a warmup of W steps begins with 1 / W and reaches all of it in its last step."}),
+      choice(KEY(schedule.update), {"step", "epoch"},
+             {kLearning, "",
+              "When the learning rate changes. epoch: it is that of the first step of the epoch, as with PyTorch's "
+              "schedulers that are called once per epoch; all lengths must be whole epochs."}),
       integer(KEY(schedule.steps), 0,
               {kLearning, "steps", "Length of the schedule. 0: train.epochs x steps per epoch."}),
       integer(KEY(schedule.step_epochs), 1,
@@ -444,11 +457,6 @@ std::vector<Key> checkpoint_and_log_keys() {
 
 #undef KEY
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 }  // namespace
 
 const std::vector<Key>& table() {
@@ -474,29 +482,6 @@ bool is_group(std::string_view name) {
   return std::any_of(table().begin(), table().end(), [&](const Key& key) {
     return key.name.size() > name.size() && key.name.starts_with(name) && key.name[name.size()] == '.';
   });
-}
-
-std::string quoted(const std::string& text) {
-  const auto is_safe = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-'; };
-  // Other YAML readers must not read a name as a number or a boolean.
-  constexpr std::array<std::string_view, 11> kReservedWords{"true", "false", "yes", "no",  "on", "off",
-                                                            "null", "y",     "n",   "inf", "nan"};
-  const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/') &&
-                     std::all_of(text.begin(), text.end(), is_safe) &&
-                     std::find(kReservedWords.begin(), kReservedWords.end(), lower(text)) == kReservedWords.end();
-  if (plain) return text;
-  std::string out = "\"";
-  for (const char c : text) {
-    // `$` is escaped too: a value that contains "${" must not be expanded when it is read back.
-    if (c == '"' || c == '\\') {
-      out += std::string("\\") + c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == '$' || c == 0x7f) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
 }
 
 }  // namespace lockstep::config

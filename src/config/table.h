@@ -52,7 +52,4 @@ const Key* find_key(std::string_view name);
 /// Whether it is a group, such as "train": keys begin with it and a dot.
 bool is_group(std::string_view name);
 
-/// Text as YAML: plain if that is safe, otherwise in double quotes.
-std::string quoted(const std::string& text);
-
 }  // namespace lockstep::config

@@ -173,13 +173,14 @@ std::size_t ParameterTable::n_trained_statistics() const {
   return static_cast<std::size_t>(std::ranges::count(statistics_, true, &RunningStatistic::trainable));
 }
 
-std::vector<ParameterSegment> ParameterTable::segments(bool decay_norms_and_biases) const {
+std::vector<ParameterSegment> ParameterTable::segments(const DecayedKinds& decayed) const {
+  const auto decays = [&](ParameterKind kind) {
+    return kind == ParameterKind::weight || (kind == ParameterKind::bias ? decayed.biases : decayed.norms);
+  };
   std::vector<ParameterSegment> out;
   for (ParameterId id : order_) {
     const Parameter& p = (*this)[id];
-    out.push_back({.begin = p.begin,
-                   .n_elements = p.n_elements,
-                   .decay = decay_norms_and_biases || p.kind == ParameterKind::weight});
+    out.push_back({.begin = p.begin, .n_elements = p.n_elements, .decay = decays(p.kind)});
   }
   return out;
 }

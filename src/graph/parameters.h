@@ -38,6 +38,11 @@ inline constexpr ConstantId kNoConstant = -1;
 
 enum class ParameterKind : std::uint8_t { weight, bias, norm };
 
+/// The kinds of parameters, besides weights, that have weight decay.
+struct DecayedKinds {
+  bool biases = true, norms = true;
+};
+
 /// How initial values are computed, in double, rounded once. Source: torchvision.models.resnet and torch.nn.Linear.
 struct Initializer {
   enum class Kind : std::uint8_t { constant, normal, uniform };
@@ -148,8 +153,8 @@ class ParameterTable {
   std::int64_t n_in_nf4() const;               // elements of matrices in NF4
   std::int64_t n_canonical() const;            // elements of all parameters, without padding
   std::int64_t n_canonical_trainable() const;  // the same of those that are trained
-  /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: only weights decay.
-  std::vector<ParameterSegment> segments(bool decay_norms_and_biases) const;
+  /// For optimizer and norm: in the arena's order.
+  std::vector<ParameterSegment> segments(const DecayedKinds& decayed) const;
   /// Names, shapes and layouts as text. Ranks can work together only if theirs are equal.
   std::string description() const;
 

@@ -10,7 +10,7 @@
 
 #include "base/number_text.h"
 #include "base/printable.h"
-#include "config/table.h"
+#include "config/quoted.h"
 
 namespace lockstep::train {
 namespace {

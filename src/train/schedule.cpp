@@ -16,7 +16,8 @@ Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::in
       steps_per_epoch_(steps_per_epoch),
       length_(config.steps > 0 ? config.steps : epochs * steps_per_epoch),
       warmup_(config.warmup_steps > 0 ? config.warmup_steps
-                                      : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch))) {
+                                      : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch))),
+      steps_per_update_(config.update == "epoch" ? steps_per_epoch : 1) {
   require(steps_per_epoch > 0 && length_ > 0, ErrorCode::internal,
           "a schedule needs at least one step, but there are {} steps per epoch and its length is {}", steps_per_epoch,
           length_);
@@ -24,19 +25,32 @@ Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::in
           "the warm-up must not be longer than the schedule, found {} steps of {}; lower schedule.warmup_epochs or "
           "schedule.warmup_steps, or raise schedule.steps",
           warmup_, length_);
+  require(warmup_ % steps_per_update_ == 0 && length_ % steps_per_update_ == 0, ErrorCode::config_conflict,
+          "with schedule.update=epoch, the warm-up and the schedule must be whole epochs of {} steps, found {} and {} "
+          "steps; change schedule.warmup_epochs, schedule.warmup_steps or schedule.steps",
+          steps_per_epoch, warmup_, length_);
 }
 
 double Schedule::learning_rate(std::int64_t step) const { return factor_ * unscaled(step); }
 
+double Schedule::during_warmup(std::int64_t update) const {
+  const auto n_updates = static_cast<double>(warmup_ / steps_per_update_);
+  const double start = config_.warmup_start;
+  if (start > 0) return base_ * (start + (1 - start) * static_cast<double>(update) / n_updates);
+  return base_ * static_cast<double>(update + 1) / n_updates;
+}
+
 double Schedule::unscaled(std::int64_t step) const {
-  if (step < warmup_) return base_ * static_cast<double>(step + 1) / static_cast<double>(warmup_);
+  const std::int64_t update = step / steps_per_update_;
+  if (step < warmup_) return during_warmup(update);
   if (config_.kind == "step") {
     const std::int64_t epoch = std::min(step, length_ - 1) / steps_per_epoch_;
     const std::int64_t n_drops = epoch / config_.step_epochs;
     return base_ * std::pow(config_.gamma, static_cast<double>(n_drops));
   }
   const double range = static_cast<double>(length_ - warmup_);
-  const double t = range > 0 ? std::min(1.0, static_cast<double>(step - warmup_) / range) : 1.0;
+  const std::int64_t last_change = update * steps_per_update_;
+  const double t = range > 0 ? std::min(1.0, static_cast<double>(last_change - warmup_) / range) : 1.0;
   const double final = config_.final_learning_rate;
   if (config_.kind == "cosine") return final + (base_ - final) * 0.5 * (1.0 + std::cos(std::numbers::pi * t));
   if (config_.kind == "polynomial") return final + (base_ - final) * std::pow(1.0 - t, config_.power);

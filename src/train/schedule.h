@@ -9,8 +9,9 @@ namespace lockstep::train {
 
 /// A pure function of the step, so that a resumed run has the same rates as a run that was never stopped. With s the
 /// step from 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps per epoch), lr and final
-/// as configured:
-///   warm-up, s < W:  lr * (s+1) / W
+/// as configured; with schedule.update = epoch, s, W and L are whole epochs instead:
+///   warm-up, s < W:  lr * (s+1) / W; with schedule.warmup_start = a > 0, lr * (a + (1-a) * s / W), which is the
+///                    LinearLR(start_factor=a, total_iters=W) of PyTorch
 ///   t = (s - W) / (L - W), from 0 to 1, and 1 beyond the end
 ///   constant:        lr
 ///   cosine:          final + (lr - final) * (1 + cos(pi t)) / 2     Loshchilov and Hutter, SGDR, 2017, eq. 5
@@ -20,7 +21,8 @@ namespace lockstep::train {
 class Schedule {
  public:
   /// `factor`: all learning rates are multiplied by it (learning_rate_factor).
-  /// Throws Error (config_conflict) if the warm-up is longer than the schedule.
+  /// Throws Error (config_conflict) if the warm-up is longer than the schedule, or if they are not whole epochs where
+  /// they must be.
   Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs,
            double factor = 1);
   double learning_rate(std::int64_t step) const;  // of step 0, 1, ...
@@ -28,10 +30,12 @@ class Schedule {
 
  private:
   double unscaled(std::int64_t step) const;
+  double during_warmup(std::int64_t update) const;
 
   Config::Schedule config_;
   double base_, factor_;
-  std::int64_t steps_per_epoch_, length_, warmup_;
+  std::int64_t steps_per_epoch_, length_, warmup_;  // in steps
+  std::int64_t steps_per_update_;
 };
 
 /// Linear scaling (Goyal et al., section 2.1): the global batch over optimizer.learning_rate_batch; 1 if that is 0.

@@ -45,7 +45,8 @@ void check_schedule(const Config& config, std::int64_t steps_per_epoch) {
     Schedule(config.schedule, config.optimizer.learning_rate, steps_per_epoch, config.train.epochs);
   } catch (const Error& error) {
     fail(error.code(), "{}{}",
-         config.places({"schedule.warmup_epochs", "schedule.warmup_steps", "schedule.steps", "train.epochs"}),
+         config.places(
+             {"schedule.warmup_epochs", "schedule.warmup_steps", "schedule.steps", "schedule.update", "train.epochs"}),
          error.what());
   }
 }

@@ -109,6 +109,7 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
   const Config::Optimizer& o = config.optimizer;
   using Kind = OptimizerDescription::Kind;
   const Kind kind = o.kind == "adamw" ? Kind::adamw : o.kind == "lars" ? Kind::lars : Kind::sgd;
+  const bool decays_biases = o.decay_norms_and_biases && kind != Kind::lars;
   return {.kind = kind,
           .momentum = static_cast<float>(o.momentum),
           .nesterov = o.nesterov,
@@ -117,7 +118,7 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
           .beta2 = o.beta2,
           .epsilon = static_cast<float>(o.epsilon),
           .trust_coefficient = static_cast<float>(o.trust_coefficient),
-          .segments = table.segments(o.decay_norms_and_biases && kind != Kind::lars),
+          .segments = table.segments({.biases = decays_biases, .norms = decays_biases && o.decay_norms}),
           .n_elements = table.n_trainable(),
           .weight_dtype = storage_type(config.precision)};
 }

@@ -22,9 +22,10 @@ struct StepInputs {
 
 StepScalars make_step_scalars(const StepInputs& inputs, const Config::Optimizer& optimizer);
 
-/// The momentum with which the weights after `step` (from 0) enter their moving average: 1 - ema.decay after every
-/// ema.every_steps steps, and 0 after the others. As in torchvision's references, it is 1 during the warm-up of
-/// `warmup_steps` and for the first average after it: the average then is a copy of the weights.
-float average_momentum(const Config::Ema& ema, std::int64_t step, std::int64_t warmup_steps);
+/// The momentum with which the weights after `step` (from 0) enter their moving average: 1 - ema.decay after the steps
+/// that ema.every_steps and ema.intervals select, and 0 after the others. As in torchvision's references, it is 1
+/// during the warm-up of `warmup_steps` and for the first average after it: the average then is a copy of the weights.
+float average_momentum(const Config::Ema& ema, std::int64_t step, std::int64_t warmup_steps,
+                       std::int64_t steps_per_epoch);
 
 }  // namespace lockstep::train

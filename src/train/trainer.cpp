@@ -69,15 +69,15 @@ class Trainer {
     const double waited_before = loader_.wait_seconds();
     StepFlags flags{.stop_requests = stop_requested() ? 1.0 : 0.0};
     checkpointing_.write_flags(step, flags);
-    const StepScalars scalars =
-        make_step_scalars({.step = step,
-                           .optimizer_begin = s_.progress.optimizer_begin,
-                           .epoch = step / s_.steps_per_epoch,
-                           .nominal_count = s_.task->nominal_count(shape.global_batch),
-                           .learning_rate = schedule_.learning_rate(step),
-                           .loss_limit = skipped_.loss_limit(),
-                           .average_momentum = average_momentum(s_.config.ema, step, schedule_.warmup_steps())},
-                          s_.config.optimizer);
+    const StepScalars scalars = make_step_scalars(
+        {.step = step,
+         .optimizer_begin = s_.progress.optimizer_begin,
+         .epoch = step / s_.steps_per_epoch,
+         .nominal_count = s_.task->nominal_count(shape.global_batch),
+         .learning_rate = schedule_.learning_rate(step),
+         .loss_limit = skipped_.loss_limit(),
+         .average_momentum = average_momentum(s_.config.ema, step, schedule_.warmup_steps(), s_.steps_per_epoch)},
+        s_.config.optimizer);
     Replica& replica = *s_.replica;
     replica.begin_step(shape, scalars, flags);
     for (int i = 0; i < shape.n_micro_batches; ++i) {

@@ -16,13 +16,15 @@ declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=im
   [data.shuffle]=false [data.augment]='[flip]' [data.crop_padding]=2 [data.mean]='[0.4,0.4,0.4]' [data.std]='[0.2,0.2,0.2]'
   [data.drop_last]=false [data.start]=2 [data.end]=66 [data.image_size]=16 [data.synthetic_samples]=80 [data.balance]=true
   [data.mixup]=0.2 [data.cutmix]=1 [data.random_erase]=0.1 [data.color_jitter]='[0.1,0.1,0.1,0.1]' [ema.decay]=0.9 [ema.every_steps]=2
+  [ema.intervals]=epoch
   [train.global_batch]=16 [train.micro_batches]=0 [train.label_smoothing]=0.1 [train.clip_norm]=1 [train.spike_z_score]=9
   [train.class_weights]='[1,1,1,1,1,1,1,1,1,2]' [train.freeze]='[conv1.*]' [loss_scale.kind]=dynamic
   [loss_scale.initial]=1024 [loss_scale.growth_steps]=3 [optimizer.kind]=lars [optimizer.learning_rate]=0.2
-  [optimizer.momentum]=0.5 [optimizer.nesterov]=true [optimizer.weight_decay]=0 [optimizer.decay_norms_and_biases]=false
+  [optimizer.momentum]=0.5 [optimizer.nesterov]=true [optimizer.weight_decay]=0 [optimizer.decay_norms_and_biases]=false [optimizer.decay_norms]=false
   [optimizer.beta1]=0.5 [optimizer.beta2]=0.5 [optimizer.epsilon]=1e-6 [optimizer.trust_coefficient]=0.01
   [optimizer.learning_rate_batch]=16 [optimizer.groups]='["fc.* learning_rate=0.01"]' [schedule.kind]=step
-  [schedule.warmup_epochs]=0 [schedule.warmup_steps]=1 [schedule.steps]=40 [schedule.step_epochs]=2 [schedule.gamma]=0.5
+  [schedule.warmup_epochs]=0 [schedule.warmup_steps]=8 [schedule.steps]=40 [schedule.warmup_start]=0.1
+  [schedule.update]=epoch [schedule.step_epochs]=2 [schedule.gamma]=0.5
   [schedule.power]=2 [schedule.final_learning_rate]=0.01 [batch_norm.synchronize]=true [batch_norm.momentum]=0.2
   [batch_norm.epsilon]=1e-4 [comm.gradients]=bf16 [reproducible]=true)
 # Those of language models are changed in a run of one.

@@ -256,6 +256,7 @@ TEST_F(ParserTest, ConflictingKeysAreReportedWithBothPlaces) {
   expect_error({"data.mean=[0.5]", "data.std=[0.5, 0.5]"}, ErrorCode::config_conflict, "found 1 and 2");
   expect_error({"optimizer.nesterov=true", "optimizer.momentum=0"}, ErrorCode::config_conflict, "found sgd and 0");
   expect_error({"schedule.steps=10", "schedule.warmup_steps=11"}, ErrorCode::config_conflict, "found 11 and 10");
+  expect_error({"schedule.warmup_start=1.5"}, ErrorCode::config_range, "expected a number, 0 to 1, found \"1.5\"");
   expect_error({"schedule.warmup_epochs=4"}, ErrorCode::config_conflict, "found 4 and 3");
   expect_error({"schedule.final_learning_rate=1"}, ErrorCode::config_conflict, "found 1 and 0.1");
   expect_error({"train.micro_batches=3"}, ErrorCode::config_conflict, "found 3 and 128; 2 is possible");

@@ -213,7 +213,7 @@ TEST(FrozenParameters, HaveNoGradientAndDoNotChangeTheOthers) {
       EXPECT_EQ(some.gradient(name), all.gradient(name)) << name;
 
     const ParameterTable& table = some.table();
-    EXPECT_EQ(table.segments(true).size(), 4u);
+    EXPECT_EQ(table.segments({}).size(), 4u);
     EXPECT_EQ(table.order().size(), 4u);
     for (const Parameter& p : table.parameters()) {
       EXPECT_EQ(p.begin >= table.n_gradients(), !p.trainable) << p.name;

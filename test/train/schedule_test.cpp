@@ -1,9 +1,11 @@
-// Learning rates against closed forms.
+// Learning rates against closed forms, and against PyTorch's schedulers (test/golden/schedule.json).
 #include "train/schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lockstep/error.h"
@@ -72,6 +74,64 @@ TEST(Schedule, WarmupByEpochsMayBeAFraction) {
   EXPECT_NEAR(schedule.learning_rate(13), 0.3 * 14 / 15, kRounding);
   EXPECT_NEAR(schedule.learning_rate(14), 0.3, kRounding);
   EXPECT_NEAR(schedule.learning_rate(15), 0.3, kRounding);
+}
+
+/// As the LinearLR of PyTorch, which reaches the whole rate only after its last step.
+TEST(Schedule, WarmupMayBeginWithAPartOfTheRate) {
+  Config::Schedule config = of_kind("cosine");
+  config.warmup_steps = 4;
+  config.warmup_start = 0.2;
+  const Schedule schedule(config, 0.5, 10, 2);
+  for (int step = 0; step < 4; ++step) EXPECT_NEAR(schedule.learning_rate(step), 0.5 * (0.2 + 0.2 * step), kRounding);
+  EXPECT_NEAR(schedule.learning_rate(4), 0.5, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(12), 0.25, kRounding);
+  config.warmup_start = 1;
+  for (int step = 0; step < 5; ++step) EXPECT_NEAR(Schedule(config, 0.5, 10, 2).learning_rate(step), 0.5, kRounding);
+}
+
+TEST(Schedule, RatesThatChangePerEpochAreThoseOfItsFirstStep) {
+  Config::Schedule config = of_kind("polynomial");
+  config.update = "epoch";
+  config.warmup_epochs = 2;
+  const Schedule schedule(config, 1.0, 10, 6);
+  const std::vector<double> expected{0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0};  // 1 / W, 2 / W, and the fall to 0
+  for (int step = 0; step < 70; ++step)
+    EXPECT_NEAR(schedule.learning_rate(step), expected[static_cast<std::size_t>(step / 10)], kRounding) << step;
+  EXPECT_NEAR(schedule.learning_rate(75), 0.0, kRounding);
+}
+
+/// LinearLR and CosineAnnealingLR, called once per epoch, as torchvision's references combine them.
+TEST(Schedule, PerEpochAgreesWithPyTorch) {
+  const nlohmann::json all = nlohmann::json::parse(std::ifstream("test/golden/schedule.json")).at("rates");
+  EXPECT_EQ(all.size(), 3u);
+  for (const nlohmann::json& c : all) {
+    Config::Schedule config = of_kind("cosine");
+    config.update = "epoch";
+    config.warmup_epochs = c["warmup"];
+    config.warmup_start = c["start"];
+    config.final_learning_rate = c["final"];
+    const int epochs = c["epochs"];
+    constexpr int kSteps = 3;
+    const Schedule schedule(config, c["learning_rate"], kSteps, epochs);
+    const auto rates = c["rates"].get<std::vector<double>>();
+    ASSERT_EQ(std::ssize(rates), epochs);
+    // PyTorch computes a rate from that of the epoch before: its rounding errors add up.
+    for (int step = 0; step < kSteps * epochs; ++step)
+      EXPECT_NEAR(schedule.learning_rate(step), rates[static_cast<std::size_t>(step / kSteps)], 1e-13) << step;
+  }
+}
+
+TEST(Schedule, LengthsAreWholeEpochsWhereRatesChangePerEpoch) {
+  Config::Schedule config = of_kind("cosine");
+  config.update = "epoch";
+  config.warmup_epochs = 1.5;
+  EXPECT_THROW(Schedule(config, 1.0, 10, 3), Error);
+  config.warmup_epochs = 1;
+  Schedule(config, 1.0, 10, 3);
+  config.steps = 25;
+  EXPECT_THROW(Schedule(config, 1.0, 10, 3), Error);
+  config.update = "step";
+  Schedule(config, 1.0, 10, 3);
 }
 
 TEST(Schedule, WarmupMayHaveTheWholeLengthButNotMore) {

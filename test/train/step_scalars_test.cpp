@@ -1,8 +1,10 @@
-// The scalars of a step that depend on when the optimizer began.
+// The scalars of a step that depend on when the optimizer began, and the momentum of the average of the weights.
 #include "train/step_scalars.h"
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 namespace lockstep::train {
@@ -24,7 +26,7 @@ TEST(StepScalarsTest, TheCorrectionOfAdamCountsFromItsFirstStep) {
 TEST(StepScalarsTest, WeightsEnterTheirAverageAtIntervals) {
   const auto momenta = [](const Config::Ema& ema, std::int64_t warmup_steps) {
     std::vector<float> all;
-    for (std::int64_t step = 0; step < 9; ++step) all.push_back(average_momentum(ema, step, warmup_steps));
+    for (std::int64_t step = 0; step < 9; ++step) all.push_back(average_momentum(ema, step, warmup_steps, 5));
     return all;
   };
   EXPECT_EQ(momenta({}, 2), std::vector<float>(9)) << "there is none";
@@ -33,6 +35,26 @@ TEST(StepScalarsTest, WeightsEnterTheirAverageAtIntervals) {
   EXPECT_EQ(momenta({.decay = 0.75}, 3), (std::vector<float>{1, 1, 1, 1, 0.25, 0.25, 0.25, 0.25, 0.25}));
   EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2}, 3), (std::vector<float>{0, 1, 0, 1, 0, 0.25, 0, 0.25, 0}));
   EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2}, 0), (std::vector<float>{0, 1, 0, 0.25, 0, 0.25, 0, 0.25, 0}));
+  // Intervals that begin with each epoch, here of 5 steps.
+  EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2, .intervals = "epoch"}, 0),
+            (std::vector<float>{1, 0, 0.25, 0, 0.25, 0.25, 0, 0.25, 0}));
+  EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2, .intervals = "epoch"}, 5),
+            (std::vector<float>{1, 0, 1, 0, 1, 1, 0, 0.25, 0}));
+}
+
+/// The steps after which torchvision's references update their average, and by how much (test/golden/schedule.json).
+TEST(StepScalarsTest, IntervalsOfEpochsAreThoseOfTorchvision) {
+  const nlohmann::json all = nlohmann::json::parse(std::ifstream("test/golden/schedule.json")).at("averages");
+  EXPECT_EQ(all.size(), 4u);
+  for (const nlohmann::json& c : all) {
+    const std::int64_t steps_per_epoch = c["steps_per_epoch"];
+    const std::int64_t warmup_steps = c["warmup_epochs"].get<std::int64_t>() * steps_per_epoch;
+    const Config::Ema ema{.decay = c["decay"], .every_steps = c["every_steps"], .intervals = "epoch"};
+    std::vector<float> momenta;
+    for (std::int64_t step = 0; step < std::ssize(c["momenta"]); ++step)
+      momenta.push_back(average_momentum(ema, step, warmup_steps, steps_per_epoch));
+    EXPECT_EQ(momenta, c["momenta"].get<std::vector<float>>()) << c.dump();
+  }
 }
 
 }  // namespace
