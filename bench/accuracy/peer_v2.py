@@ -11,10 +11,9 @@ import torchvision
 from torchvision.transforms import v2
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from peer import learning_rate  # noqa: E402
 from torch_networks import network  # noqa: E402
 
-CLASSES, BATCH, LEARNING_RATE, WARMUP_EPOCHS = 20, 16, 0.01, 1
+CLASSES, BATCH, LEARNING_RATE, WARMUP_EPOCHS, WARMUP_DECAY = 20, 16, 0.01, 1, 0.01
 CROP, RESIZE, SIZE = 48, 66, 64
 EMA_STEPS, EMA_DECAY = 4, 0.9
 
@@ -30,6 +29,14 @@ def parameter_groups(net):
     """torchvision.ops._utils.split_normalization_params with --norm-weight-decay 0."""
     norms, others = torchvision.ops._utils.split_normalization_params(net)
     return [{"params": norms, "weight_decay": 0.0}, {"params": others, "weight_decay": 2e-5}]
+
+
+def scheduler_of(optimizer, epochs):
+    """--lr-scheduler cosineannealinglr --lr-warmup-method linear of torchvision's references; called once per epoch."""
+    schedulers = torch.optim.lr_scheduler
+    cosine = schedulers.CosineAnnealingLR(optimizer, T_max=epochs - WARMUP_EPOCHS, eta_min=0.0)
+    warmup = schedulers.LinearLR(optimizer, start_factor=WARMUP_DECAY, total_iters=WARMUP_EPOCHS)
+    return schedulers.SequentialLR(optimizer, schedulers=[warmup, cosine], milestones=[WARMUP_EPOCHS])
 
 
 def evaluate(net, loader):
@@ -68,6 +75,7 @@ def main():
 
     net = network(50, "imagenet", classes=CLASSES).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(parameter_groups(net), lr=LEARNING_RATE, momentum=0.9)
+    scheduler = scheduler_of(optimizer, args.epochs)
     average = torch.optim.swa_utils.AveragedModel(net, avg_fn=lambda a, w, n: EMA_DECAY * a + (1 - EMA_DECAY) * w,
                                                   use_buffers=True)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
@@ -77,9 +85,6 @@ def main():
         epoch_loss = 0
         for i, (images, labels) in enumerate(loader):
             images, labels = mix(images, labels)
-            step = epoch * steps + i
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, WARMUP_EPOCHS * steps, args.epochs * steps, LEARNING_RATE)
             optimizer.zero_grad()
             loss = loss_of(net(images.contiguous(memory_format=torch.channels_last)), labels)
             loss.backward()
@@ -89,6 +94,7 @@ def main():
                 average.update_parameters(net)
                 if epoch < WARMUP_EPOCHS:
                     average.n_averaged.fill_(0)
+        scheduler.step()
     seconds = time.perf_counter() - begin
     loss, accuracy = evaluate(net, test_loader)
     ema_loss, ema_accuracy = evaluate(average, test_loader)

@@ -8,6 +8,7 @@ in the result file. If the script is started again with the same recipe, it does
 if none is missing. Takes hours.
 """
 import argparse
+import hashlib
 import json
 import math
 import pathlib
@@ -47,8 +48,8 @@ RECIPES = {
         "text": "ResNet-50 with the recipe of torchvision's IMAGENET1K_V2 weights, scaled to {train_images} JPEG files of 20 "
                 "classes of Tiny ImageNet\n(64x64; chance is 5 % and a loss of 2.996) and {epochs} epochs: crops of 48x48, "
                 "TrivialAugmentWide, random erasing, mixup, cutmix, label smoothing, average of the weights; batch 16, SGD "
-                "0.01, warm-up of 1 epoch, cosine. Evaluated on {test_images} others after the last epoch; 1 rank, {threads} "
-                "thread(s), fp32.\nPyTorch uses torchvision's own transforms and model. Training loss is the mean over the last "
+                "0.01, warm-up of 1 epoch, cosine, a learning rate per epoch. Evaluated on {test_images} others after the last "
+                "epoch; 1 rank, {threads} thread(s), fp32.\nPyTorch uses torchvision's own transforms and model. Training loss is the mean over the last "
                 "epoch."},
 }
 
@@ -67,6 +68,13 @@ def import_data(binary, recipe, sources, args, directory):
             command += ["--statistics-from", made["train"]]
         harness.run(command, "lockstep data import")
     return made
+
+
+def hash_of(recipe):
+    """Of its configuration without comments: runs of an older version of the recipe are not mixed with new ones."""
+    lines = (FOLDER / f"{recipe}.yaml").read_text().splitlines()
+    text = "\n".join(line.split("#")[0].rstrip() for line in lines)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def ours(binary, made, seed, args, directory):
@@ -163,7 +171,7 @@ def main():
 
     with harness.scratch() as directory:
         made = import_data(binary, recipe, sources, args, directory)
-        settings = {"epochs": args.epochs, "threads": args.threads}
+        settings = {"recipe": hash_of(args.recipe), "epochs": args.epochs, "threads": args.threads}
         for split, path in made.items():
             info = json.loads(harness.run([binary, "data", "info", path, "--json"], "lockstep data info"))
             settings[f"{split}_images"] = info["samples"]
