@@ -46,7 +46,7 @@ constexpr const char* kNames[] = {"identity",  "shear_x",    "shear_y",      "tr
 void add_all() {
   for (int operation = 0; operation < data::kTrivialChanges; ++operation)
     benchmark::RegisterBenchmark((std::string(kNames[operation]) + "/224").c_str(), [=](benchmark::State& state) {
-      const data::TrivialChange change = data::trivial_change(operation, 15, false);
+      const data::DrawnChange change = data::trivial_change(operation, 15, false);
       each_image(state, 224,
                  [&](std::uint32_t, const data::Pixels& image) { data::apply(change.change, change.strength, image); });
     })->Unit(benchmark::kMicrosecond);

@@ -240,7 +240,7 @@ void apply(Change change, double strength, const Pixels& image) {
   }
 }
 
-TrivialChange trivial_change(int operation, int strength, bool is_negative) {
+DrawnChange trivial_change(int operation, int strength, bool is_negative) {
   const auto change = static_cast<Change>(operation);
   const double part = strength / 30.0, sign = is_negative ? -1 : 1;
   switch (change) {
@@ -266,27 +266,25 @@ TrivialChange trivial_change(int operation, int strength, bool is_negative) {
   }
 }
 
-namespace {
-
-void jitter(const ColourJitter& colours, const Philox& random, const Pixels& image) {
-  std::array<std::pair<Change, double>, 4> changes;
+JitterChanges draw_jitter(const ColourJitter& colours, std::uint32_t seed, std::uint32_t sample_id,
+                          std::uint32_t epoch) {
+  const Philox random(seed, RandomPurpose::colour_jitter, sample_id, epoch);
   const auto first = random.block(1), second = random.block(2);
   const auto between = [](double low, double high, double uniform) { return low + (high - low) * uniform; };
   const auto factor = [&](double range, double uniform) {
     return between(std::max(0.0, 1 - range), 1 + range, uniform);
   };
-  changes[0] = {Change::brightness, factor(colours.brightness, Philox::uniform(first, 0))};
-  changes[1] = {Change::contrast, factor(colours.contrast, Philox::uniform(first, 1))};
-  changes[2] = {Change::saturation, factor(colours.saturation, Philox::uniform(second, 0))};
-  changes[3] = {Change::hue, between(-colours.hue, colours.hue, Philox::uniform(second, 1))};
-  const std::array<bool, 4> is_on{colours.brightness > 0, colours.contrast > 0, colours.saturation > 0,
-                                  colours.hue > 0};
-  std::array<std::size_t, 4> order{0, 1, 2, 3};
+  JitterChanges changes;
+  if (colours.brightness > 0) changes[0] = {Change::brightness, factor(colours.brightness, Philox::uniform(first, 0))};
+  if (colours.contrast > 0) changes[1] = {Change::contrast, factor(colours.contrast, Philox::uniform(first, 1))};
+  if (colours.saturation > 0) changes[2] = {Change::saturation, factor(colours.saturation, Philox::uniform(second, 0))};
+  if (colours.hue > 0) changes[3] = {Change::hue, between(-colours.hue, colours.hue, Philox::uniform(second, 1))};
   const auto swaps = random.block(0);
-  for (std::uint32_t i = 3; i > 0; --i) std::swap(order[i], order[Philox::below(swaps[i], i + 1)]);
-  for (const std::size_t number : order)
-    if (is_on[number]) apply(changes[number].first, changes[number].second, image);
+  for (std::uint32_t i = 3; i > 0; --i) std::swap(changes[i], changes[Philox::below(swaps[i], i + 1)]);
+  return changes;
 }
+
+namespace {
 
 /// Images of another set, augmented.
 class AugmentedSet final : public ImageSet {
@@ -327,11 +325,12 @@ class AugmentedSet final : public ImageSet {
 
 void augment(const AugmentOptions& options, std::uint32_t sample_id, std::uint32_t epoch, const Pixels& image) {
   if (options.colours.is_on())
-    jitter(options.colours, Philox(options.seed, RandomPurpose::colour_jitter, sample_id, epoch), image);
+    for (const DrawnChange& c : draw_jitter(options.colours, options.seed, sample_id, epoch))
+      apply(c.change, c.strength, image);
   if (!options.trivial_augment) return;
   const auto random = Philox(options.seed, RandomPurpose::trivial_augment, sample_id, epoch).block(0);
-  const TrivialChange drawn = trivial_change(static_cast<int>(Philox::below(random[0], kTrivialChanges)),
-                                             static_cast<int>(Philox::below(random[1], 31)), (random[2] & 1u) != 0);
+  const DrawnChange drawn = trivial_change(static_cast<int>(Philox::below(random[0], kTrivialChanges)),
+                                           static_cast<int>(Philox::below(random[1], 31)), (random[2] & 1u) != 0);
   apply(drawn.change, drawn.strength, image);
 }
 

@@ -8,6 +8,7 @@
 // border, as torchvision's references use it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -60,13 +61,19 @@ inline constexpr int kTrivialChanges = 14;
 /// brightness to sharpness the factor, the bits that posterize keeps, the threshold of solarize, the offset of hue.
 void apply(Change change, double strength, const Pixels& image);
 
-/// What TrivialAugmentWide does with its draws: operation 0 to 13, strength 0 to 30, and whether its sign is negative
-/// where it has one.
-struct TrivialChange {
+struct DrawnChange {
   Change change = Change::identity;
   double strength = 0;
 };
-TrivialChange trivial_change(int operation, int strength, bool is_negative);
+
+/// What ColorJitter changes in an image, one after another. What is off is identity.
+using JitterChanges = std::array<DrawnChange, 4>;
+JitterChanges draw_jitter(const ColourJitter& colours, std::uint32_t seed, std::uint32_t sample_id,
+                          std::uint32_t epoch);
+
+/// What TrivialAugmentWide does with its draws: operation 0 to 13, strength 0 to 30, and whether its sign is negative
+/// where it has one.
+DrawnChange trivial_change(int operation, int strength, bool is_negative);
 
 /// What is drawn for a sample.
 void augment(const AugmentOptions& options, std::uint32_t sample_id, std::uint32_t epoch, const Pixels& image);

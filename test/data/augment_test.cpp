@@ -1,15 +1,18 @@
-// Colour jitter and TrivialAugmentWide: the operations and their strengths against torchvision's functional transforms
-// (test/golden/augment.json), and what is drawn.
+// Colour jitter and TrivialAugmentWide: the operations and their strengths, and whole calls of ColorJitter, against
+// torchvision (test/golden/augment.json), and what is drawn.
 #include "data/augment.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
 
 namespace lockstep::data {
 namespace {
@@ -53,7 +56,7 @@ TEST(Augment, ChangesImagesAsTorchvision) {
   const auto image = all["image"].get<Bytes>(), grey = all["grey"].get<Bytes>();
   std::map<Change, int> n_cases;
   for (const nlohmann::json& c : all["trivial"]) {
-    const TrivialChange change = trivial_change(c["operation"], c["strength"], c["negative"]);
+    const DrawnChange change = trivial_change(c["operation"], c["strength"], c["negative"]);
     SCOPED_TRACE(fmt::format("operation {}, strength {}", c["operation"].get<int>(), change.strength));
     const auto expected = c["pixels"].get<Bytes>();
     expect_close(changed(change.change, change.strength, image, 11, 9, 3), expected);
@@ -63,7 +66,7 @@ TEST(Augment, ChangesImagesAsTorchvision) {
   }
   EXPECT_EQ(n_cases.size(), 14u);
   for (const nlohmann::json& c : all["trivial_grey"]) {
-    const TrivialChange change = trivial_change(c["operation"], c["strength"], c["negative"]);
+    const DrawnChange change = trivial_change(c["operation"], c["strength"], c["negative"]);
     SCOPED_TRACE(fmt::format("grey, operation {}", c["operation"].get<int>()));
     expect_close(changed(change.change, change.strength, grey, 20, 18, 1), c["pixels"].get<Bytes>());
   }
@@ -79,7 +82,7 @@ TEST(Augment, HasTheStrengthsOfTorchvision) {
   for (int operation = 1; operation < 12; ++operation)
     for (int i = 0; i < 31; ++i) {
       const double of_torchvision = strengths[static_cast<std::size_t>(operation)][static_cast<std::size_t>(i)];
-      const TrivialChange plus = trivial_change(operation, i, false), minus = trivial_change(operation, i, true);
+      const DrawnChange plus = trivial_change(operation, i, false), minus = trivial_change(operation, i, true);
       SCOPED_TRACE(fmt::format("operation {}, strength {}", operation, i));
       const bool is_factor = plus.change == Change::brightness || plus.change == Change::saturation ||
                              plus.change == Change::contrast || plus.change == Change::sharpness;
@@ -89,6 +92,71 @@ TEST(Augment, HasTheStrengthsOfTorchvision) {
       const bool is_signed = plus.change != Change::posterize && plus.change != Change::solarize;
       EXPECT_NEAR(minus.strength - base, is_signed ? -whole : whole, 2e-5);
     }
+}
+
+/// Whole calls of ColorJitter, in each order of its changes.
+TEST(Augment, JittersAsTorchvision) {
+  constexpr Change kChanges[] = {Change::brightness, Change::contrast, Change::saturation, Change::hue};
+  constexpr int kHeight = 7, kWidth = 6;
+  const nlohmann::json all = golden();
+  const auto image = all["image"].get<Bytes>();
+  Bytes part;
+  for (int h = 0; h < kHeight; ++h)
+    part.insert(part.end(), image.begin() + 27 * h, image.begin() + 27 * h + 3 * kWidth);
+  std::set<std::string> orders;
+  for (const nlohmann::json& c : all["jitter"]) {
+    SCOPED_TRACE(c["order"].dump() + " " + c["factors"].dump());
+    Bytes jittered = part;
+    for (const std::size_t number : c["order"].get<std::vector<std::size_t>>()) {
+      const nlohmann::json& factor = c["factors"][number];
+      if (!factor.is_null()) jittered = changed(kChanges[number], factor, jittered, kHeight, kWidth, 3);
+    }
+    const auto expected = c["pixels"].get<Bytes>();
+    EXPECT_NE(expected, part);
+    expect_close(jittered, expected);
+    orders.insert(c["order"].dump());
+  }
+  EXPECT_EQ(all["jitter"].size(), 28u);
+  EXPECT_EQ(orders.size(), 24u);
+}
+
+/// Uniform numbers: the ends of the range, up to a hundredth of it, and the mean.
+void expect_uniform(const std::vector<double>& values, double low, double high) {
+  const auto [least, greatest] = std::minmax_element(values.begin(), values.end());
+  const double range = high - low, n = static_cast<double>(values.size());
+  EXPECT_GE(*least, low);
+  EXPECT_LE(*least, low + 0.01 * range);
+  EXPECT_LE(*greatest, high);
+  EXPECT_GE(*greatest, high - 0.01 * range);
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  EXPECT_NEAR(mean, 0.5 * (low + high), 4 * range * std::sqrt(1.0 / 12 / n)) << "four standard deviations";
+}
+
+/// The factors that get_params of torchvision's ColorJitter draws, and each order as often as any other.
+TEST(Augment, DrawsTheFactorsAndTheOrderOfJitter) {
+  const ColourJitter colours{.brightness = 0.4, .contrast = 1.5, .saturation = 0.2, .hue = 0.1};
+  constexpr std::uint32_t kSamples = 4800;
+  std::map<Change, std::vector<double>> factors;
+  std::map<std::vector<Change>, int> orders;
+  for (std::uint32_t sample = 0; sample < kSamples; ++sample) {
+    std::vector<Change> order;
+    for (const DrawnChange& c : draw_jitter(colours, 1, sample, 2)) {
+      order.push_back(c.change);
+      factors[c.change].push_back(c.strength);
+    }
+    ++orders[order];
+  }
+  ASSERT_EQ(factors.size(), 4u);
+  for (const auto& [change, values] : factors) EXPECT_EQ(values.size(), kSamples);
+  expect_uniform(factors[Change::brightness], 0.6, 1.4);
+  expect_uniform(factors[Change::contrast], 0.0, 2.5);  // not below 0
+  expect_uniform(factors[Change::saturation], 0.8, 1.2);
+  expect_uniform(factors[Change::hue], -0.1, 0.1);
+  EXPECT_EQ(orders.size(), 24u);
+  for (const auto& [order, count] : orders) {  // 200 on average, with a standard deviation of 14
+    EXPECT_GT(count, 140);
+    EXPECT_LT(count, 260);
+  }
 }
 
 Bytes ramp(int n) {
@@ -101,6 +169,25 @@ Bytes augmented(const AugmentOptions& options, std::uint32_t sample, std::uint32
   Bytes bytes = ramp(12 * 10 * 3), scratch;
   augment(options, sample, epoch, {.bytes = bytes, .height = 12, .width = 10, .channels = 3, .scratch = scratch});
   return bytes;
+}
+
+/// What is drawn is done, in this order; what is off is not.
+TEST(Augment, DoesWhatIsDrawnForJitter) {
+  const ColourJitter all{.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1};
+  const ColourJitter some{.contrast = 0.4, .hue = 0.1};
+  for (const ColourJitter& colours : {all, some})
+    for (std::uint32_t sample = 0; sample < 50; ++sample) {
+      Bytes expected = ramp(360);
+      std::set<Change> kinds;
+      for (const DrawnChange& c : draw_jitter(colours, 3, sample, 5)) {
+        expected = changed(c.change, c.strength, expected, 12, 10, 3);
+        kinds.insert(c.change);
+      }
+      EXPECT_EQ(augmented({.colours = colours, .seed = 3}, sample, 5), expected);
+      const bool is_on = colours.brightness > 0;
+      EXPECT_EQ(kinds.contains(Change::brightness), is_on);
+      EXPECT_EQ(kinds.contains(Change::identity), !is_on);
+    }
 }
 
 /// A function of seed, sample and epoch, for each of which it differs.

@@ -1,15 +1,18 @@
 """Makes augment.json: what torchvision's CutMix, MixUp, RandomErasing, TrivialAugmentWide and ColorJitter do with given
 random numbers, and PyTorch's loss of the labels that are mixed. Run in the root of the repository, with torch and
 torchvision."""
+import itertools
 import json
 import random
 import re
 from unittest import mock
 
+import numpy as np
+import philox
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.functional as TF
-from torchvision.transforms import InterpolationMode, RandomErasing, TrivialAugmentWide, v2
+from torchvision.transforms import ColorJitter, InterpolationMode, RandomErasing, TrivialAugmentWide, v2
 
 
 class Fixed:
@@ -65,6 +68,67 @@ def erased_size(u, v, height, width):
     return [h, w] if len(numbers.numbers) == 18 else None
 
 
+class Stream:
+    """The random numbers of one sample in one epoch, as in include/lockstep/philox.h."""
+
+    def __init__(self, seed, purpose, sample, epoch):
+        self.key, self.counter = (seed, purpose), (sample, epoch)
+
+    def block(self, index):
+        counter = [np.array([part]) for part in (index, 0, *self.counter)]
+        return [int(number[0]) for number in philox.philox4x32(counter, self.key)]
+
+    def uniform(self, index, number):
+        high, low = self.block(index)[2 * number:2 * number + 2]
+        return ((high >> 5) * 67108864.0 + (low >> 6) + 0.5) / 9007199254740992.0
+
+
+ERASE = 10
+
+
+def erased(height, width, sample, epoch, probability):
+    """The rectangle that a whole call of RandomErasing erases with the random numbers of a sample, and how many of its tries
+    drew a size. Pixels are 2 and become 0."""
+    stream = Stream(11, ERASE, sample, epoch)
+    tries, places = [], []
+
+    class Try:
+        """In place of a tensor of one element, of which torchvision fills two in each try."""
+        def uniform_(self, low, high):
+            if len(tries) % 2 == 0:
+                places[:] = stream.block(len(tries) + 2)[:2]
+            tries.append(stream.uniform(len(tries) // 2 * 2 + 1, len(tries) % 2))
+            return torch.tensor([float(low) + (float(high) - float(low)) * tries[-1]], dtype=torch.float64)
+
+    with mock.patch("torch.rand", lambda *_: torch.tensor([stream.uniform(0, 0)], dtype=torch.float64)), \
+            mock.patch("torch.empty", lambda *_, **__: Try()), \
+            mock.patch("torch.randint", lambda low, high, **_: torch.tensor([low + (places.pop(0) * (high - low) >> 32)])):
+        image = RandomErasing(probability)(torch.full((3, height, width), 2.0))
+    zeros = (image[0] == 0).nonzero()
+    if not len(zeros):
+        return {"box": None, "tries": len(tries) // 2}
+    (top, left), (bottom, right) = zeros.min(0).values.tolist(), zeros.max(0).values.tolist()
+    expected = torch.full_like(image, 2.0)
+    expected[:, top:bottom + 1, left:right + 1] = 0
+    assert torch.equal(image, expected), "a rectangle of zeros in all channels"
+    return {"box": [top, left, bottom + 1 - top, right + 1 - left], "tries": len(tries) // 2}
+
+
+def erasing(height, width, epoch, probability, samples=24):
+    found = [erased(height, width, 1000003 * n + 17, epoch, probability) for n in range(samples)]
+    return {"height": height, "width": width, "epoch": epoch, "probability": probability,
+            "boxes": [one["box"] for one in found], "tries": [one["tries"] for one in found]}
+
+
+def jittered(order, factors, image):
+    """A whole call of ColorJitter. `order` has the numbers of brightness, contrast, saturation and hue; a factor that is None
+    is off."""
+    drawn = (torch.tensor(order), *factors)
+    with mock.patch.object(ColorJitter, "get_params", staticmethod(lambda *_: drawn)):
+        changed = ColorJitter()(image)
+    return {"order": order, "factors": factors, "pixels": rows(changed)}
+
+
 def smooth_image(channels, height, width):
     """With an even channel, a channel of few levels, and noise."""
     h, w = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
@@ -110,6 +174,17 @@ for operation in range(14):
     out["trivial_grey"].append(trivial(operation, 11, True, grey))
 for factor in (-0.5, -0.2, 0.05, 0.3):
     out["hue"].append({"factor": factor, "pixels": rows(TF.adjust_hue(image, factor))})
+out["erased"] = [erasing(height, width, epoch, probability)
+                 for height, width, epoch, probability in [(32, 32, 0, 0.5), (176, 176, 1, 1.0), (7, 9, 2, 1.0), (24, 4, 0, 1.0),
+                                                           (3, 30, 3, 1.0), (1, 5, 0, 1.0), (2, 90, 1, 1.0)]]
+small = image[:, :7, :6]
+out["jitter"] = []
+for order in itertools.permutations(range(4)):
+    factors = [draw.uniform(0.6, 1.4), draw.uniform(0.6, 1.4), draw.uniform(0.6, 1.4), draw.uniform(-0.1, 0.1)]
+    out["jitter"].append(jittered(order, factors, small))
+for off in range(4):
+    factors = [None if i == off else x for i, x in enumerate([0.3, 1.9, 0.0, 0.45])]
+    out["jitter"].append(jittered([3, 1, 0, 2], factors, small))
 with open("test/golden/augment.json", "w") as file:
     file.write(re.sub(r"\n\s*(?=[-\d\]n])", " ", json.dumps(out, indent=0)))
     file.write("\n")

@@ -1,5 +1,5 @@
-// Random erasing of the backends against the reference, and the sizes of rectangles against torchvision's RandomErasing
-// (test/golden/augment.json).
+// Random erasing of the backends against the reference, and against torchvision's RandomErasing with the same random
+// numbers (test/golden/augment.json).
 #include "test/reference/random_erase.h"
 
 #include <gtest/gtest.h>
@@ -77,6 +77,39 @@ TEST(RandomErase, ErasesAsManyAndAsMuchAsItSays) {
     EXPECT_GT(n_erased, 65) << name;  // 100 with a standard deviation of 9
     EXPECT_LT(n_erased, 135) << name;
   }
+}
+
+/// Whole calls of RandomErasing: whether an image is erased, the place and the size of the rectangle, that it becomes
+/// 0, which try is in effect, and that an image stays as it is after ten tries.
+TEST(RandomErase, ErasesWhatTorchvisionErases) {
+  const nlohmann::json all = nlohmann::json::parse(std::ifstream("test/golden/augment.json")).at("erased");
+  int n_erased = 0, n_left = 0, n_later_tries = 0, n_without = 0;
+  for (const nlohmann::json& c : all) {
+    const Shape shape{std::ssize(c["boxes"]), c["height"], c["width"], 3};
+    const std::vector<float> x = random_normal(shape.n_elements(), 1);
+    std::vector<float> expected = x;
+    for (std::int64_t n = 0; n < shape[0]; ++n) {
+      const int tries = c["tries"][static_cast<std::size_t>(n)];
+      const nlohmann::json& box = c["boxes"][static_cast<std::size_t>(n)];
+      n_later_tries += !box.is_null() && tries > 1 ? 1 : 0;
+      n_without += box.is_null() && tries == 10 ? 1 : 0;
+      ++(box.is_null() ? n_left : n_erased);
+      if (box.is_null()) continue;
+      const std::int64_t top = box[0], left = box[1], height = box[2], width = box[3];
+      for (std::int64_t h = top; h < top + height; ++h) {
+        const auto row = expected.begin() + ((n * shape[1] + h) * shape[2] + left) * 3;
+        std::fill(row, row + width * 3, 0.0f);
+      }
+    }
+    reference::ReferenceBackend reference;
+    EXPECT_EQ(run(reference, shape, x, c["probability"], c["epoch"]), expected) << shape.text();
+    for (auto& [name, backend] : tested_backends())
+      EXPECT_EQ(run(*backend, shape, x, c["probability"], c["epoch"]), expected) << name << ", " << shape.text();
+  }
+  EXPECT_GE(n_erased, 100);
+  EXPECT_GE(n_left, 50);
+  EXPECT_GE(n_later_tries, 20) << "tries after the first are covered";
+  EXPECT_GE(n_without, 20) << "images that ten tries leave as they are, are covered";
 }
 
 TEST(RandomErase, HasTheSizesOfTorchvision) {
