@@ -57,9 +57,16 @@ check "  3 ranks stop" train 3 "${mixed[@]}" run.name=mixed train.max_steps=2
 check "  2 resume to the end" train 2 "${mixed[@]}" run.name=mixed
 check "  have the bits of one rank" same mixed one
 check "  and evaluate the same averages" cmp "$work/one/model_ema.safetensors" "$work/mixed/model_ema.safetensors"
-for key in data.mixup data.cutmix data.random_erase; do
-  check "without $key: 1 rank" train 1 "${mixed[@]}" "$key=0" run.name=without
+for change in data.mixup=0 data.cutmix=0 data.random_erase=0 data.color_jitter=[] data.augment=[crop,flip]; do
+  check "with $change instead: 1 rank" train 1 "${mixed[@]}" "$change" run.name=without
   check "  the bits are others" differ without one
+  forget without
+done
+other_averages() { ! cmp "$work/without/model_ema.safetensors" "$work/one/model_ema.safetensors"; }
+for change in ema.decay=0.9 ema.intervals=epoch; do
+  check "with $change instead: 1 rank" train 1 "${mixed[@]}" "$change" run.name=without
+  check "  the weights are the same" cmp "$work/without/model.safetensors" "$work/one/model.safetensors"
+  check "  their averages are others" other_averages
   forget without
 done
 forget mixed
