@@ -49,8 +49,8 @@ RECIPES = {
                 "classes of Tiny ImageNet\n(64x64; chance is 5 % and a loss of 2.996) and {epochs} epochs: crops of 48x48, "
                 "TrivialAugmentWide, random erasing, mixup, cutmix, label smoothing, average of the weights; batch 16, SGD "
                 "0.01, warm-up of 1 epoch, cosine, a learning rate per epoch. Evaluated on {test_images} others after the last "
-                "epoch; 1 rank, {threads} thread(s), fp32.\nPyTorch uses torchvision's own transforms and model. Training loss is the mean over the last "
-                "epoch."},
+                "epoch; 1 rank, {threads} thread(s), fp32.\nPyTorch uses torchvision's own transforms and model. Training "
+                "loss is the mean over the last epoch."},
 }
 
 
