@@ -201,7 +201,11 @@ struct Config {
   /// What a hardware file tells about a machine, for `plan` only. 0: unknown.
   struct Hardware {
     int cores_per_rank = 0;
-    double core_samples_per_second = 0;    // that a core reads and decodes
+    double core_samples_per_second = 0;                     // encoded ones that a core reads and decodes
+    double core_gb_per_second = 0;                          // 1e9 bytes/s of decoded samples that a core reads
+    double core_resize_megapixels_per_second = 0;           // of the results
+    double core_trivial_augment_megapixels_per_second = 0;  // that a core changes
+    double core_color_jitter_megapixels_per_second = 0;
     double storage_gb_per_second = 0;      // 1e9 bytes/s that a node reads
     double pcie_gb_per_second = 0;         // 1e9 bytes/s from the host to the GPU of a rank
     double device_samples_per_second = 0;  // that the device of a rank trains

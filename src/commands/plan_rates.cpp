@@ -9,7 +9,7 @@
 namespace lockstep::commands {
 namespace {
 
-constexpr double kGigabyte = 1e9;
+constexpr double kGigabyte = 1e9, kMegapixel = 1e6;
 
 /// "110 kB"
 std::string size_text(double size_bytes) {
@@ -35,27 +35,56 @@ PartRate storage_of(const Config::Hardware& h, const data::Dataset& set, int ran
   return part;
 }
 
-PartRate cores_of(const Config& config) {
+/// One of the things that a reader does for each sample.
+struct WorkPart {
+  const char* name;
+  const char* key;  // of `hardware`
+  double amount;    // per sample, in units of the key; 0: it is not done
+  double rate;      // per second; 0: unknown
+};
+
+PartRate cores_of(const Config& config, const data::Dataset& set) {
   const Config::Hardware& h = config.hardware;
+  const data::ReaderWork work = set.reader_work();
   PartRate part{.name = "cores", .key = "cores", .reason = ""};
+  if (set.stored_bytes() == 0) {
+    part.is_unknown = true;
+    part.reason = fmt::format("{} is generated, at a rate that is not known", set.info().path);
+    return part;
+  }
   if (h.cores_per_rank == 0) return unknown(part, "cores_per_rank");
-  if (h.core_samples_per_second == 0) return unknown(part, "core_samples_per_second");
+  const WorkPart parts[] = {
+      {"decoding", "core_samples_per_second", work.decodes ? 1.0 : 0.0, h.core_samples_per_second},
+      {"reading", "core_gb_per_second", work.read_bytes / kGigabyte, h.core_gb_per_second},
+      {"resizing", "core_resize_megapixels_per_second", work.resized_pixels / kMegapixel,
+       h.core_resize_megapixels_per_second},
+      {"trivial_augment", "core_trivial_augment_megapixels_per_second", work.trivial_augment_pixels / kMegapixel,
+       h.core_trivial_augment_megapixels_per_second},
+      {"color_jitter", "core_color_jitter_megapixels_per_second", work.color_jitter_pixels / kMegapixel,
+       h.core_color_jitter_megapixels_per_second},
+  };
+  double seconds = 0;
+  std::string times;
+  for (const WorkPart& one : parts) {
+    if (one.amount == 0) continue;
+    if (one.rate == 0) return unknown(part, one.key);
+    seconds += one.amount / one.rate;
+    times += fmt::format("{}{} {:.3g} ms", times.empty() ? "" : ", ", one.name, 1e3 * one.amount / one.rate);
+  }
   const int used = std::min(config.data.readers, h.cores_per_rank);
-  part.rate = used * h.core_samples_per_second;
-  part.reason = fmt::format("{} of {} cores read (data.readers={}), {:g}/s each", used, h.cores_per_rank,
-                            config.data.readers, h.core_samples_per_second);
+  part.rate = used / seconds;
+  part.reason = fmt::format("{} of {} cores read (data.readers={}), {}/s each: {}", used, h.cores_per_rank,
+                            config.data.readers, with_commas(1 / seconds), times);
   return part;
 }
 
 PartRate transfer_of(const Config::Hardware& h, const data::Dataset& set, bool has_device) {
-  const std::vector<data::Field> fields = set.fields();
-  PartRate part{
-      .name = "PCIe", .key = "pcie", .bytes_per_sample = static_cast<double>(data::sample_bytes(fields)), .reason = ""};
+  PartRate part{.name = "PCIe", .key = "pcie", .reason = ""};
   if (!has_device) {
-    part.bytes_per_sample = 0;
     part.reason = "batches stay in the memory of the host";
     return part;
   }
+  part.bytes_per_sample = data::mean_sample_bytes(set);
   if (h.pcie_gb_per_second == 0) return unknown(part, "pcie_gb_per_second");
   part.rate = h.pcie_gb_per_second * kGigabyte / part.bytes_per_sample;
   part.reason = fmt::format("{:g} GB/s, {} per sample", h.pcie_gb_per_second, size_text(part.bytes_per_sample));
@@ -66,13 +95,13 @@ PartRate device_of(const Config::Hardware& h, bool has_device) {
   PartRate part{.name = has_device ? "GPU" : "CPU", .key = "device", .reason = ""};
   if (h.device_samples_per_second == 0) return unknown(part, "device_samples_per_second");
   part.rate = h.device_samples_per_second;
-  part.reason = "hardware.device_samples_per_second";
+  part.reason = "hardware.device_samples_per_second, for whatever model it was stated";
   return part;
 }
 
 bool is_set(const Config::Hardware& h) {
-  return h.cores_per_rank > 0 || h.core_samples_per_second > 0 || h.storage_gb_per_second > 0 ||
-         h.pcie_gb_per_second > 0 || h.device_samples_per_second > 0;
+  return h.cores_per_rank > 0 || h.core_samples_per_second > 0 || h.core_gb_per_second > 0 ||
+         h.storage_gb_per_second > 0 || h.pcie_gb_per_second > 0 || h.device_samples_per_second > 0;
 }
 
 }  // namespace
@@ -90,7 +119,7 @@ std::optional<DataRates> data_rates(const Config& config, const data::Dataset& s
   if (!is_set(h)) return {};
   return DataRates{.samples = set.sample_word(),
                    .ranks = ranks,
-                   .parts = {storage_of(h, set, ranks_on_node), cores_of(config), transfer_of(h, set, has_device),
+                   .parts = {storage_of(h, set, ranks_on_node), cores_of(config, set), transfer_of(h, set, has_device),
                              device_of(h, has_device)}};
 }
 

@@ -9,6 +9,11 @@
 
 #include "config/table.h"
 
+// A key's name is the path of its member.
+// clang-format off
+#define KEY(path) #path, +[](Config& c) -> auto& { return c.path; }
+// clang-format on
+
 namespace lockstep::config {
 
 template <typename T>

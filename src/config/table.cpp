@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
+#include "config/hardware_keys.h"
 #include "config/key_types.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::config {
 namespace {
-
-// A key's name is the path of its member.
-// clang-format off
-#define KEY(path) #path, +[](Config& c) -> auto& { return c.path; }
-// clang-format on
 
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kFixed = Effect::fixed;
@@ -383,23 +379,6 @@ std::vector<Key> comm_and_cpu_keys() {
               "Whether weight gradients of convolutions run on a second CUDA stream, concurrently with data gradients "
               "and norms. auto: if a step is faster with it, which is timed once; off with reproducible. The results "
               "have the same bits."}),
-  };
-}
-
-std::vector<Key> hardware_keys() {
-  const Range rates{.high = 1e9, .accepts = "0 to 1e9"};
-  const Range gigabytes{.high = 1e6, .accepts = "0 to 1e6"};
-  return {
-      integer(KEY(hardware.cores_per_rank), 0,
-              {kNone, "cores", "plan: cores of a rank that can read and decode samples. 0: unknown."}),
-      real(KEY(hardware.core_samples_per_second), rates,
-           {kNone, "samples/s", "plan: samples that one core reads and decodes. 0: unknown."}),
-      real(KEY(hardware.storage_gb_per_second), gigabytes,
-           {kNone, "GB/s", "plan: speed at which a node reads from its storage, shared by its ranks. 0: unknown."}),
-      real(KEY(hardware.pcie_gb_per_second), gigabytes,
-           {kNone, "GB/s", "plan: speed at which batches are copied to the GPU of a rank. 0: unknown."}),
-      real(KEY(hardware.device_samples_per_second), rates,
-           {kNone, "samples/s", "plan: samples that the device of a rank trains. 0: unknown."}),
   };
 }
 

@@ -47,6 +47,14 @@ inline std::size_t sample_bytes(std::span<const Field> fields) {
   return sum;
 }
 
+/// What a reader thread does for a sample, on average, from which its time follows.
+struct ReaderWork {
+  bool decodes = false;       // JPEG or PNG images; resizing them is part of it
+  double read_bytes = 0;      // of a sample that is stored decoded: those that it needs
+  double resized_pixels = 0;  // of the results
+  double trivial_augment_pixels = 0, color_jitter_pixels = 0;
+};
+
 struct DatasetInfo {
   std::string path;  // or "synthetic"
   std::int64_t n_samples = 0;
@@ -68,12 +76,18 @@ class Dataset {
   virtual std::string sample_word() const { return "samples"; }
   /// Bytes that a sample takes in storage, on average; 0: it is not read from a file.
   virtual double stored_bytes() const { return 0; }
-  /// What would make a sample faster to read: "--store decoded". For reports, as a list of alternatives.
+  virtual ReaderWork reader_work() const { return {.read_bytes = stored_bytes()}; }
+  /// What would make a sample faster to read, according to the samples that were read so far: "--store decoded". For
+  /// reports, as a list of alternatives.
   virtual std::vector<std::string> faster_reading() const { return {}; }
   /// The class of each sample, for drawing all classes equally often; -1: it has none. Empty: there are no classes.
   virtual std::vector<std::int32_t> classes() const { return {}; }
   /// Called after each batch. Throws data_changed if the files of the set have changed since they were opened.
   virtual void require_unchanged() const {}
 };
+
+/// Bytes of a sample in a batch, all fields together: the mean of up to 10,000 samples in the first epoch, of which
+/// only a packed field has different sizes.
+double mean_sample_bytes(const Dataset& set);
 
 }  // namespace lockstep::data

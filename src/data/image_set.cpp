@@ -59,6 +59,11 @@ class ShapedSet final : public ImageSet {
   }
   std::vector<std::int32_t> classes() const override { return set_->classes(); }
   double stored_bytes() const override { return set_->stored_bytes(); }
+  ReaderWork reader_work() const override {
+    ReaderWork work = set_->reader_work();
+    work.resized_pixels += static_cast<double>(info_.height) * info_.width;
+    return work;
+  }
   std::vector<std::string> faster_reading() const override { return set_->faster_reading(); }
   void require_unchanged() const override { set_->require_unchanged(); }
 
@@ -112,6 +117,7 @@ class EncodedSet final : public ImageSet {
   double stored_bytes() const override {
     return static_cast<double>(offsets_.back() - offsets_.front()) / static_cast<double>(file_.info.n_samples);
   }
+  ReaderWork reader_work() const override { return {.decodes = true}; }
   std::vector<std::string> faster_reading() const override { return {"--store decoded"}; }
   void require_unchanged() const override { file_.file.require_unchanged(); }
 

@@ -28,6 +28,7 @@ class NumberedSet final : public Dataset {
   }
   std::string sample_word() const override { return set_->sample_word(); }
   double stored_bytes() const override { return set_->stored_bytes(); }
+  ReaderWork reader_work() const override { return set_->reader_work(); }
   std::vector<std::string> faster_reading() const override { return set_->faster_reading(); }
   std::vector<std::int32_t> classes() const override { return set_->classes(); }
   void require_unchanged() const override { set_->require_unchanged(); }

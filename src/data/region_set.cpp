@@ -34,6 +34,7 @@ class RegionSet final : public ImageSet {
     for (const auto& [height, width] : sizes_) sum += static_cast<double>(height) * width * file_.info.channels;
     return sum / static_cast<double>(sizes_.size());
   }
+  ReaderWork reader_work() const override { return {.read_bytes = mean_sample_bytes(*this)}; }
   std::vector<std::string> faster_reading() const override { return {"a smaller --short-side"}; }
 
   std::vector<Field> fields() const override {

@@ -50,20 +50,24 @@ cifar=("${quick[@]}" data.train=data/samples/cifar10_train.h5 device=cpu precisi
 rates() { "$lockstep" plan "${cifar[@]}" "${@:2}" --json="$work/$1.json" >"$work/$1.txt"; }
 no_rates() { rates none && test "$(value data_rates "$work/none.json")" = None && ! grep -q sustains "$work/none.txt"; }
 check "without a hardware file, no rates are reported" no_rates
-check "with all keys, they are" rates all data.readers=3 hardware.cores_per_rank=8 hardware.core_samples_per_second=1000 \
+check "with all keys, they are" rates all data.readers=3 hardware.cores_per_rank=8 hardware.core_gb_per_second=0.003072 \
   hardware.storage_gb_per_second=0.006144 hardware.device_samples_per_second=500 --ranks 4 --nodes 2
 check_output=$work/all.txt
 check "  the storage of a node is shared by its ranks" grep -qE '^  storage +1,000 +4,000  0.006144 GB/s for a node, 3.07 kB per sample$' "$work/all.txt"
-check "  idle cores do not count" grep -qE '^  cores +3,000 +12,000  3 of 8 cores read \(data.readers=3\), 1000/s each$' "$work/all.txt"
+check "  idle cores do not count" grep -qE '^  cores +3,000 +12,000  3 of 8 cores read \(data.readers=3\), 1,000/s each: reading 1 ms$' "$work/all.txt"
 check "  nothing is copied to a CPU" grep -qE '^  PCIe +- +-  batches stay in the memory of the host$' "$work/all.txt"
 check "  the lowest is named" grep -qx 'The lowest: CPU, with 500 images/s per rank.' "$work/all.txt"
-check "some keys are unknown" rates some hardware.cores_per_rank=2 hardware.core_samples_per_second=2000 hardware.storage_gb_per_second=1
+check "some keys are unknown" rates some hardware.cores_per_rank=2 hardware.core_gb_per_second=0.006144 hardware.storage_gb_per_second=1
 check_output=$work/some.txt
 check "  and reported as such" grep -qE '^  CPU +unknown +unknown  hardware.device_samples_per_second is not set$' "$work/some.txt"
 check "  so is the lowest of the others" grep -qx 'The lowest of those that are known: cores, with 2,000 images/s per rank.' "$work/some.txt"
-check "readers without a rate are unknown" rates less hardware.cores_per_rank=2
+check "readers without a rate are unknown" rates less hardware.cores_per_rank=2 hardware.core_samples_per_second=1000
+check_output=$work/less.txt
+check "  the rate of decoding is not theirs" grep -qE '^  cores +unknown +unknown  hardware.core_gb_per_second is not set$' "$work/less.txt"
 check "  then there is no lowest" bash -c "! grep -q '^The lowest' '$work/less.txt'"
 check "synthetic data are not read from storage" rates synthetic data.train=synthetic hardware.storage_gb_per_second=1
+check_output=$work/synthetic.txt
+check "  the readers generate them" grep -qE '^  cores +unknown +unknown  synthetic is generated, at a rate that is not known$' "$work/synthetic.txt"
 check "  and storage is no limit" grep -qE '^  storage +- +-  synthetic is not read from storage$' "$work/synthetic.txt"
 check_output=$work/.check
 check "the JSON has the same figures" python3 - "$work" <<'PYTHON'
@@ -78,9 +82,59 @@ assert less["lowest"] is None and less["cores"]["is_unknown"], less
 assert rate(synthetic, "storage") is None and not synthetic["storage"]["is_unknown"], synthetic
 PYTHON
 check "rates must be possible" refused 2 'hardware.pcie_gb_per_second.*0 to 1e6' "$lockstep" plan "${cifar[@]}" hardware.pcie_gb_per_second=-1
+
+# The hardware files state what they get for JPEG files of 110 kB. Here, PNG images of 341x256 have as many bytes.
+python3 - "$work/photos" <<'PYTHON'
+import os, random, struct, sys, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+rows = b"".join(b"\0" + bytes([y]) * 341 * 3 for y in range(256))
+begin = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 341, 256, 8, 2, 0, 0, 0))
+end = chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+os.makedirs(sys.argv[1] + "/class")
+for i in range(64):
+    open(f"{sys.argv[1]}/class/{i}.png", "wb").write(begin + chunk(b"teSt", bytes(110000 - len(begin) - len(end) - 12)) + end)
+PYTHON
+check "images are imported encoded" "$lockstep" data import imagefolder "$work/photos" "$work/encoded.h5" --store encoded
+check "  and decoded" "$lockstep" data import imagefolder "$work/photos" "$work/decoded.h5" --store decoded --short-side 256
+photos=("${quick[@]}" data.image_size=224 model.classes=1 precision=fp32 device=cpu train.global_batch=8)
+# photo_rates NAME FORM HARDWARE ARGUMENT...
+photo_rates() {
+  "$lockstep" plan "${photos[@]}" "$3" device=cpu precision=fp32 data.train="$work/$2.h5" "data.augment=[resized_crop,flip]" "${@:4}" \
+    --json="$work/$1.json" >"$work/$1.txt"
+}
+# states FILE: the rates of its comment are those of the plan. Only a GPU gets copies.
+states() {
+  python3 - "$1" "$work/file.json" <<'PYTHON'
+import json, re, sys
+text, rates = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))["data_rates"]
+stated = dict(re.findall(r"(storage|cores|PCIe|GPU|CPU) ([\d,]+)", re.search(r"images/s per rank:\n  # (.*)", text).group(1)))
+stated = {name: int(rate.replace(",", "")) for name, rate in stated.items()}
+pcie = re.search(r"pcie_gb_per_second: (\S+)", text)
+assert ("PCIe" in stated) == (pcie is not None), stated
+if pcie: assert stated.pop("PCIe") == round(float(pcie.group(1)) * 1e9 / (224 * 224 * 3 + 8)), stated
+found = [rates[part]["samples_per_second_per_rank"] for part in ("storage", "cores", "device")]
+assert list(stated.values()) == [round(rate) for rate in found], (stated, found)
+PYTHON
+}
 for hardware in jobs/configs/hardware/*.yaml; do
-  check "$hardware names the rate of its readers" grep -qE '^  core_samples_per_second: [1-9]' "$hardware"
+  ranks=$(sed -nE 's/.*On one node with ([0-9]+) ranks.*/\1/p' "$hardware")
+  check_output=$work/file.txt
+  check "$hardware names all rates" photo_rates file encoded "$hardware" --ranks "$ranks"
+  check "  none is unknown" bash -c "! grep -q unknown '$work/file.txt'"
+  check "  there is a lowest of all" grep -q '^The lowest: ' "$work/file.txt"
+  check "  it states them" states "$hardware"
+  check "  storage and device are not said to be measured" test "$(grep -cE '(storage_gb|device_samples)_per_second: .*(assumed|estimate|plan)' "$hardware")" = 2
 done
+h200=jobs/configs/hardware/4x_h200.yaml
+check "decoded images are read at another rate" photo_rates decoded decoded $h200 --ranks 4
+check "  which depends on the bytes of their regions" grep -qE '^  cores .* 24 of 24 cores read \(data.readers=24\), [23][0-9],[0-9]{3}/s each: reading 0.0[0-9]+ ms$' "$work/decoded.txt"
+check "TrivialAugment makes reading slower" photo_rates trivial encoded $h200 "data.augment=[resized_crop,trivial_augment]"
+check "  by its time" grep -q ', 651/s each: decoding 0.909 ms, trivial_augment 0.627 ms$' "$work/trivial.txt"
+check "so does colour jitter" photo_rates jitter decoded $h200 "data.color_jitter=[0.4,0.4,0.4,0.1]"
+check "  which resizes decoded images first" grep -qE ': reading 0.0[0-9]+ ms, resizing 0.112 ms, color_jitter 2.39 ms$' "$work/jitter.txt"
+check "  a missing rate is unknown" photo_rates nothing encoded $h200 hardware.core_color_jitter_megapixels_per_second=0 "data.color_jitter=[0.4,0,0,0]"
+check "  with its key" grep -q 'hardware.core_color_jitter_megapixels_per_second is not set$' "$work/nothing.txt"
+check_output=$work/.check
 
 # Sizes that overflow 32-bit integers of the libraries are refused with a sentence.
 impossible() { check "$1 is refused" refused 2 "$2" "$lockstep" plan jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic $1; }
@@ -140,6 +194,13 @@ check "plans for an H200 that is not in this machine" grep -q '^How each layer r
 # A batch has 4 bytes each for the label and the number of the image.
 "$lockstep" plan "${net[@]}" jobs/configs/hardware/4x_h200.yaml data.image_size=32 --ranks 4 --device h200 >"$work/pcie" 2>&1
 check "PCIe copies the batches" grep -qE '^  PCIe +20,454,545 +81,818,182  63 GB/s, 3.08 kB per sample$' "$work/pcie"
+"$lockstep" plan "${net[@]}" jobs/configs/hardware/4x_h200.yaml data.train="$work/decoded.h5" model.classes=1 --ranks 4 \
+  --device h200 train.batch_per_rank=8 --json="$work/regions.json" >"$work/regions"
+check "only the regions of decoded images are copied" python3 - "$work/regions.json" <<'PYTHON'
+import json, sys
+pcie = json.load(open(sys.argv[1]))["data_rates"]["pcie"]
+assert 80e3 < pcie["bytes_per_sample"] < 160e3, pcie  # of 262 kB: the crops are 8 to 100 % of an image
+PYTHON
 check "with convolutions at the level chain" grep -q 'chain' "$work/h200"
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device t4 --json="$work/t4.json" >/dev/null
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device a100 --json="$work/a100.json" >/dev/null

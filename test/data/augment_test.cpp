@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <thread>
 
 namespace lockstep::data {
 namespace {
@@ -252,6 +254,59 @@ TEST(Augment, ChangesOnlyTheImagesOfASet) {
     n_changed += after != before ? 1 : 0;
   }
   EXPECT_GT(n_changed, 25);
+}
+
+/// A set whose images take `delay` to read.
+class SlowSet final : public ImageSet {
+ public:
+  explicit SlowSet(std::chrono::milliseconds delay) : delay_(delay) {
+    info_.n_samples = 4;
+    info_.height = info_.width = 64;
+    info_.channels = 3;
+  }
+  const ImageSetInfo& info() const override { return info_; }
+  void read_image(std::int64_t, std::uint32_t, std::span<std::uint8_t> image, std::int32_t&) const override {
+    std::this_thread::sleep_for(delay_);
+    std::ranges::fill(image, 100);
+  }
+  ReaderWork reader_work() const override { return {.decodes = true}; }
+  std::vector<std::string> faster_reading() const override { return {"--store decoded"}; }
+
+ private:
+  std::chrono::milliseconds delay_;
+  ImageSetInfo info_;
+};
+
+std::vector<std::string> advice_after_reading(std::chrono::milliseconds delay, const AugmentOptions& options) {
+  const auto set = augment_image_set(std::make_unique<SlowSet>(delay), options);
+  Bytes image(std::size_t{64} * 64 * 3);
+  std::int32_t label = 0;
+  for (int sample = 0; sample < 4; ++sample) set->read_image(sample, 0, image, label);
+  return set->faster_reading();
+}
+
+TEST(Augment, AdvisesOnWhatTakesMostOfTheTime) {
+  const AugmentOptions trivial{.trivial_augment = true, .seed = 1}, jitter{.colours = {.hue = 0.1}, .seed = 1};
+  using Advice = std::vector<std::string>;
+  using std::chrono::milliseconds;
+  EXPECT_EQ(advice_after_reading(milliseconds(50), jitter), (Advice{"--store decoded"}));
+  EXPECT_EQ(advice_after_reading(milliseconds(0), jitter),
+            (Advice{"a smaller data.image_size", "no data.color_jitter"}));
+  EXPECT_EQ(advice_after_reading(milliseconds(0), trivial),
+            (Advice{"a smaller data.image_size", "data.augment without trivial_augment"}));
+}
+
+TEST(Augment, IsPartOfTheWorkOfReaders) {
+  const auto work = [](const AugmentOptions& options) {
+    return augment_image_set(std::make_unique<SlowSet>(std::chrono::milliseconds(0)), options)->reader_work();
+  };
+  const ReaderWork trivial = work({.trivial_augment = true, .seed = 1}), jitter = work({.colours = {.hue = 0.1}});
+  EXPECT_TRUE(trivial.decodes && jitter.decodes);
+  EXPECT_EQ(trivial.trivial_augment_pixels, 64 * 64);
+  EXPECT_EQ(trivial.color_jitter_pixels, 0);
+  EXPECT_EQ(jitter.trivial_augment_pixels, 0);
+  EXPECT_EQ(jitter.color_jitter_pixels, 64 * 64);
+  EXPECT_EQ(jitter.resized_pixels, 0) << "the rate of decoding includes it";
 }
 
 }  // namespace

@@ -99,6 +99,14 @@ TEST_F(Regions, ABatchHasTheRegionsOfItsCrops) {
       for (std::int64_t id = 2; id < kSamples; ++id) sum += static_cast<double>(bytes_of(id));
       EXPECT_DOUBLE_EQ(set->stored_bytes(), sum / (kSamples - 2));
       EXPECT_EQ(set->faster_reading(), std::vector<std::string>{"a smaller --short-side"});
+      double packed = 0, others = 0;
+      for (std::int64_t i = 0; i < kSamples - 2; ++i)
+        packed += static_cast<double>(Field::packed_bytes(set->packed_bytes(i, 0)));
+      for (const Field& field : set->fields())
+        if (field.packing != Packing::packed) others += static_cast<double>(field.size_bytes());
+      EXPECT_DOUBLE_EQ(mean_sample_bytes(*set), packed / (kSamples - 2) + others);
+      EXPECT_LT(mean_sample_bytes(*set), static_cast<double>(sample_bytes(set->fields())));
+      EXPECT_DOUBLE_EQ(set->reader_work().read_bytes, mean_sample_bytes(*set));
       LoaderOptions options = options_for(7);
       options.last_step = 6;
       Loader loader(set, options);
