@@ -29,6 +29,8 @@ std::string advice(double busy, const DataSource& source) {
   return any_of(list);
 }
 
+double wait_share(const DataUsage& usage) { return usage.seconds > 0 ? usage.wait_seconds / usage.seconds : 0; }
+
 /// Of the rank that waits most.
 DataUsage slowest(const std::vector<DataUsage>& ranks) {
   const auto less = [](const DataUsage& a, const DataUsage& b) { return wait_share(a) < wait_share(b); };
@@ -45,30 +47,41 @@ DataUsage operator-(const DataUsage& a, const DataUsage& b) {
           .n_samples = a.n_samples - b.n_samples};
 }
 
-double wait_share(const DataUsage& usage) { return usage.seconds > 0 ? usage.wait_seconds / usage.seconds : 0; }
-
-std::string data_report(const DataUsage& usage, const DataSource& source) {
-  if (usage.seconds < kLeastSeconds || wait_share(usage) < kNoticeable) return "";
+DataFigures figures_of(const DataUsage& usage, const DataSource& source) {
+  DataFigures figures{.wait_share = wait_share(usage)};
   // Readers also work between steps, when the time of steps stands still.
-  const double busy = std::min<double>(source.readers, usage.busy_seconds / usage.seconds);
-  const double rate = usage.read_seconds > 0 ? usage.n_samples / usage.read_seconds : 0;
-  return fmt::format("data: {:.0f} % of the time; {:.0f} of {} reader{} busy, {} {}/s per reader; {} would help",
-                     100 * wait_share(usage), busy, source.readers, source.readers == 1 ? "" : "s", with_commas(rate),
-                     source.samples, advice(busy, source));
+  if (usage.seconds > 0) figures.busy_readers = std::min<double>(source.readers, usage.busy_seconds / usage.seconds);
+  if (usage.read_seconds > 0) figures.rate_per_reader = usage.n_samples / usage.read_seconds;
+  return figures;
 }
 
-std::string DataWatch::update(std::span<const DataUsage> totals, Clock::time_point now) {
+std::string data_report(const DataUsage& usage, const DataSource& source) {
+  const DataFigures figures = figures_of(usage, source);
+  if (usage.seconds < kLeastSeconds || figures.wait_share < kNoticeable) return "";
+  return fmt::format("data: {:.0f} % of the time; {:.0f} of {} reader{} busy, {} {}/s per reader; {} would help",
+                     100 * figures.wait_share, figures.busy_readers, source.readers, source.readers == 1 ? "" : "s",
+                     with_commas(figures.rate_per_reader), source.samples, advice(figures.busy_readers, source));
+}
+
+bool DataWatch::is_due(Clock::time_point now) {
+  if (now - last_ < std::chrono::duration<double>(kIntervalSeconds)) return false;
+  last_ = now;
+  return true;
+}
+
+void DataWatch::update(std::span<const DataUsage> totals) {
   totals_.assign(totals.begin(), totals.end());
   reported_.resize(totals_.size());
-  if (now - last_ < std::chrono::duration<double>(kIntervalSeconds)) return "";
+}
+
+std::string DataWatch::report() {
   std::vector<DataUsage> since;
   for (std::size_t rank = 0; rank < totals_.size(); ++rank) since.push_back(totals_[rank] - reported_[rank]);
-  last_ = now;
   reported_ = totals_;
   return data_report(slowest(since), source_);
 }
 
 std::string DataWatch::summary() const { return data_report(slowest(totals_), source_); }
-double DataWatch::wait_share() const { return train::wait_share(slowest(totals_)); }
+DataFigures DataWatch::figures() const { return figures_of(slowest(totals_), source_); }
 
 }  // namespace lockstep::train

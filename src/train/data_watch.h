@@ -29,8 +29,13 @@ struct DataSource {
   std::vector<std::string> faster;  // what would make a sample faster to read
 };
 
-/// The part of the steps' time in which they waited for data.
-double wait_share(const DataUsage& usage);
+/// The figures of a report, also where there is none.
+struct DataFigures {
+  double wait_share = 0;       // the part of the steps' time in which they waited for data
+  double busy_readers = 0;     // on average
+  double rate_per_reader = 0;  // samples/s
+};
+DataFigures figures_of(const DataUsage& usage, const DataSource& source);
 
 /// "data: 38 % of the time; 8 of 8 readers busy, 1,150 samples/s per reader; more readers would help". Empty if the
 /// steps waited too little to matter, or took too little time to judge.
@@ -39,16 +44,22 @@ std::string data_report(const DataUsage& usage, const DataSource& source);
 class DataWatch {
  public:
   DataWatch(DataSource source, Clock::time_point now) : source_(std::move(source)), last_(now) {}
-  /// `totals`: of each rank, at a logged step. Once a minute, the report on the time since then; otherwise empty.
-  std::string update(std::span<const DataUsage> totals, Clock::time_point now);
+  /// Once a minute: true. Ranks that have other clocks must be told.
+  bool is_due(Clock::time_point now);
+  /// `totals`: of each rank.
+  void update(std::span<const DataUsage> totals);
+  /// What data sets advise can change with the samples that they have read.
+  void set_faster(std::vector<std::string> faster) { source_.faster = std::move(faster); }
+  /// On the steps between the last report and the last update. Empty if there is nothing to report.
+  std::string report();
   /// Of all steps up to the last update.
   std::string summary() const;
-  double wait_share() const;
+  DataFigures figures() const;
 
  private:
   DataSource source_;
   Clock::time_point last_;                    // when the last minute began
-  std::vector<DataUsage> totals_, reported_;  // of each rank: up to the last update, and to the last minute
+  std::vector<DataUsage> totals_, reported_;  // of each rank: up to the last update, and to the last report
 };
 
 }  // namespace lockstep::train

@@ -336,7 +336,10 @@ void Metrics::summary(const Summary& r) {
   add_evaluated(r.evaluated_averages, tasks::kAverageKey);
   object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},
                  {"model_flops_utilization", r.model_flops_utilization},
-                 {"data_wait_share", r.data_wait_share},
+                 {"data_wait_share", r.data.wait_share},
+                 {"data_busy_readers", r.data.busy_readers},
+                 {"data_readers", r.readers},
+                 {"data_samples_per_second_per_reader", r.data.rate_per_reader},
                  {"seconds", r.totals.run_seconds},
                  {"ranks", r.ranks},
                  {"exchanged_bytes", whole(r.exchanged_bytes)},

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tasks/task.h"
+#include "train/data_watch.h"
 
 namespace lockstep::train {
 
@@ -98,7 +99,8 @@ struct Summary {
   Evaluated evaluated{}, evaluated_averages{};
   Totals totals{};
   double model_flops_utilization = 0;  // of the steps of this start
-  double data_wait_share = 0;  // the part of their time in which a rank waited for data: of the one that did most
+  DataFigures data{};                  // of the rank that waited most for data
+  int readers = 1;                     // of a rank
   int ranks = 1;
   double exchanged_bytes = 0;  // that the buckets of a step have on a rank, in the types in which they travel
   int n_buckets = 0;

@@ -110,6 +110,10 @@ StepClock Recorder::lap() {
 
 void Recorder::pause() { lap(); }
 
+void Recorder::write_flags(StepFlags& flags) {
+  flags.report_due = session_.leader() && data_watch_.is_due(Clock::now());
+}
+
 std::vector<double> Recorder::measures_of(const LossSums& sums) const {
   std::vector<double> values;
   for (const tasks::Measure& measure : naming_.measures)
@@ -149,6 +153,7 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   if (session_.leader() && session_.config.log.progress)
     bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4));
   if (logs(step)) write_step(step, result, learning_rate, clock);
+  if (result.flags.report_due > 0) report_data(logs(step));
 }
 
 void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
@@ -243,7 +248,22 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
   }
   record.per_rank.hosts = hosts_;
   ++n_waits_;
-  const std::string report = data_watch_.update(data, Clock::now());
+  data_watch_.update(data);
+}
+
+/// Collective, unless this step is logged.
+void Recorder::report_data(bool is_logged) {
+  if (!is_logged) {
+    std::vector<DataUsage> data;
+    for (const std::string& bytes :
+         session_.world.all_gather(std::string(reinterpret_cast<const char*>(&data_), sizeof(data_)))) {
+      data.emplace_back();
+      std::memcpy(&data.back(), bytes.data(), sizeof(DataUsage));
+    }
+    data_watch_.update(data);
+  }
+  data_watch_.set_faster(session_.task->train_set()->faster_reading());
+  const std::string report = data_watch_.report();
   if (session_.leader() && !report.empty()) log::info("{}", report);
 }
 
@@ -332,6 +352,7 @@ void Recorder::checkpoint(std::int64_t step, const std::string& path, double sec
 
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
+  data_watch_.set_faster(session_.task->train_set()->faster_reading());
   if (const std::string report = data_watch_.summary(); session_.leader() && !report.empty()) log::info("{}", report);
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
   metrics_.summary({.status = status,
@@ -342,7 +363,8 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .evaluated_averages = evaluated_averages_,
                     .totals = totals(),
                     .model_flops_utilization = utilization_of(flops_, flops_seconds_),
-                    .data_wait_share = data_watch_.wait_share(),
+                    .data = data_watch_.figures(),
+                    .readers = session_.config.data.readers,
                     .ranks = session_.world.size(),
                     .exchanged_bytes = comm::exchanged_bytes(session_.plan->buckets()),
                     .n_buckets = static_cast<int>(session_.plan->buckets().size())});

@@ -31,7 +31,9 @@ class Recorder {
   bool logs(std::int64_t step) const;
   /// A step was queued: the time since the previous step.
   StepClock lap();
-  /// The result of a step is known (perhaps one step later). Collective on logged steps.
+  /// What this rank tells the others with the next step.
+  void write_flags(StepFlags& flags);
+  /// The result of a step is known (perhaps one step later). Collective on logged steps, and where a flag asks for it.
   void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
   /// The results of all steps are known, and something else follows: what has passed so far belongs to the last step.
   void pause();
@@ -62,6 +64,7 @@ class Recorder {
   double utilization_of(double flops, double seconds) const;
   void warn_of_slow_rank();
   void count_data(const StepClock& clock);
+  void report_data(bool is_logged);
   void continue_totals();
   std::vector<double> measures_of(const LossSums& sums) const;  // NaN if nothing was counted
   std::string text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const;

@@ -17,6 +17,7 @@ struct StepFlags {
   double stop_requests = 0;  // a signal asked this rank to stop
   double save_due = 0;       // a checkpoint is due by the clock, which only rank 0 checks
   double saver_done = 0;     // the background writer has finished its phase
+  double report_due = 0;     // a report on the data is due by the clock, which only rank 0 checks
 };
 
 /// As numbers, in the order in which checkpoints have them: the weight only if classes have weights.

@@ -69,6 +69,7 @@ class Trainer {
     const double waited_before = loader_.wait_seconds();
     StepFlags flags{.stop_requests = stop_requested() ? 1.0 : 0.0};
     checkpointing_.write_flags(step, flags);
+    recorder_.write_flags(flags);
     const StepScalars scalars = make_step_scalars(
         {.step = step,
          .optimizer_begin = s_.progress.optimizer_begin,

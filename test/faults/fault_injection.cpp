@@ -17,12 +17,15 @@
 //                 incoming gradient
 //   FAULT_RANK    only this rank of an mpirun is affected
 //   FAULT_WHEN    only while this file exists
+//   FAULT_CLOCK   std::chrono::steady_clock runs so many times as fast; threads that sleep until a time do so for
+//   longer
 //
 // fault_reload() reads the variables again and restarts the count. Calls inside stdio of the C library are not
 // intercepted.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <mpi.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef LOCKSTEP_DNNL
 #include <dnnl.h>
@@ -30,6 +33,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdarg>
@@ -174,6 +178,17 @@ void corrupt(int n_arguments, const dnnl_exec_arg_t* arguments) {
 #endif
 
 }  // namespace
+
+std::chrono::steady_clock::time_point std::chrono::steady_clock::now() noexcept {
+  static const long factor = std::atol(variable("FAULT_CLOCK", "1").c_str());
+  const auto real = [] {
+    timespec t{};
+    ::clock_gettime(CLOCK_MONOTONIC, &t);
+    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+  };
+  static const std::chrono::nanoseconds begin = real();
+  return time_point(begin + (real() - begin) * factor);
+}
 
 extern "C" {
 

@@ -21,6 +21,21 @@ check "  the end of the log tells how slow it is" \
 check "  once" test "$(reports slow | wc -l)" = 1
 check "  so does the summary" between "$(share slow)" 0.3 1
 
+figure() { sed -nE 's/^  "'"$2"'": ([^,]*),?$/\1/p' "$work/$1/metrics.json"; }
+check "  with the readers" test "$(figure slow data_readers)" = 1
+check "  how many were busy" between "$(figure slow data_busy_readers)" 0.8 1
+check "  and their rate" between "$(figure slow data_samples_per_second_per_reader)" 1 200
+
+# The clock of the program runs 100 times as fast: about 60 steps of 60 ms are several minutes. Only the last one is logged.
+check "trains for some minutes" env LD_PRELOAD="$wrapper" FAULT_PATH=cifar10_train FAULT_CALLS=pread FAULT_COUNT=0 \
+  FAULT_ERROR=SLEEP FAULT_CLOCK=100 "$lockstep" train "${small[@]}" run.name=minutes train.max_steps=60 log.every_steps=1000
+check_output=$work/minutes/log.txt
+check "  no step but the last is logged" test "$(grep -c '| loss' "$work/minutes/log.txt")" = 1
+check "  but the log reports several times" test "$(reports minutes | wc -l)" -ge 3
+check "  as often as a minute passes, and at the end" between "$(reports minutes | wc -l)" 2 \
+  "$(awk -v s="$(figure minutes seconds)" 'BEGIN { print int(s / 60) + 1 }')"
+check_output=$work/.check
+
 check "trains on a fast data set" train fast train.max_steps=300
 check "  for more than a second" between "$(sed -nE 's/^  "seconds": ([^,]*),?$/\1/p' "$work/fast/metrics.json")" 1 1000
 check "  the log does not mention the data" test -z "$(reports fast)"

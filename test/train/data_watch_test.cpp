@@ -60,32 +60,50 @@ TEST(DataReport, OneReaderOfASlowSet) {
             "data: 100 % of the time; 1 of 1 reader busy, 2 samples/s per reader; more readers would help");
 }
 
-TEST(DataWatch, ReportsOnceAMinuteOnTheTimeSinceTheLastReport) {
+TEST(DataWatch, AReportIsDueOnceAMinute) {
   const Clock::time_point begin{};
   DataWatch watch(source(), begin);
-  const auto update = [&](int at, double time, double wait) {
-    return watch.update(std::vector{usage(time, wait)}, begin + seconds(at));
+  std::vector<int> due;
+  for (const int at : {1, 59, 60, 61, 119, 125, 184, 185, 400, 401})
+    if (watch.is_due(begin + seconds(at))) due.push_back(at);
+  EXPECT_EQ(due, (std::vector{60, 125, 185, 400}));
+}
+
+TEST(DataWatch, ReportsOnTheTimeSinceTheLastReport) {
+  DataWatch watch(source(), Clock::time_point{});
+  const auto report = [&](double time, double wait) {
+    watch.update(std::vector{usage(time, wait)});
+    return watch.report();
   };
-  EXPECT_EQ(update(59, 59, 59), "");
-  EXPECT_TRUE(update(60, 60, 60).starts_with("data: 100 % of the time; "));
-  EXPECT_EQ(update(119, 119, 119), "");
-  EXPECT_EQ(update(125, 125, 61), "") << "1 of the 65 seconds since the last report";
-  EXPECT_TRUE(update(185, 185, 91).starts_with("data: 50 % of the time; "));
+  watch.update(std::vector{usage(30, 0)});
+  EXPECT_TRUE(report(60, 60).starts_with("data: 100 % of the time; ")) << "an update is no report";
+  EXPECT_EQ(report(125, 61), "") << "1 of the 65 seconds since the last report";
+  EXPECT_TRUE(report(185, 91).starts_with("data: 50 % of the time; "));
   EXPECT_TRUE(watch.summary().starts_with("data: 49 % of the time; "));
-  EXPECT_DOUBLE_EQ(watch.wait_share(), 91.0 / 185);
+  EXPECT_DOUBLE_EQ(watch.figures().wait_share, 91.0 / 185);
+  EXPECT_DOUBLE_EQ(watch.figures().busy_readers, 8);
+  EXPECT_DOUBLE_EQ(watch.figures().rate_per_reader, 1150);
 }
 
 TEST(DataWatch, TheReportIsAboutTheRankThatWaitsMost) {
-  const Clock::time_point begin{};
-  DataWatch watch(source(), begin);
-  watch.update(std::vector{usage(10, 1), usage(10, 7), usage(10, 0)}, begin + seconds(10));
-  EXPECT_TRUE(watch.summary().starts_with("data: 70 % of the time; ")) << watch.summary();
+  DataWatch watch(source(), Clock::time_point{});
+  watch.update(std::vector{usage(10, 1), usage(10, 7, 5), usage(10, 0)});
+  EXPECT_TRUE(watch.summary().starts_with("data: 70 % of the time; 5 of 8 readers busy, ")) << watch.summary();
+  EXPECT_DOUBLE_EQ(watch.figures().busy_readers, 5);
+}
+
+TEST(DataWatch, TakesTheLatestAdvice) {
+  DataWatch watch(source(), Clock::time_point{});
+  watch.update(std::vector{usage(10, 5)});
+  watch.set_faster({"no data.color_jitter"});
+  EXPECT_TRUE(watch.summary().ends_with("; more readers or no data.color_jitter would help")) << watch.summary();
 }
 
 TEST(DataWatch, HasNothingToSayBeforeTheFirstStep) {
-  const DataWatch watch(source(), Clock::time_point{});
+  DataWatch watch(source(), Clock::time_point{});
   EXPECT_EQ(watch.summary(), "");
-  EXPECT_EQ(watch.wait_share(), 0);
+  EXPECT_EQ(watch.report(), "");
+  EXPECT_EQ(watch.figures().wait_share, 0);
 }
 
 }  // namespace

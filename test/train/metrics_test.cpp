@@ -333,7 +333,8 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
                    .evaluated = {.last = {NAN, 0.25}, .best = {1.5, 0.5}},
                    .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
                    .model_flops_utilization = 0.5,
-                   .data_wait_share = 0.25,
+                   .data = {.wait_share = 0.25, .busy_readers = 6.5, .rate_per_reader = 1150},
+                   .readers = 8,
                    .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["status"], "stopped");
@@ -347,6 +348,9 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["samples_per_second"], 100.0);
   EXPECT_EQ(summary["model_flops_utilization"], 0.5);
   EXPECT_EQ(summary["data_wait_share"], 0.25);
+  EXPECT_EQ(summary["data_busy_readers"], 6.5);
+  EXPECT_EQ(summary["data_readers"], 8);
+  EXPECT_EQ(summary["data_samples_per_second_per_reader"], 1150.0);
   EXPECT_EQ(summary["best_accuracy"], 0.5);
   EXPECT_EQ(summary["samples"], 900);
   EXPECT_EQ(summary["seconds"], 12.0);

@@ -164,10 +164,11 @@ void flags_are_counted(World& world) {
   test::SmallRun run(config, *cpu, *communicator);
   const double ranks = world.size();
   const double is_last = world.rank() + 1 == world.size() ? 1 : 0;
-  const double loss = run.step(0, {.stop_requests = is_last, .save_due = 1 - is_last, .saver_done = 1});
+  const double loss =
+      run.step(0, {.stop_requests = is_last, .save_due = 1 - is_last, .saver_done = 1, .report_due = is_last});
   const train::StepFlags first = run.result().flags;
-  check(first.stop_requests == 1 && first.save_due == ranks - 1 && first.saver_done == ranks, world.rank(),
-        "the flags of a step are not the counts of ranks");
+  check(first.stop_requests == 1 && first.save_due == ranks - 1 && first.saver_done == ranks && first.report_due == 1,
+        world.rank(), "the flags of a step are not the counts of ranks");
   check(run.step(0, {.save_due = 1}) == loss, world.rank(), "flags change the loss");
   const train::StepFlags second = run.result().flags;
   check(second.stop_requests == 0 && second.save_due == ranks && second.saver_done == 0, world.rank(),
