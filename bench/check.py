@@ -54,6 +54,10 @@ def main():
                   "at least 3 times")
             check("fraction of a step of 2 ranks that waits for data", f"{100 * fed['wait_share']:.2f} %", fed["wait_share"] < 0.01,
                   "under 1 %")
+        decoded = result_of("macro/loader_decoded.py", "loader_decoded", ["--build", args.build], directory)["medians"]
+        per_core = decoded["resized_crop_224"]["samples_per_processor_second"]
+        check("random crops of decoded images, short side 256", f"{per_core:,.0f} samples/s per core", per_core >= 6000,
+              "at least 6,000")
         _, two = result_of("macro/steps.py", "steps", ["--build", args.build], directory)["steps"]
         exposed = two["exposed_communication_seconds"] / two["step_seconds"]
         check("fraction of a step of 2 ranks that is exposed communication", f"{100 * exposed:.1f} %", exposed <= 0.10, "at most 10 %")
@@ -68,6 +72,10 @@ def main():
               ours < 0.6 or over < 0.25, "under 0.6 s, or under 0.25 s over an empty MPI program")
 
         if python:
+            jpeg = result_of("peers/loader_jpeg.py", "loader_jpeg", ["--build", args.build, "--python", python, "--rounds",
+                                                                     str(args.rounds)], directory)
+            check("loading of JPEG images, compared with PyTorch's DataLoader", f"{jpeg['speed_ratio']:.2f} times",
+                  jpeg["speed_ratio"] >= 1.5, "at least 1.5 times")
             for work, precision, required in (("resnet18", "fp32", 1.3), ("resnet18", "bf16", 2), ("resnet50", "fp32", 1.7),
                                             ("resnet50", "bf16", 2.5)):
                 peers = result_of("peers/run.py", "peers",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make bench`: measures single ops, sums of two ranks, and whole steps in some minutes.      bench/run.sh BUILD
+# `make bench`: measures single ops, the loader with one and two readers, sums of two ranks, and whole steps in some minutes.      bench/run.sh BUILD
 # LOCKSTEP_BENCH_THREADS (default 1) and LOCKSTEP_BENCH_DTYPE (default fp32) are the threads and the activation type of the
 # single ops. The results of whole steps are written to BUILD/bench/results, not to the repository.
 set -euo pipefail
@@ -12,5 +12,7 @@ for program in conv2d passes decoder images augment loader trace; do
 done
 "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$build/bench/micro/reducer" --benchmark_counters_tabular=true \
   --benchmark_color=false  # mpirun gives its ranks a terminal, which would turn colours on
+echo
+python3 bench/macro/loader_decoded.py --build "$build" --rounds 1 --results "$build/bench/results"
 echo
 python3 bench/macro/steps.py --build "$build" --results "$build/bench/results"

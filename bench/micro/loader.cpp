@@ -1,7 +1,7 @@
-// The loader alone: batches of 32, shuffled, one reader thread. With a file (argument 1): its images as stored and
-// randomly cropped. Otherwise the committed sample; generated JPEG images of 64x64 and, for 224x224, of 500x375; and
-// decoded images of 341x256, the size of a photograph of 4:3 imported with --short-side 256, whose regions are read for
-// outputs of 224x224. The latter are 268 MB, in the page cache, but far beyond the caches of a processor. Items per
+// The loader alone: batches of 32, shuffled, one reader thread, or two. With a file (argument 1): its images as stored
+// and randomly cropped. Otherwise the committed sample; generated JPEG images of 64x64 and, for 224x224, of 500x375;
+// and decoded images of 341x256, the size of a photograph of 4:3 imported with --short-side 256, whose regions are read
+// for outputs of 224x224. The latter are 268 MB, in the page cache, but far beyond the caches of a processor. Items per
 // second are samples; where the name has process_time, the column CPU counts all threads. The least that a loader moves
 // are the bytes of a batch, read once and written once.
 #include "data/loader.h"
@@ -18,7 +18,7 @@
 namespace lockstep::bench {
 namespace {
 
-void measure_loader(benchmark::State& state, const std::string& path, const data::ImageShaping& shaping) {
+void measure_loader(benchmark::State& state, const std::string& path, const data::ImageShaping& shaping, int readers) {
   const std::shared_ptr<const data::ImageSet> set = data::open_image_set(path, 0, 0, shaping);
   const data::Field image = set->fields().front();
   double image_bytes = static_cast<double>(image.size_bytes());
@@ -27,7 +27,7 @@ void measure_loader(benchmark::State& state, const std::string& path, const data
     for (std::int64_t i = 0; i < set->info().n_samples; ++i)
       image_bytes += static_cast<double>(set->packed_bytes(i, 0)) / static_cast<double>(set->info().n_samples);
   }
-  data::Loader loader(set, {.global_batch = kBatch, .capacity = kBatch, .seed = 1});
+  data::Loader loader(set, {.global_batch = kBatch, .capacity = kBatch, .seed = 1, .readers = readers});
   measure(
       state, [&] { benchmark::DoNotOptimize(loader.next().n_samples); }, 0, 2 * kBatch * image_bytes);
   state.SetItemsProcessed(state.iterations() * kBatch);
@@ -97,8 +97,9 @@ int main(int argc, char** argv) {
   using namespace lockstep;         // NOLINT
   using namespace lockstep::bench;  // NOLINT
   const data::ImageShaping as_stored, cropped{.resized_crop = true, .seed = 1};
-  const auto measured = [](const std::string& name, const std::string& path, const data::ImageShaping& shaping) {
-    return add(name, [=](benchmark::State& s) { measure_loader(s, path, shaping); });
+  const auto measured = [](const std::string& name, const std::string& path, const data::ImageShaping& shaping,
+                           int readers = 1) {
+    return add(name, [=](benchmark::State& s) { measure_loader(s, path, shaping, readers); });
   };
   if (argc > 1 && argv[1][0] != '-') {
     const std::string path = argv[1];
@@ -117,12 +118,14 @@ int main(int argc, char** argv) {
   measured("loader/jpeg/64x64", small.path(), as_stored);
   measured("loader/jpeg/64x64/resized_crop", small.path(), cropped);
   measured("loader/jpeg/500x375/centre_224", large.path(), {.image_size = 224});
-  measured("loader/jpeg/500x375/resized_crop_224", large.path(), {.image_size = 224, .resized_crop = true, .seed = 1});
+  const data::ImageShaping crops_of_224{.image_size = 224, .resized_crop = true, .seed = 1};
+  measured("loader/jpeg/500x375/resized_crop_224", large.path(), crops_of_224)->MeasureProcessCPUTime();
+  measured("loader/jpeg/500x375/resized_crop_224/two_readers", large.path(), crops_of_224, 2)->MeasureProcessCPUTime();
   measured("loader/pixels/341x256/centre_224", pixels.path(), {.image_size = 224})->MeasureProcessCPUTime();
   measured("loader/pixels/341x256/centre_256", pixels.path(), {.image_size = 256, .resize = 256})
       ->MeasureProcessCPUTime();
-  measured("loader/pixels/341x256/resized_crop_224", pixels.path(),
-           {.image_size = 224, .resized_crop = true, .seed = 1})
+  measured("loader/pixels/341x256/resized_crop_224", pixels.path(), crops_of_224)->MeasureProcessCPUTime();
+  measured("loader/pixels/341x256/resized_crop_224/two_readers", pixels.path(), crops_of_224, 2)
       ->MeasureProcessCPUTime();
   return run_all(argc, argv);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares trainings with PyTorch, and measures the start-up time. About 1.5 hours.   bench/peers/run.sh BUILD [OPTION...]
-# PYTHON is an interpreter with torch, torchvision and transformers (default: python3).
+# PYTHON is an interpreter with torch, torchvision, transformers and Pillow (default: python3).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}
@@ -18,4 +18,10 @@ language=(--build "$build" --python "$python" "$@")
 python3 bench/peers/language.py "${language[@]}" --name language_bf16
 python3 bench/peers/language.py "${language[@]}" --name language_bf16_shard --overrides train.shard=optimizer
 python3 bench/peers/language.py "${language[@]}" --name language_bf16_one_rank --ranks 1
+# The loading of JPEG images. PHOTOS: a folder of photographs; otherwise images are generated. FFCV, PILLOW_SIMD: interpreters.
+jpeg=(--build "$build" --python "$python" "$@")
+[[ -z ${PHOTOS:-} ]] || jpeg+=(--photos "$PHOTOS")
+[[ -z ${FFCV:-} ]] || jpeg+=(--ffcv "$FFCV")
+[[ -z ${PILLOW_SIMD:-} ]] || jpeg+=(--pillow-simd "$PILLOW_SIMD")
+python3 bench/peers/loader_jpeg.py "${jpeg[@]}"
 python3 bench/peers/startup.py --build "$build" --python "$python"
