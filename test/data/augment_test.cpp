@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -267,7 +267,7 @@ class SlowSet final : public ImageSet {
   const ImageSetInfo& info() const override { return info_; }
   void read_image(std::int64_t, std::uint32_t, std::span<std::uint8_t> image, std::int32_t&) const override {
     std::this_thread::sleep_for(delay_);
-    std::ranges::fill(image, 100);
+    std::memset(image.data(), 100, image.size());
   }
   ReaderWork reader_work() const override { return {.decodes = true}; }
   std::vector<std::string> faster_reading() const override { return {"--store decoded"}; }
@@ -286,7 +286,8 @@ std::vector<std::string> advice_after_reading(std::chrono::milliseconds delay, c
 }
 
 TEST(Augment, AdvisesOnWhatTakesMostOfTheTime) {
-  const AugmentOptions trivial{.trivial_augment = true, .seed = 1}, jitter{.colours = {.hue = 0.1}, .seed = 1};
+  const AugmentOptions trivial{.trivial_augment = true, .seed = 1},
+      jitter{.colours = {.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1}, .seed = 1};
   using Advice = std::vector<std::string>;
   using std::chrono::milliseconds;
   EXPECT_EQ(advice_after_reading(milliseconds(50), jitter), (Advice{"--store decoded"}));
