@@ -58,6 +58,11 @@ def main():
         per_core = decoded["resized_crop_224"]["samples_per_processor_second"]
         check("random crops of decoded images, short side 256", f"{per_core:,.0f} samples/s per core", per_core >= 6000,
               "at least 6,000")
+        for row in result_of("macro/precision.py", "precision", ["--build", args.build], directory)["rows"]:
+            shortest = {precision: min(min(steps) for steps in rounds) for precision, rounds in row["seconds"].items()}
+            gain = shortest["fp32"] / shortest["bf16"]
+            check(f"speed of {row['work']} in bf16, compared with fp32, with {row['isa']} (shortest steps)",
+                  f"{gain:.2f} times", gain >= 0.97, "at least as fast, to within 3 % of noise")
         _, two = result_of("macro/steps.py", "steps", ["--build", args.build], directory)["steps"]
         exposed = two["exposed_communication_seconds"] / two["step_seconds"]
         check("fraction of a step of 2 ranks that is exposed communication", f"{100 * exposed:.1f} %", exposed <= 0.10, "at most 10 %")
@@ -76,8 +81,10 @@ def main():
                                                                      str(args.rounds)], directory)
             check("loading of JPEG images, compared with PyTorch's DataLoader", f"{jpeg['speed_ratio']:.2f} times",
                   jpeg["speed_ratio"] >= 1.5, "at least 1.5 times")
-            for work, precision, required in (("resnet18", "fp32", 1.3), ("resnet18", "bf16", 2), ("resnet50", "fp32", 1.7),
-                                            ("resnet50", "bf16", 2.5)):
+            # PyTorch multiplies bf16 in oneDNN, which gains most from our own kernels where there is AMX.
+            has_amx = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text().split()
+            for work, precision, required in (("resnet18", "fp32", 1.9), ("resnet18", "bf16", 2 if has_amx else 1.3),
+                                              ("resnet50", "fp32", 1.7), ("resnet50", "bf16", 2.5 if has_amx else 1.7)):
                 peers = result_of("peers/run.py", "peers",
                                   ["--build", args.build, "--python", python, "--rounds", str(args.rounds), "--work",
                                    work, "--precision", precision], directory)
