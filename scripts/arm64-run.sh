@@ -15,7 +15,8 @@ done
 register='mount -t binfmt_misc none /proc/sys/fs/binfmt_misc &&
   cat /usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register'
 run=(unshare --user --map-root-user --mount bash -c "$register && exec \"\$@\"" bash)
-"${run[@]}" true 2>/dev/null || missing "programs for aarch64 cannot be started: qemu needs Linux 6.7 and namespaces"
+"${run[@]}" .deps/arm64/lib/ld-linux-aarch64.so.1 --version >/dev/null 2>&1 ||
+  missing "programs for aarch64 cannot be started: qemu needs Linux 6.7 and namespaces"
 export QEMU_LD_PREFIX=$PWD/.deps/arm64
 export OMPI_MCA_btl_vader_single_copy_mechanism=none  # qemu has no process_vm_readv(2), and Open MPI would not notice
 exec "${run[@]}" "$@"

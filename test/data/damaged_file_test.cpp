@@ -12,6 +12,7 @@
 #include "data/limited_child.h"
 #include "data/user_block.h"
 #include "test/data/files.h"
+#include "test/support/emulator.h"
 
 namespace lockstep::data {
 namespace {
@@ -173,7 +174,7 @@ TEST(LimitedChild, ReportsHowTheCheckEnded) {
 }
 
 TEST(LimitedChild, HasLessMemoryThanTheMachine) {
-  if (std::getenv("QEMU_LD_PREFIX") != nullptr) GTEST_SKIP() << "qemu ignores limits of memory";
+  if (test::in_emulator()) GTEST_SKIP() << "qemu ignores limits of memory";
   // The child requests more address space than it may use: malloc fails, whatever memory the machine has. The pointer
   // is volatile so that the compiler keeps the call.
   const ChildVerdict greedy = run_in_limited_child([] {

@@ -17,6 +17,7 @@
 #include "data/file.h"
 #include "hdf5/writer.h"
 #include "test/data/files.h"
+#include "test/support/emulator.h"
 
 namespace lockstep::data {
 namespace {
@@ -236,7 +237,7 @@ TEST(ImageSet, ReportsMissingEmptyAndForeignFiles) {
 
 TEST(ImageSet, AFileWithoutPermissionIsNotMissing) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  if (std::getenv("QEMU_LD_PREFIX") != nullptr) GTEST_SKIP() << "qemu does not change users";
+  if (test::in_emulator()) GTEST_SKIP() << "qemu does not change users";
   TemporaryFolder folder;
   write_test_set(folder / "set.h5");
   ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);

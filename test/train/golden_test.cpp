@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "comm/world.h"
 #include "test/support/device.h"
+#include "test/support/emulator.h"
 #include "test/train/golden_places.h"
 #include "test/train/small_run.h"
 
@@ -131,7 +132,7 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
   const BackendOptions device = test::tested_device();
   const bool is_of_devices = precision == Precision::tf32 || precision == Precision::fp16;
   if (is_of_devices && device.device == "cpu") GTEST_SKIP() << "the cpu does not compute in " << name(precision);
-  expect_as_in_pytorch(network, precision, 10, make_backend(device));
+  expect_as_in_pytorch(network, precision, test::in_emulator() ? 2 : 10, make_backend(device));
 }
 
 #ifdef LOCKSTEP_CUDA
@@ -174,6 +175,7 @@ std::unique_ptr<Backend> backend_with(const Json& golden, Precision precision, c
 }
 
 TEST(GoldenAlgorithms, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
+  if (test::in_emulator()) GTEST_SKIP() << "the steps of Golden take long enough in an emulator";
   for (const auto& [network, is_first_nhwc] : {std::pair("resnet18_32", true), std::pair("resnet50_64", false)}) {
     const auto every_second = [&](std::size_t i) { return (i % 2 == 0) == is_first_nhwc ? "nhwc" : "nchw16c"; };
     expect_as_in_pytorch(network, Precision::fp32, 1,
@@ -183,6 +185,7 @@ TEST(GoldenAlgorithms, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
 
 /// Its rounding errors are larger than those of other algorithms, but ten steps stay within the same bounds.
 TEST(GoldenAlgorithms, WinogradGivesTenStepsAsInPyTorch) {
+  if (test::in_emulator()) GTEST_SKIP() << "ten steps of two networks take hours in an emulator";
   const auto blocks = [](std::size_t) { return "nchw16c"; };
   for (const char* network : {"resnet18_32", "resnet50_64"})
     expect_as_in_pytorch(network, Precision::fp32, 10,
