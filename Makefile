@@ -141,7 +141,7 @@ CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of code that is built only with CUDA, and libraries that replace others if there is no GPU.
-CUDA_TESTS := test/comm/nccl% test/kernels/cuda_library% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/cuda_timing% test/kernels/nvml% test/kernels/nvtx%
+CUDA_TESTS := test/comm/nccl% test/kernels/cuda_% test/kernels/nvml% test/kernels/nvtx%
 FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so \
   $(OUT)/test/kernels/hidden_library.so) \
   $(OUT)/test/faults/fault_injection.so $(OUT)/test/doctor/preload.so

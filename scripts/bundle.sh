@@ -55,6 +55,7 @@ cuda=${CUDA_HOME:-$(nvcc=$(command -v nvcc) && dirname "$(dirname "$nvcc")")} ||
 for runtime in "$cuda"/lib64/libcudart.so.[0-9][0-9] "$cuda"/lib/libcudart.so.[0-9][0-9]; do
   [[ ! -e $runtime ]] || install -m 755 "$(readlink -f "$runtime")" "$out/lib/${runtime##*/}"
 done
+[[ -z $cuda ]] || compgen -G "$out/lib/libcudart.so.*" >/dev/null || stop "the CUDA toolkit in $cuda has no libcudart.so"
 
 # Open MPI finds its plugins and messages below OPAL_PREFIX. Plugins for networks that need further libraries are left out,
 # since the ranks of a bundle run on one machine.

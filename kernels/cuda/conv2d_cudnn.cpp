@@ -11,6 +11,7 @@
 #include "kernels/cuda/base/stream.h"
 #include "kernels/cuda/base/timing.h"
 #include "kernels/cuda/conv2d_offline.h"
+#include "kernels/cuda/conv2d_plan.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
@@ -19,7 +20,7 @@ namespace {
 
 // A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes, without timing
-constexpr int kCompared = 3;                                      // plans, without timing
+constexpr std::size_t kCompared = 3;                              // plans, without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
 
 /// The frontend counts deselected plans with the others, and rejects them only when they are built.
@@ -201,22 +202,14 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
                            });
 }
 
-/// cuDNN ranks plans by its estimate of their time. The first few are close, so the one that needs the least workspace
-/// is chosen. Nothing if none can be built.
+/// Nothing if no plan can be built.
 std::optional<std::size_t> choose_by_workspace(PlanList& list) {
   const std::size_t n_compared = list.has_reductions ? 1 : kCompared;  // those take seconds to compile
-  std::optional<std::size_t> best;
-  std::int64_t least = 0;
-  for (std::size_t i = 0, n_built = 0; i < list.names.size(); ++i) {
-    if (n_built >= n_compared && least <= kWorkspaceLimit) break;
-    if (!list.build(i)) continue;
-    ++n_built;
-    const std::int64_t size_bytes = list.workspace_bytes(i);
-    if (best && size_bytes >= least) continue;
-    best = i;
-    least = size_bytes;
-  }
-  return best;
+  return plan_with_least_workspace(list.names.size(), n_compared, kWorkspaceLimit,
+                                   [&](std::size_t i) -> std::optional<std::int64_t> {
+                                     if (!list.build(i)) return {};
+                                     return list.workspace_bytes(i);
+                                   });
 }
 
 }  // namespace

@@ -190,6 +190,23 @@ bool can_be_planned(const Conv2dDescription& d, const ConvolutionUnit& unit, con
                      [&](Graph graph) { return plan_convolution(graph, unit.shape, context, algorithms) != nullptr; });
 }
 
+std::optional<std::size_t> plan_with_least_workspace(
+    std::size_t n_plans, std::size_t n_compared, std::int64_t limit_bytes,
+    const std::function<std::optional<std::int64_t>(std::size_t)>& workspace_of) {
+  std::optional<std::size_t> best;
+  std::int64_t least = 0;
+  for (std::size_t i = 0, n_built = 0; i < n_plans; ++i) {
+    if (n_built >= n_compared && least <= limit_bytes) break;
+    const std::optional<std::int64_t> size_bytes = workspace_of(i);
+    if (!size_bytes) continue;
+    ++n_built;
+    if (best && *size_bytes >= least) continue;
+    best = i;
+    least = *size_bytes;
+  }
+  return best;
+}
+
 std::vector<LeveledUnit> units_of(const Conv2dDescription& d, const CudaContext& context,
                                   const Algorithms* algorithms) {
   std::vector<LeveledUnit> units;

@@ -10,7 +10,10 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +70,14 @@ std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& description, co
 /// Whether each of them has a plan that can be built.
 bool can_be_planned(const Conv2dDescription& description, const ConvolutionUnit& unit, const CudaContext& context,
                     Algorithms* algorithms);
+
+/// Which of `n_plans` plans is used if none is timed. cuDNN ranks them by its estimate of their time. The first few are
+/// close, so of the first `n_compared` that can be built, it is the one that needs the least workspace. If all of them
+/// need more than `limit_bytes`, more are tried until one does not. `workspace_of`: builds a plan and returns the bytes
+/// of its workspace, or nothing if it cannot be built. Nothing if no plan can be built.
+std::optional<std::size_t> plan_with_least_workspace(
+    std::size_t n_plans, std::size_t n_compared, std::int64_t limit_bytes,
+    const std::function<std::optional<std::int64_t>(std::size_t)>& workspace_of);
 
 /// The levels that differ, the last one first, each with its unit.
 struct LeveledUnit {
