@@ -29,11 +29,11 @@ bool DeviceExchange::Plan::has_levels() const {
          std::ranges::all_of(nodes, has_as_many);
 }
 
-DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan)
+DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan, const Allocate& allocate)
     : plan_(std::move(plan)),
       sum_fp32_(backend.make(OrderedSumDescription{.dtype = DType::fp32})),
       sum_fp64_(backend.make(OrderedSumDescription{.dtype = DType::fp64})),
-      incoming_(backend.allocate(incoming_bytes(plan_), "shards of other ranks")) {
+      incoming_(allocate(incoming_bytes(plan_), "shards of other ranks")) {
   const auto n_ranks = static_cast<std::size_t>(plan_.n_ranks());
   all_ = {.ranks = std::vector<int>(n_ranks), .mine = rank, .order = plan_.order};
   std::iota(all_.ranks.begin(), all_.ranks.end(), 0);
@@ -51,8 +51,8 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan)
   if (plan_.narrowest_wire == DType::fp32) return;
   narrow_ = backend.make(CastDescription{.from = DType::fp32, .to = plan_.narrowest_wire});
   widen_ = backend.make(CastDescription{.from = plan_.narrowest_wire, .to = DType::fp32});
-  rounded_ = backend.allocate(kChunkBytes / 2, "rounded gradients");
-  rounded_incoming_ = backend.allocate(incoming_bytes(plan_) / 2, "rounded shards of other ranks");
+  rounded_ = allocate(kChunkBytes / 2, "rounded gradients");
+  rounded_incoming_ = allocate(incoming_bytes(plan_) / 2, "rounded shards of other ranks");
 }
 
 std::size_t DeviceExchange::buffer_bytes(const Plan& plan) {

@@ -12,8 +12,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/sum.h"
@@ -57,7 +59,10 @@ class DeviceExchange {
     /// Slices with a narrow wire type are summed in two levels.
     bool has_levels() const;
   };
-  DeviceExchange(Backend& backend, int rank, Plan plan);
+  /// Returns device memory of that many bytes, for the purpose.
+  using Allocate = std::function<std::unique_ptr<Memory>(std::size_t, const std::string&)>;
+  /// `allocate`: for the buffers that `network` sends and receives.
+  DeviceExchange(Backend& backend, int rank, Plan plan, const Allocate& allocate);
 
   /// The device memory that it allocates.
   static std::size_t buffer_bytes(const Plan& plan);

@@ -156,11 +156,13 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
         stream_(backend.make_stream(StreamPriority::high)),
         counters_(backend.allocate_host(sizeof(Counters), "counters of collectives")),
         comm_(std::make_shared<Comm>(thread)) {
-    if (topology.uses_device_exchange())
-      exchange_ = std::make_unique<DeviceExchange>(backend, world.rank(), device_exchange_plan(topology));
     thread_.add(*this);
     try {
       start();
+      if (topology.uses_device_exchange())
+        exchange_ = std::make_unique<DeviceExchange>(
+            backend, world.rank(), device_exchange_plan(topology),
+            [this](std::size_t size_bytes, const std::string& purpose) { return allocate(size_bytes, purpose); });
     } catch (...) {
       remove();
       repeat_warnings();
@@ -172,6 +174,8 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     bool is_finished = false;
     if (std::uncaught_exceptions() == exceptions_at_start_ && !thread_.has_failed()) {
       try {
+        stream_->synchronize();
+        exchange_.reset();  // NCCL no longer uses its buffers
         comm_->finish();
         stream_->synchronize();  // which still increments the counters
         is_finished = true;
@@ -192,7 +196,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
 
-  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) final {
     std::unique_ptr<Memory> of_nccl = allocate_nccl_memory(backend_, *stream_, size_bytes);
     const bool has_window = !world_.any(of_nccl == nullptr);  // a window is one of all ranks
     if (!has_window) of_nccl.reset();
@@ -462,6 +466,12 @@ std::unique_ptr<Communicator> make_nccl_communicator(CommunicationThread& thread
                                                      const Topology& topology, const NcclOptions& options) {
   all_agree(world, [] { return nccl_version_text(nccl().version); });
   check_devices(world, backend);
+  if (world.rank() == 0 && topology.uses_device_exchange() && !topology.is_tree &&
+      !device_exchange_plan(topology).has_levels() && topology.n_nodes() < topology.n_ranks())
+    log::warning(
+        "the nodes have different numbers of ranks, so that each rank sends its gradients in {} to every rank of the "
+        "other nodes; comm.gradients=fp32 may be faster",
+        name(topology.wire));
   return std::make_unique<NcclCommunicator>(thread, world, backend, topology, options);
 }
 

@@ -44,6 +44,8 @@ NcclLog::NcclLog(const std::string& folder, int rank) {
   std::error_code error;
   if (!folder.empty() && std::filesystem::is_directory(folder, error)) {
     path_ = fmt::format("{}/nccl.{}.log", folder, rank);
+    previous_ = fmt::format("{}/nccl.{}.previous.log", folder, rank);
+    std::filesystem::rename(path_, previous_, error);  // NCCL would overwrite it
   } else {
     const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
     if (error) return;
@@ -74,6 +76,7 @@ void NcclLog::restore_environment() {
 void NcclLog::remove() {
   std::error_code gone;
   if (!path_.empty()) std::filesystem::remove(path_, gone);  // NCCL keeps writing to the unnamed file
+  if (!previous_.empty()) std::filesystem::remove(previous_, gone);
 }
 
 std::string NcclLog::network() const { return path_.empty() ? "" : network_in_nccl_log(read_from(path_, 0)); }

@@ -12,7 +12,8 @@ namespace lockstep::comm {
 class NcclLog {
  public:
   /// Must be constructed before NCCL is first used in this process, since NCCL then reads where its log goes. The file
-  /// is `folder`/nccl.RANK.log; without a folder that exists, it is in that for temporary files.
+  /// is `folder`/nccl.RANK.log; without a folder that exists, it is in that for temporary files. The log of a run that
+  /// failed and is now resumed becomes `folder`/nccl.RANK.previous.log.
   NcclLog(const std::string& folder, int rank);
   ~NcclLog();
   NcclLog(const NcclLog&) = delete;
@@ -24,14 +25,15 @@ class NcclLog {
   std::string network() const;
   /// The warnings in the lines that were completed since the last call. From one thread.
   std::vector<std::string> new_warnings();
-  /// The run has ended without an error, so that nobody needs the file.
+  /// The run has ended without an error, so that nobody needs the files.
   void remove();
 
   /// The file that is kept if the run fails; empty: there is none.
   std::string kept_path() const { return is_temporary_ ? "" : path_; }
 
  private:
-  std::string path_;  // empty: the log is left alone
+  std::string path_;      // empty: the log is left alone
+  std::string previous_;  // empty: none is kept
   bool is_temporary_ = false;
   bool has_set_level_ = false, has_set_subsystems_ = false;  // variables of the environment
   std::size_t n_read_bytes_ = 0;

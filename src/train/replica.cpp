@@ -370,6 +370,7 @@ void Replica::prepare_samples() {
   gather_weights();
   parameter_arena_.refresh(*stream_);
   stream_->synchronize();  // the sampler has a stream of its own
+  communicator_.check();
 }
 
 StepSums Replica::sum_over_ranks(const StepSums& mine) {

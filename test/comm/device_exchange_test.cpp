@@ -46,7 +46,8 @@ Sent sent_by(int rank, int n_ranks, int n_nodes, std::size_t n) {
   config.gradients = "bf16";
   const Topology topology = topology_of(config, ranks, {}, MemorySpace::device);
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
-  DeviceExchange exchange(*cpu, rank, device_exchange_plan(topology));
+  DeviceExchange exchange(*cpu, rank, device_exchange_plan(topology),
+                          [&](std::size_t size_bytes, const std::string& of) { return cpu->allocate(size_bytes, of); });
   CountingNetwork network(ranks, rank);
   std::vector<float> values(n, 1.0f);
   const auto stream = cpu->make_stream();

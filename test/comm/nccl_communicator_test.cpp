@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include "comm/device_exchange.h"
 #include "test/comm/collective_tests.h"
 #include "test/comm/fake_nccl.h"
 #include "test/support/recording_backend.h"
@@ -119,12 +121,12 @@ TEST(Nccl, RejectsRanksOnOneDevice) {
 }
 
 /// The calls of this rank while a communicator with 12345 bytes exists.
-std::string calls_of_nccl(const Config::Comm& config = {}) {
+std::string calls_of_nccl(const Config::Comm& config = {}, const SumOrder& order = {}) {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
   ::setenv("FAKE_NCCL_LOG", log.c_str(), 1);
   {
-    const auto c = communicator({}, config);
+    const auto c = communicator(order, config);
     const auto memory = c->allocate(12345, "test");
     const auto* const bytes = static_cast<const unsigned char*>(memory->data());
     EXPECT_EQ(std::count(bytes, bytes + 12345, 0), 12345);
@@ -146,6 +148,16 @@ std::string calls_of_nccl(const Config::Comm& config = {}) {
 // Memory is registered once and deregistered before it is freed. The communicator is finalized before it is destroyed.
 TEST(Nccl, RegistersMemoryAndFinalizes) {
   EXPECT_EQ(calls_of_nccl(), "init\nregister 12345\nderegister\nfinalize, 0 registered\ndestroy\n");
+}
+
+// So are the buffers of sums whose order is Lockstep's.
+TEST(Nccl, RegistersTheBuffersOfOrderedSums) {
+  const int size = test_world->size();
+  const std::size_t size_bytes = DeviceExchange::buffer_bytes(
+      {.nodes = {std::vector<int>(static_cast<std::size_t>(size))}, .order = tree_order(size), .is_fixed = true});
+  EXPECT_EQ(calls_of_nccl({}, tree_order(size)),
+            "init\nregister " + std::to_string(size_bytes) +
+                "\nregister 12345\nderegister\nderegister\nfinalize, 0 registered\ndestroy\n");
 }
 
 TEST(Nccl, BlocksIfConfigured) {

@@ -74,6 +74,21 @@ TEST_F(NcclLogFile, IsKeptInItsFolderUntilItIsRemoved) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// NCCL overwrites the file when it starts again.
+TEST_F(NcclLogFile, SurvivesTheStartOfTheResumedRun) {
+  const std::string path = folder_ / "nccl.3.log", previous = folder_ / "nccl.3.previous.log";
+  append(path, "n:7:9 [0] NCCL WARN a cable\n");
+  NcclLog log(folder_, 3);
+  EXPECT_FALSE(std::filesystem::exists(path));
+  append(path, "n:7:9 [0] NCCL WARN a port\n");
+  EXPECT_EQ(log.new_warnings(), std::vector<std::string>{"a port"});
+  std::string line;
+  std::getline(std::ifstream(previous), line);
+  EXPECT_EQ(line, "n:7:9 [0] NCCL WARN a cable");
+  log.remove();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
 TEST_F(NcclLogFile, HasWarnings) {
   NcclLog log(folder_, 0);
   using Warnings = std::vector<std::string>;

@@ -5,6 +5,7 @@
 // gradients that travel in bf16 and fp16 are summed by DeviceExchange. The last tests stage through host memory: what
 // the NCCL communicators left in the progress table must not confuse the communicators that reuse their channels.
 #include <cstdlib>
+#include <string>
 
 #include "test/comm/collective_tests.h"
 #include "test/comm/fake_nccl.h"
@@ -27,6 +28,19 @@ INSTANTIATE_TEST_SUITE_P(OnNodes, AnyCommunicator,
 TEST(NcclOnNodes, DescribesCommunicator) {
   EXPECT_EQ(make_communicator({}, *test_world, device())->describe(),
             "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 2 nodes");
+}
+
+/// With 3 ranks, only one of the two nodes has two.
+TEST(NcclOnNodes, WarnsThatSixteenBitsNeedEqualNodes) {
+  const auto warns = [](const Config::Comm& config) {
+    testing::internal::CaptureStderr();
+    make_communicator(config, *test_world, device());
+    return testing::internal::GetCapturedStderr().find("nodes have different numbers of ranks") != std::string::npos;
+  };
+  Config::Comm config;
+  EXPECT_FALSE(warns(config));
+  config.gradients = "bf16";
+  EXPECT_EQ(warns(config), test_world->size() == 3 && test_world->rank() == 0);
 }
 
 TEST(NcclOnNodes, SumsInBf16) { test_wire_type(DType::bf16, device()); }
