@@ -58,8 +58,8 @@ def prepare(work):
         "--template", work / "template.jinja")
     run("train", "model.family=llama", f"model.config={work}/config.json", f"data.train={work}/chat.h5",
         f"data.validation={work}/chat.h5", "data.sequence_length=64", "data.pack=false", "train.global_batch=5",
-        "train.epochs=60", "optimizer.kind=adamw", "optimizer.learning_rate=1e-2", "schedule.kind=constant",
-        "evaluation.every_epochs=30", "checkpoint.every_epochs=0", "log.progress=false", "log.tensorboard=false",
+        "train.epochs=120", "optimizer.kind=adamw", "optimizer.learning_rate=1e-2", "schedule.kind=constant",
+        "evaluation.every_epochs=60", "checkpoint.every_epochs=0", "log.progress=false", "log.tensorboard=false",
         f"run.directory={work}", "run.name=run", "cpu.threads=1", 'evaluation.generate=["Who?", "When?"]',
         "evaluation.generate_tokens=16")
     return work / "run"

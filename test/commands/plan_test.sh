@@ -29,7 +29,8 @@ sent() {
 import json, sys
 plan = json.load(open(sys.argv[1]))
 sent, expected = plan["sent_between_nodes_bytes"], 2 * plan["trained_parameters"]
-assert expected <= sent["per_node"] < 1.01 * expected, sent  # the statistics of norms are sent in fp32
+# Without AVX-512, oneDNN pads weights. The statistics of norms are sent in fp32.
+assert expected <= sent["per_node"] < 1.05 * expected, sent
 assert abs(sent["per_rank"] * int(sys.argv[2]) - sent["per_node"]) < 1e-3 * expected, sent
 PYTHON
 }

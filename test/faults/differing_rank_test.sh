@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 200
-# A bit of one rank's weights flips during training. This is detected before the next checkpoint is written, the rank is
-# named, and the job ends. No checkpoint contains the flipped bit, and the same command resumes and ends with the bits of an
+# Bits of one rank's weights flip during training, in several layers, since rounding may undo one of them. This is detected before the next checkpoint is written, the rank is
+# named, and the job ends. No checkpoint contains a flipped bit, and the same command resumes and ends with the bits of an
 # undisturbed run.
 source test/faults/common.sh
 has_onednn || { echo "skipped: a build without oneDNN has no calls that the wrapper could intercept"; exit 77; }
@@ -17,7 +17,7 @@ same_as_undisturbed() {
 
 check "undisturbed: trains" launch 3 run.name=undisturbed "${keys[@]}"
 ordinary=("${command_of[@]}")
-command_of=(env LD_PRELOAD="$wrapper" FAULT_CALLS=forward FAULT_ERROR=FLIP FAULT_RANK=1 FAULT_FIRST=5
+command_of=(env LD_PRELOAD="$wrapper" FAULT_CALLS=forward FAULT_ERROR=FLIP FAULT_RANK=1 FAULT_FIRST=5 FAULT_COUNT=5
   FAULT_WHEN="$work/flipped/checkpoints/latest" "${ordinary[@]}")
 start flipped 3 "${keys[@]}"
 ends "ends" 1 90

@@ -23,7 +23,10 @@ void run_case(Conv2dDescription d, const CpuContext& context, Algorithms* algori
 
   auto conv = make_conv2d(d, {.threads = context.threads, .algorithms = algorithms});
   SCOPED_TRACE(conv->describe());
-  EXPECT_EQ(conv->describe().find("ref:"), std::string::npos) << "a reference implementation of oneDNN was chosen";
+  // oneDNN has fast implementations of blocked layouts for AVX-512 only.
+  if (cpu::isa() == cpu::Isa::avx512 || (d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc)) {
+    EXPECT_EQ(conv->describe().find("ref:"), std::string::npos) << "a reference implementation of oneDNN was chosen";
+  }
   const auto layout = conv->weight_layout();
   Memory memory(conv->needs());
   NoStream stream;

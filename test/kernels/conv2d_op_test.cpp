@@ -1,3 +1,4 @@
+// timeout: 300
 // The cpu backend's convolution as a planned op: the layout of its weights, the three places of a normalised input,
 // that a step allocates almost nothing, and the messages for impossible descriptions.
 #include <utility>

@@ -1,4 +1,5 @@
-// Whether the tests run in an emulator of another processor (`make test-arm64`), where a step of a network takes minutes.
+// Whether the tests run in an emulator of another processor (`make test-arm64`), where a step of a network takes
+// minutes.
 #pragma once
 
 #include <cstdlib>

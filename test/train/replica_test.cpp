@@ -318,7 +318,7 @@ TEST(Replica, GradientsOfAccumulatedMicroBatchesAreTheirMean) {
     const std::vector<float> gradients = gradients_of(4, 1, micro_batch);  // of the same samples
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += gradients[i] / 3;
   }
-  EXPECT_LT(test::relative_distance(accumulated, mean), 1e-6);  // fp32 rounding of three sums
+  EXPECT_LT(test::relative_distance(accumulated, mean), 2e-6);  // fp32 rounding of three sums
 }
 
 TEST(Replica, ClippingBoundsTheUpdate) {
@@ -419,6 +419,7 @@ TEST(Replica, UsesNoResultsOfALostJob) {
   EXPECT_THROW((void)run.replica().result(0), Error);
   EXPECT_THROW((void)run.replica().sum_over_ranks({}), Error);
   EXPECT_THROW((void)run.replica().hash(), Error);
+  EXPECT_THROW(run.replica().prepare_samples(), Error);
 }
 
 /// Fifteen steps on one batch; `look` is called with the run before the first step.

@@ -77,12 +77,13 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
     replica.update();
     replica.result(0);
   }
-  // The system provides the memory of the copy when the first save writes to it.
-  check(resident_memory_bytes() < before + plan.memory().total() - plan.memory().checkpoint / 2, world.rank(),
-        "the copy needs memory before there is a save");
+  const std::uint64_t before_save = resident_memory_bytes();
   const std::string path = fmt::format("/tmp/lockstep_step_memory_test.{}.h5", ::getppid());  // the same of all ranks
   saver.start(path, checkpoint::test::small_state(), {});
   check(!saver.wait().error, world.rank(), "the save failed");
+  // The system provides the memory of the copy when the first save writes to it.
+  check(resident_memory_bytes() > before_save + plan.memory().checkpoint / 2, world.rank(),
+        "the copy took memory before there was a save");
   if (world.rank() == 0) std::filesystem::remove(path);
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
   const double planned = static_cast<double>(plan.memory().total());
@@ -116,8 +117,9 @@ void steps_take_no_memory(World& world, int micro_batches, Precision precision =
   const HeapCount count = watch.count();
   std::printf("rank %d: %zu small blocks in 3 steps, the largest of %zu bytes, %lld bytes held\n", world.rank(),
               count.n_allocations, count.largest_bytes, static_cast<long long>(count.held_bytes));
-  // oneDNN and the queues of the communication thread allocate and free blocks of some hundred bytes.
-  check(!heap_is_counted() || count.largest_bytes <= 4096, world.rank(), "a step allocated memory on the heap");
+  // The queues of the communication thread allocate and free blocks of some hundred bytes, and oneDNN's matrix products
+  // on AVX2 some of 17 kB.
+  check(!heap_is_counted() || count.largest_bytes <= 20'000, world.rank(), "a step allocated memory on the heap");
   check(!heap_is_counted() || count.held_bytes <= 4096, world.rank(), "a step kept memory");
   bool refused = false;
   try {
