@@ -66,8 +66,8 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
     reader.read(average != nullptr ? *average : entry, tensor.values);
     out.tensors.push_back(std::move(tensor));
   }
-  require(has_averages || weights == WeightsOf::model, ErrorCode::checkpoint_mismatch,
-          "{} has no averages of the weights: its run was trained without ema.decay", path);
+  require(has_averages || weights == WeightsOf::model, ErrorCode::config_conflict,
+          "{} has no averages of the weights, since its run had no ema.decay: leave out --ema", path);
   return out;
 }
 

@@ -280,11 +280,13 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
         fmt::format("{}{} {}", measures.empty() ? "" : ", ", measure.key, measure.text(value, measure.result_digits));
   }
   if (const std::string summary = result.tally->summary(); !summary.empty()) measures += ", " + summary;
+  if (arguments.averages) out.object["ema"] = true;
   out.object.update({{"seconds", seconds}, {unit.rate_key, rate}, {"ranks", world.size()}});
   out.object.update(result.tally->json());
-  out.text = fmt::format("{}{} on {}: {} of {} {}, {:.1f} {}\n{}", model.path,
-                         step.is_null() ? "" : fmt::format(" (step {})", step.dump()), set->info().path, measures,
-                         count, unit.name, rate, unit.rate_unit, result.tally->text());
+  out.text = fmt::format("{}{}{} on {}: {} of {} {}, {:.1f} {}\n{}", model.path,
+                         step.is_null() ? "" : fmt::format(" (step {})", step.dump()),
+                         arguments.averages ? ", average of the weights," : "", set->info().path, measures, count,
+                         unit.name, rate, unit.rate_unit, result.tally->text());
   if (!has_answers) return out;
   AnswersOutcome answers = evaluate_answers(arguments.answers, config, file, *backend, world);
   out.object["answers"] = std::move(answers.object);

@@ -176,8 +176,8 @@ void check_micro_batches(const Config& c) {
   const int m = c.train.micro_batches;
   if (m == 0) return;
   require(c.train.global_batch > 0, ErrorCode::config_conflict,
-          "{}train.micro_batches requires train.global_batch, which does not depend on the number of ranks, instead of "
-          "train.batch_per_rank",
+          "{}train.micro_batches requires a global batch that does not depend on the number of ranks: set "
+          "train.global_batch after train.batch_per_rank, or train.micro_batches=0",
           c.places({"train.micro_batches", "train.batch_per_rank"}));
   require(c.train.global_batch % m == 0, ErrorCode::config_conflict,
           "{}train.micro_batches must divide train.global_batch, found {} and {}; {} is possible",

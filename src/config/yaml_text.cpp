@@ -87,8 +87,9 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
     const int line = e.mark.is_null() ? 0 : e.mark.line;
     const bool has_line = kind == TextOf::file && !e.mark.is_null();
     const std::string_view found = line_of(text, line);
+    const bool has_tab = found.substr(0, found.find_first_not_of(" \t")).find('\t') != std::string_view::npos;
     fail(ErrorCode::config_syntax, "{}: this is not valid YAML: {}{}{}",
-         has_line ? fmt::format("{}:{}", source, line + 1) : source, meaning_of(e.msg),
+         has_line ? fmt::format("{}:{}", source, line + 1) : source, meaning_of(has_tab ? "illegal tab" : e.msg),
          found.empty() ? "" : ", found: " + printable(show_variables(found)),
          found.find(kBroken) == std::string_view::npos ? "" : "; a `${` needs NAME and `}` behind it");
   }

@@ -31,6 +31,9 @@ void check_best(const Config& config, const Task& task) {
   const bool is_of_averages = config.ema.is_on() && best.starts_with(kAverageKey);
   if (config.ema.is_on())
     for (const Measure& measure : task.measures()) accepted += fmt::format(" | {}{}", kAverageKey, measure.key);
+  require(config.ema.is_on() || !best.starts_with(kAverageKey), ErrorCode::config_conflict,
+          "{}checkpoint.best={} is measured with the average of the weights, which needs ema.decay",
+          config.places({"checkpoint.best", "ema.decay"}), best);
   const Measure* const found = task.find_measure(is_of_averages ? best.substr(kAverageKey.size()) : best);
   require(best == Config::Checkpoint{}.best || found != nullptr, ErrorCode::config_range,
           "{}checkpoint.best: expected one of {}, found \"{}\"", config.places({"checkpoint.best"}), accepted, best);

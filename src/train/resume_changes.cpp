@@ -1,14 +1,16 @@
 #include "train/resume_changes.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "checkpoint/state_group.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
+#include "tasks/stamp_difference.h"
 
 namespace lockstep::train {
 namespace {
@@ -48,6 +50,26 @@ std::vector<std::string> require_allowed_changes(const Recorded& before, const C
           "{} cannot be resumed, because keys that affect what is learned differ from those in {}:{}", file,
           before.source, refused);
   return notes;
+}
+
+void require_same_data(const checkpoint::StateJson& state, const nlohmann::ordered_json& inference, const Config& now,
+                       const std::vector<std::string>& allow_change, const std::string& file) {
+  if (!state.contains("inference") || std::ranges::find(allow_change, "data.train") != allow_change.end()) return;
+  const auto is_of_data = [](const config::Difference& d) { return d.key.starts_with("data."); };
+  if (std::ranges::any_of(changes_since(state, now), is_of_data)) return;
+  constexpr std::pair<std::string_view, std::string_view> kOfData[] = {{"channels", "channels"},
+                                                                       {"mean", "mean"},
+                                                                       {"std", "standard deviation"},
+                                                                       {"class_names", "names of classes"},
+                                                                       {"tokenizer_hash", "tokenizer"}};
+  std::vector<std::string_view> others;
+  for (const tasks::StampDifference& d : tasks::stamp_differences(state.at("inference"), inference))
+    for (const auto& [key, text] : kOfData)
+      if (d.key == key) others.push_back(text);
+  require(others.empty(), ErrorCode::resume_changed,
+          "{} cannot be resumed, because {} is not the data set on which the run was trained: it differs in {} (key "
+          "data.train)",
+          file, now.data.train, fmt::join(others, ", "));
 }
 
 OptimizerStart optimizer_start(checkpoint::Reader& reader, const Config& now,

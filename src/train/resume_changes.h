@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct Recorded {
 /// as notes for the banner. `file`: the checkpoint, for messages.
 std::vector<std::string> require_allowed_changes(const Recorded& before, const Config& now,
                                                  const std::vector<std::string>& allow_change, const std::string& file);
+
+/// The data set may have been replaced by another one with the same path. Throws Error (resume_changed) if what a
+/// checkpoint records of its data differs from `inference` (Task::inference_stamp()), although no key of `data` has
+/// changed since, unless data.train may change.
+void require_same_data(const checkpoint::StateJson& state, const nlohmann::ordered_json& inference, const Config& now,
+                       const std::vector<std::string>& allow_change, const std::string& file);
 
 /// How the optimizer of a resumed run begins, and the averages of the weights.
 struct OptimizerStart {

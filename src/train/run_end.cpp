@@ -1,5 +1,6 @@
 #include "train/run_end.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/byte_size.h"
@@ -123,6 +124,9 @@ int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder,
     session.replica->swap_averages();
     session.replica->gather_state(0);
     if (session.leader()) write_model(session, steps_done, "model_ema", checkpoint::WeightsOf::averages);
+  } else if (session.leader()) {  // from before ema.decay was set to 0
+    std::filesystem::remove(session.run.file("model_ema.safetensors"));
+    std::filesystem::remove_all(session.run.file("model_ema"));
   }
   if (session.leader()) session.run.write_status("done");
   recorder.finish("done", steps_done);

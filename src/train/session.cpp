@@ -125,10 +125,19 @@ BatchShape Session::divide_batch() {
         batch_that_fits(config, *task, world.size(), *planner, topology, backend->device().memory_bytes, limit);
     for (const std::string& other : world.all_gather(std::to_string(fits))) fits = std::min(fits, std::stol(other));
     resolve_batch(config, world.size(), fits, n);
-    notes.push_back(fmt::format("a rank can process {} samples at once in {:.0f} % of {:.1f} GiB", fits,
-                                100 * kUsableMemory, static_cast<double>(backend->device().memory_bytes) / (1 << 30)));
+    notes.push_back(fits == limit
+                        ? fmt::format("a rank processes up to {} samples at once, since the train set has no more for "
+                                      "each rank",
+                                      fits)
+                        : fmt::format("a rank can process {} samples at once in {:.0f} % of {:.1f} GiB", fits,
+                                      100 * kUsableMemory,
+                                      static_cast<double>(backend->device().memory_bytes) / (1 << 30)));
   }
-  return batch_shape(config, world.rank(), world.size());
+  BatchShape shape = batch_shape(config, world.rank(), world.size());
+  if ((config.data.mixup > 0 || config.data.cutmix > 0) && shape.smallest_micro_batch() == 1)
+    notes.emplace_back(
+        "data.mixup and data.cutmix mix the images of a micro-batch, and change nothing in those of one image");
+  return shape;
 }
 
 void Session::make_plan() {

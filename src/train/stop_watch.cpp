@@ -113,7 +113,9 @@ void StopWatch::end_job() {
 void StopWatch::end_without_saving() {
   if (world_->is_first_to_report())
     log::warning(
-        "ended by Ctrl-C before the checkpoint was complete: rerun the command to resume from the one before it");
+        "ended by Ctrl-C before the checkpoint was complete: rerun the command, which resumes from the one before it, "
+        "if "
+        "there is one");
   if (world_->size() > 1) world_->abort(kExitInterrupted);
   // As if nobody had caught the signal: a shell that runs a script then ends the script, too.
   sigset_t interrupt;

@@ -58,6 +58,9 @@ for change in "${learning[@]}"; do
   check "  * ${change%%=*}" grep -qE "${change%%=*} changes from .* to " "$work/a/log.txt"
 done
 check "  and then without it" train run.name=a train.max_steps=4 "${learning[@]}"
+check "the average is kept" test -e "$work/a/model_ema.safetensors"
+check "  until ema.decay is 0" train run.name=a train.max_steps=5 "${learning[@]/#ema.decay=*/ema.decay=0}" --allow-change ema.decay
+check "  and then removed" test ! -e "$work/a/model_ema.safetensors"
 
 copy b
 train run.name=b train.max_steps=3 "${fixed[@]}" "${allow_fixed[@]}" >"$work/refused" 2>&1
@@ -67,6 +70,28 @@ for change in "${fixed[@]}"; do
 done
 check "  status 2" refused 2 'start a new run with another run.name' train run.name=b train.global_batch=16 \
   --allow-change train.global_batch
+
+# Another data set with the same path.
+python3 - "$work/pictures" <<'PYTHON'
+import os, struct, sys, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+pixels = zlib.compress((b"\0" + bytes(range(24))) * 8)
+image = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+for name in ("one/cat", "one/dog", "other/cat", "other/fox"):
+    os.makedirs(f"{sys.argv[1]}/{name}")
+    for i in range(8): open(f"{sys.argv[1]}/{name}/{i}.png", "wb").write(image)
+PYTHON
+for set in one other; do check "  $set" "$lockstep" data import imagefolder "$work/pictures/$set" "$work/$set.h5"; done
+mv "$work/one.h5" "$work/set.h5"
+pictures=(run.name=pictures data.train="$work/set.h5" data.validation= model.classes=2 train.global_batch=8 run.directory="$work"
+  model.width=8 cpu.threads=1 device=cpu log.progress=false)
+check "a run" "$lockstep" train "${pictures[@]}" train.max_steps=1
+check "  continues" "$lockstep" train "${pictures[@]}" train.max_steps=2
+mv "$work/other.h5" "$work/set.h5"
+check "  but not on a set of other classes" refused 2 'set.h5 is not the data set .* differs in names of classes .key data.train' \
+  "$lockstep" train "${pictures[@]}" train.max_steps=3
+check "  unless that is allowed" "$lockstep" train "${pictures[@]}" train.max_steps=3 --allow-change data.train
+check "  and then without it" "$lockstep" train "${pictures[@]}" train.max_steps=4
 
 # Language models.
 cat >"$work/tiny.json" <<'JSON'

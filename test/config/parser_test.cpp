@@ -331,7 +331,8 @@ TEST_F(ParserTest, BadFilesAreReported) {
 TEST_F(ParserTest, SyntaxErrorsAreExplained) {
   expect_error({file("run: {seed: 1\n")}, ErrorCode::config_syntax,
                "a `{` is not closed by `}`, or a key is not followed by `: value`");
-  expect_error({file("run:\n\tseed: 1\n")}, ErrorCode::config_syntax, "found: \\x09seed: 1");
+  expect_error({file("run:\n\tseed: 1\n")}, ErrorCode::config_syntax,
+               "a line is indented with a tab; YAML allows only blanks, found: \\x09seed: 1");
   expect_error({file("run: seed: 1\n")}, ErrorCode::config_syntax, "found: run: seed: 1");
   expect_error({file("run:\n  name: @a\n")}, ErrorCode::config_syntax, "found:   name: @a");
   expect_error({file("run:\n  name: *a\n")}, ErrorCode::config_syntax,
