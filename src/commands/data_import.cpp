@@ -86,6 +86,9 @@ void import_images(ImageArguments arguments, ImageImport import) {
   for (const std::string& sentence : result.skipped) log::warning("Skipped: {}", sentence);
   if (!result.missing.empty()) log::warning("{}", result.missing);
   const data::ImageSetInfo& info = result.info;
+  for (std::size_t i = 0; i < result.samples_per_class.size() && i < info.class_names.size(); ++i)
+    if (result.samples_per_class[i] == 0)
+      log::warning("class {} has no image that can be decoded", info.class_names[i]);
   print_text("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
              shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),
              options.output, size_text(result.size_bytes));

@@ -95,7 +95,7 @@ PartRate device_of(const Config::Hardware& h, bool has_device) {
   PartRate part{.name = has_device ? "GPU" : "CPU", .key = "device", .reason = ""};
   if (h.device_samples_per_second == 0) return unknown(part, "device_samples_per_second");
   part.rate = h.device_samples_per_second;
-  part.reason = "hardware.device_samples_per_second, for whatever model it was stated";
+  part.reason = "hardware.device_samples_per_second, which is that of one model and size of images";
   return part;
 }
 

@@ -15,6 +15,7 @@
 #include "train/batch_fit.h"
 #include "train/broadcast.h"
 #include "train/matmul_rate.h"
+#include "train/resume_changes.h"
 #include "train/schedule.h"
 #include "train/weight_gradient_stream.h"
 
@@ -69,6 +70,8 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   run.set_model_name(task->model_name().file_name);
   stop_if_requested(world);
   task->open_train_set();
+  if (reader_)
+    require_same_data(reader_->state(), task->inference_stamp(), config, options_.allow_change, reader_->path());
   task->open_validation_set();
   stop_if_requested(world);
   open_backend();

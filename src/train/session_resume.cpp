@@ -145,7 +145,6 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
   check_contents(state, file);
   check_unchanged(state, options);
   check_model(state, *task, file);
-  require_same_data(state, task->inference_stamp(), config, options.allow_change, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
   const std::int64_t configured = configured_global_batch(config, world.size());
   // A train.global_batch must be the same. What train.batch_per_rank makes of it may differ: the number of ranks may.

@@ -22,6 +22,10 @@ tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
 echo text >"$work/in/dög/text.jpg"
 check "bad images end the import" refused 1 'text.jpg: it is neither a JPEG nor a PNG file' import
 check "  unless they are skipped" prints 'Skipped: 2' import --skip-bad
+mkdir "$work/in/bad" && cp "$work/in/dög/text.jpg" "$work/in/bad"
+check "  and a class without any other is named" prints 'warning: class bad has no image that can be decoded' import --skip-bad
+rm -r "$work/in/bad"
+import --skip-bad >/dev/null 2>&1
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
   data.augment=[resized_crop,flip] train.global_batch=6 train.epochs=2 evaluation.every_epochs=2 cpu.threads=1

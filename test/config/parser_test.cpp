@@ -261,7 +261,7 @@ TEST_F(ParserTest, ConflictingKeysAreReportedWithBothPlaces) {
   expect_error({"schedule.final_learning_rate=1"}, ErrorCode::config_conflict, "found 1 and 0.1");
   expect_error({"train.micro_batches=3"}, ErrorCode::config_conflict, "found 3 and 128; 2 is possible");
   expect_error({"train.micro_batches=4", "train.batch_per_rank=8"}, ErrorCode::config_conflict,
-               "instead of train.batch_per_rank");
+               "set train.global_batch after train.batch_per_rank, or train.micro_batches=0");
   expect_error({"train.micro_batches=4", "train.accumulate=2"}, ErrorCode::config_conflict,
                "set train.accumulate to 1, found 2");
   expect_error({"train.micro_batches=4", "batch_norm.synchronize=true"}, ErrorCode::config_conflict,
