@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 
+#include "base/signal_handler.h"
 #include "lockstep/communicator.h"
 
 namespace lockstep {
@@ -26,12 +27,10 @@ void note(int signal) {
 
 void catch_stop_signals(int last_repeated_interrupt) {
   n_last_interrupt = last_repeated_interrupt;
-  struct sigaction action {};
-  action.sa_handler = note;
-  action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) handle_signal(signal, note, SA_RESTART);
   struct sigaction before {};
-  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
+  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
+    handle_signal(SIGHUP, note, SA_RESTART);
 }
 
 bool stop_requested() { return first_signal.load() != 0; }

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/signal_handler.h"
 #include "base/standard_streams.h"
 #include "lockstep/error.h"
 #include "text/chat_template.h"
@@ -27,11 +28,7 @@ volatile std::sig_atomic_t was_interrupted = 0;
 void note_interrupt(int) { was_interrupted = 1; }
 
 /// Ctrl-C sets a flag. read() then returns, so that a line that was begun can be given up.
-void catch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = note_interrupt;
-  ::sigaction(SIGINT, &action, nullptr);
-}
+void catch_interrupts() { handle_signal(SIGINT, note_interrupt); }
 
 enum class Input : std::uint8_t { line, interrupted, end };
 
