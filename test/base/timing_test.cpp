@@ -1,3 +1,4 @@
+// cores: all
 // Candidates are timed in alternation, and programs that run beside them do not change which one is the fastest.
 #include "lockstep/timing.h"
 
