@@ -29,8 +29,9 @@ sent() {
 import json, sys
 plan = json.load(open(sys.argv[1]))
 sent, expected = plan["sent_between_nodes_bytes"], 2 * plan["trained_parameters"]
-# Without AVX-512, oneDNN pads weights. The statistics of norms are sent in fp32.
-assert expected <= sent["per_node"] < 1.05 * expected, sent
+# The statistics of norms are sent in fp32. Without AVX-512, oneDNN pads weights.
+most = 1.01 if " avx512f " in open("/proc/cpuinfo").read() else 1.05
+assert expected <= sent["per_node"] < most * expected, sent
 assert abs(sent["per_rank"] * int(sys.argv[2]) - sent["per_node"]) < 1e-3 * expected, sent
 PYTHON
 }

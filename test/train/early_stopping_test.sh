@@ -47,6 +47,8 @@ check "  and ends where the uninterrupted run did" is "$(last_step starts)" "$en
 # Checkpoints at the end only: what an evaluation saves is kept only while it is the best.
 check "without intervals of checkpoints" train rare checkpoint.every_epochs=0 checkpoint.keep=1 checkpoint.best=loss
 check "  best is the best evaluation" is "$(best_step rare)" "$(expected_best rare loss -1)"
+# With the rounding of other processors, the last one is the best.
+if grep -q ' avx512f ' /proc/cpuinfo; then check "  which was not the last" test "$(best_step rare)" -lt 60; fi
 check "  and is all that is kept besides the last" is "$(cd "$work/rare/checkpoints" && echo *.h5)" \
   "$(printf 'step-%08d.h5\n' "$(best_step rare)" 60 | sort -u | paste -sd' ')"
 
