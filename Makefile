@@ -156,17 +156,28 @@ EMULATED_AMX       := kernels/cpu/attention.cpp kernels/cpu/conv2d_amx.cpp
 EMULATED_AMX_TESTS := $(filter test/kernels/algorithms_test.cpp test/kernels/attention_test.cpp test/kernels/conv2d_test.cpp,$(TESTED))
 SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
+# Tests with a program of their own.
+OWN_PROGRAM := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
+# TOGETHER=1 compiles the sources of a folder together, up to 12 at a time (scripts/units.py), so that the headers they
+# share are read once: compiling everything takes half as long, and after a change of one source more. Kernels and the
+# sources in ALONE have flags of their own.
+TOGETHER  ?= $(if $(filter fuzz,$(MODE)),0,$(if $(shell command -v python3 2>/dev/null),1,0))
+ALONE     := src/main.cpp src/base/version.cpp src/graph/normal_fill.cpp src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp \
+  src/data/png.cpp test/support/%_test.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
+grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT) $(TESTED)))
+UNITS     := $(if $(grouped),$(shell scripts/units.py $(BUILD) $(grouped))) $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT) $(TESTED)))
+# $(call units_of,FOLDER/): the objects of its sources
+units_of   = $(filter $(BUILD)/$(1)% $(BUILD)/units/$(1)%,$(UNITS))
 # A build for the sanitizers uses the CUDA backend, which never runs there, of the release build: RELEASE and
 # RELEASE_OUT.
 RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
-OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
+OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter kernels/cpu/%,$(SOURCES))) $(call units_of,src/) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
 FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% kernels/cpu/base/resize_rows.cpp src/models/resnet_table.cpp src/models/llama_config.cpp src/models/llama_tensors.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
 # OUT/test/FOLDER/NAME_test.
-OWN_PROGRAM    := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
 TEST_PROGRAMS  := $(patsubst test/%/,$(OUT)/test/%_test,$(sort $(dir $(filter-out $(OWN_PROGRAM),$(TESTED)))))
 OWN_PROGRAMS   := $(OWN_PROGRAM:%.cpp=$(OUT)/%)
 BENCH_PROGRAMS := $(BENCHES:%.cpp=$(OUT)/%)
@@ -177,7 +188,8 @@ $(OUT)/lockstep: $(BUILD)/src/main.o $(OUT)/liblockstep.a
 $(OWN_PROGRAMS): $(OUT)/%: $(BUILD)/%.o $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
 $(OUT)/test/kernels/emulated_amx_test: $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.o) $(EMULATED_AMX_TESTS:%.cpp=$(BUILD)/%.o)
-objects_of_tests = $(patsubst %.cpp,$(BUILD)/%.o,$(filter test/$(1)/%,$(filter-out $(OWN_PROGRAM),$(TESTED))))
+support_objects := $(call units_of,test/reference/) $(filter-out %_test.o,$(call units_of,test/support/))
+objects_of_tests = $(filter-out $(OWN_PROGRAM:%.cpp=$(BUILD)/%.o) $(support_objects),$(call units_of,test/$(1)/))
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
@@ -212,7 +224,7 @@ endef
 
 # Thin archives: they contain the names of the objects instead of copies.
 $(OUT)/liblockstep.a: $(OBJECTS)
-$(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o) $(ON_HOST:%=$(BUILD)/on-host/%.o)
+$(BUILD)/libtest-support.a: $(support_objects) $(ON_HOST:%=$(BUILD)/on-host/%.o)
 $(BUILD)/%.a:
 	@mkdir -p $(@D)
 	@rm -f $@ && $(AR) qcsT $@ $(filter %.o,$^)
@@ -221,6 +233,9 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags $$(addsuffix .gch,$$(call precompiled_for,$$*
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
 	@$(CXX) $(addprefix -include ,$(call precompiled_for,$<)) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
+$(BUILD)/units/%.o: $(BUILD)/units/%.cpp $(BUILD)/flags $$(addsuffix .gch,$$(call precompiled_for,$$*.cpp)) | $(GENERATED) $(EMBEDDED)
+	@echo "  compile  $(shell grep -c . $<) sources of $(dir $*)"
+	@$(CXX) $(addprefix -include ,$(call precompiled_for,$*.cpp)) $(call flags_for,$*.cpp) -c -o $@ $<
 # The copy is for tests with other flags, for which GCC rejects what is precompiled.
 $(BUILD)/%.h.gch: %.h $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -278,6 +293,7 @@ compile_commands.json: always
 	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
 -include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(if $(PLANS),$(BUILD)/test/cuda/plans.d)
+-include $(patsubst %.o,%.d,$(filter $(BUILD)/units/%,$(UNITS)))
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
 # Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before

@@ -208,6 +208,7 @@ Variables
   TEST_CUDA_ARCH=90    the GPU that tests are compiled for; `all`: those of CUDA_ARCH
   PYTHON=python3       a Python with torch, torchvision and transformers, for bench-peers
   JOBS                 compilers at the same time in quickstart and test (default: all cores)
+  TOGETHER=0           compiles each source alone, for changing one after another (docs/contributing.md)
 endef
 export HELP
 help:
