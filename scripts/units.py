@@ -44,6 +44,11 @@ def included(path):
     return found
 
 
+@lru_cache(None)
+def own_words(path):
+    return frozenset(re.findall(r"[A-Za-z_]\w*", code(path)))
+
+
 def words(path):
     """All identifiers of a source and of the project's headers that it includes."""
     seen, rest, found = set(), [path], set()
@@ -51,7 +56,7 @@ def words(path):
         path = rest.pop()
         if path not in seen:
             seen.add(path)
-            found |= set(re.findall(r"[A-Za-z_]\w*", code(path)))
+            found |= own_words(path)
             rest += included(path)
     return found
 
@@ -65,19 +70,23 @@ def private_names(path):
     """What the source defines for itself: name -> "type", "other", or the whole line of an alias or a macro."""
     found, is_private = {}, False
     for line in text(path).split("\n"):
-        if match := re.match(r"#define (\w+)", line):
-            found[match[1]] = line
+        macro = re.match(r"#define (\w+)", line)
+        if macro:
+            found[macro[1]] = line
         if line == "namespace {":
             is_private = True
         elif line == "}  // namespace":
             is_private = False
         elif (is_private or line.startswith("static ")) and re.match(r"[A-Za-z_\[]", line):
-            if match := re.match(r"(?:struct|class|enum class|enum|union)\s+(\w+)\s*(?:final)?\s*(?:[:{;].*)?$", line):
-                found[match[1]] = "type"
-            elif match := re.match(r"(?:using|namespace) (\w+) = .*", line):
-                found[match[1]] = line
-            elif not line.startswith("template") and (match := re.match(r".*?(\w+)\s*[(={\[;]", line)):
-                found[match[1]] = "other"
+            type_name = re.match(r"(?:struct|class|enum class|enum|union)\s+(\w+)\s*(?:final)?\s*(?:[:{;].*)?$", line)
+            alias = re.match(r"(?:using|namespace) (\w+) = .*", line)
+            other = None if line.startswith("template") else re.match(r".*?(\w+)\s*[(={\[;]", line)
+            if type_name:
+                found[type_name[1]] = "type"
+            elif alias:
+                found[alias[1]] = line
+            elif other:
+                found[other[1]] = "other"
     return found
 
 
