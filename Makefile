@@ -109,10 +109,9 @@ OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-
   -include scripts/source_location_for_clang.h
 # Code that only tests contain takes the compiler the longest: -O1 saves a tenth of that, and with the sanitizers -O0
 # saves half.
-TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0 -fno-sanitize=alignment))
-# The code around a step is compiled with -O0 under the sanitizers too: unit tests spend little time in it. The check of
-# alignment takes a fifth of the time of compiling both, and neither casts pointers as kernels and readers do.
-AROUND_OPT     := $(if $(filter asan-ubsan,$(MODE)),-O0 -fno-sanitize=alignment)
+TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0))
+# The code around a step is compiled with -O0 under the sanitizers too: unit tests spend little time in it.
+AROUND_OPT     := $(if $(filter asan-ubsan,$(MODE)),-O0)
 AROUND         := $(patsubst %,src/%/%,commands config scaling page mlflow doctor tasks models checkpoint train)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' code defeats GCC's own analysis, so its warnings are used only in the other modes.
@@ -166,7 +165,9 @@ TOGETHER  ?= $(if $(filter fuzz,$(MODE)),0,$(if $(shell command -v python3 2>/de
 ALONE     := src/main.cpp src/base/version.cpp src/graph/normal_fill.cpp src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp \
   src/data/png.cpp test/support/%_test.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
 grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT) $(TESTED)))
-UNITS     := $(if $(grouped),$(shell scripts/units.py $(BUILD) $(grouped))) $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT) $(TESTED)))
+UNITS     := $(if $(grouped),$(shell scripts/units.py $(BUILD) $(grouped)))
+$(if $(grouped),$(if $(filter-out 0,$(.SHELLSTATUS)),$(error scripts/units.py failed; TOGETHER=0 builds without it)))
+UNITS     += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT) $(TESTED)))
 # $(call units_of,FOLDER/): the objects of its sources
 units_of   = $(filter $(BUILD)/$(1)% $(BUILD)/units/$(1)%,$(UNITS))
 # A build for the sanitizers uses the CUDA backend, which never runs there, of the release build: RELEASE and
