@@ -24,15 +24,22 @@ inline Range part_of(std::int64_t count, int part, int parts) {
   return {count * part / parts, count * (part + 1) / parts};
 }
 
+/// Calls work(part). It is compiled once: if it were inlined for one part and for several, the compiler could fuse
+/// products and sums in another way in each copy, and the bits would depend on the number of threads.
+template <typename Work>
+[[gnu::noinline, gnu::noclone]] void run_part(const Work& work, int part) {
+  work(part);
+}
+
 /// Calls work(part) for each part in [0, parts), each on a thread of its own.
 template <typename Work>
 void run_parts(int parts, const Work& work) {
   if (parts == 1) {
-    work(0);
+    run_part(work, 0);
     return;
   }
 #pragma omp parallel for num_threads(parts) schedule(static, 1)
-  for (int part = 0; part < parts; ++part) work(part);
+  for (int part = 0; part < parts; ++part) run_part(work, part);
 }
 
 }  // namespace lockstep::cpu
