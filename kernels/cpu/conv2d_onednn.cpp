@@ -70,9 +70,9 @@ void OnednnConvolution::plan_forward() {
                                                                     {DNNL_ARG_WEIGHTS, chosen.weights_desc()},
                                                                     {DNNL_ARG_DST, chosen.dst_desc()},
                                                                     {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x);
-  y_from_inner_ = PlannedReorder(plan_.inner_y, plan_.y);
-  weights_to_inner_ = PlannedReorder(plan_.weights, chosen.weights_desc());
+  x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x, context_);
+  y_from_inner_ = PlannedReorder(plan_.inner_y, plan_.y, context_);
+  weights_to_inner_ = PlannedReorder(plan_.weights, chosen.weights_desc(), context_);
   WorkspacePlan workspace;
   if (x_to_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
   if (y_from_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
@@ -89,9 +89,9 @@ void OnednnConvolution::plan_weight_gradient() {
                                                                     {DNNL_ARG_DIFF_DST, chosen.diff_dst_desc()},
                                                                     {DNNL_ARG_DIFF_WEIGHTS, chosen.diff_weights_desc()},
                                                                     {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  dweight_from_inner_ = PlannedReorder(chosen.diff_weights_desc(), parameter_);
-  x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x);
-  dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
+  dweight_from_inner_ = PlannedReorder(chosen.diff_weights_desc(), parameter_, context_);
+  x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x, context_);
+  dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y, context_);
   WorkspacePlan workspace;
   if (x_to_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
   if (dy_to_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
@@ -109,9 +109,9 @@ void OnednnConvolution::plan_data_gradient() {
                                                                  {DNNL_ARG_WEIGHTS, chosen.weights_desc()},
                                                                  {DNNL_ARG_DIFF_SRC, chosen.diff_src_desc()},
                                                                  {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  weights_to_inner_ = PlannedReorder(plan_.weights, chosen.weights_desc());
-  dx_from_inner_ = PlannedReorder(plan_.inner_x, plan_.x);
-  dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
+  weights_to_inner_ = PlannedReorder(plan_.weights, chosen.weights_desc(), context_);
+  dx_from_inner_ = PlannedReorder(plan_.inner_x, plan_.x, context_);
+  dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y, context_);
   WorkspacePlan workspace;
   if (weights_to_inner_) at_.weights = workspace.take(chosen.weights_desc().get_size());
   if (dy_to_inner_) at_.y = workspace.take(plan_.inner_y.get_size());

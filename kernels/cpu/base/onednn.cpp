@@ -51,6 +51,10 @@ void limit_onednn() {
 void limit_onednn() {}
 #endif
 
+DType dtype_of(const memory::desc& desc) {
+  return desc.get_data_type() == memory::data_type::bf16 ? DType::bf16 : DType::fp32;
+}
+
 }  // namespace
 
 const dnnl::engine& onednn_engine() {
@@ -107,9 +111,14 @@ void PlannedPrimitive::execute(std::initializer_list<Pointer> pointers) {
           onednn_version(), static_cast<int>(status));
 }
 
-PlannedReorder::PlannedReorder(const memory::desc& from, const memory::desc& to) {
+PlannedReorder::PlannedReorder(const memory::desc& from, const memory::desc& to, const CpuContext& context) {
   if (from == to) return;
   const dnnl::reorder::primitive_desc chosen(onednn_engine(), from, onednn_engine(), to, user_scratchpad());
+  // This implementation computes the place of each element. On AVX2, it is the only one for bf16.
+  if (chosen.impl_info_str() == std::string("simple:any")) {
+    own_ = make_own_reorder(layout_of(from), dtype_of(from), layout_of(to), dtype_of(to), context);
+    return;
+  }
   scratchpad_bytes_ = chosen.scratchpad_desc().get_size();
   primitive_ =
       PlannedPrimitive(dnnl::reorder(chosen),
@@ -117,7 +126,10 @@ PlannedReorder::PlannedReorder(const memory::desc& from, const memory::desc& to)
 }
 
 void PlannedReorder::execute(const void* from, void* to, void* scratchpad) {
-  primitive_.execute({{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  if (own_)
+    own_->execute(from, to, nullptr);
+  else
+    primitive_.execute({{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
 }
 
 // oneDNN does not make a blocked descriptor from its blocks. It is therefore looked up among the layouts with a name.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cpu/base/blocked_layout.h"
+#include "kernels/cpu/base/product.h"
 #include "lockstep/dtype.h"
 #include "lockstep/error.h"
 
@@ -65,17 +66,19 @@ class PlannedPrimitive {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-/// From one layout of a tensor to another. If both are the same, `reordered` is false and nothing needs to run.
+/// From one layout of a tensor to another, or to another type. It is empty if both are the same. Where oneDNN only has
+/// its implementation for all layouts, our own reorder takes its place, in a thirtieth of the time or less.
 class PlannedReorder {
  public:
   PlannedReorder() = default;
-  PlannedReorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to);
-  explicit operator bool() const { return static_cast<bool>(primitive_); }
+  PlannedReorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to, const CpuContext& context);
+  explicit operator bool() const { return own_ != nullptr || static_cast<bool>(primitive_); }
   void execute(const void* from, void* to, void* scratchpad);
   std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
 
  private:
   PlannedPrimitive primitive_;
+  std::unique_ptr<Reorder> own_;  // null where the primitive is used
   std::size_t scratchpad_bytes_ = 0;
 };
 

@@ -67,8 +67,8 @@ class OnednnReorder final : public Reorder {
  public:
   OnednnReorder(const memory::desc& from, const memory::desc& to, const CpuContext& context)
       : threads_(context.threads),
-        reorder_(
-            (omp_set_num_threads(threads_), plan_with_onednn("a reorder", [&] { return PlannedReorder(from, to); }))) {}
+        reorder_((omp_set_num_threads(threads_),
+                  plan_with_onednn("a reorder", [&] { return PlannedReorder(from, to, context); }))) {}
 
   std::size_t workspace_bytes() const override { return reorder_.scratchpad_bytes(); }
   void execute(const void* from, void* to, void* workspace) override {
