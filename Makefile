@@ -237,7 +237,7 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags $$(addsuffix .gch,$$(call precompiled_for,$$*
 	@$(CXX) $(addprefix -include ,$(call precompiled_for,$<)) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
 # GCC warns of members whose types belong to one source alone, which is right in headers only.
 $(BUILD)/units/%.o: $(BUILD)/units/%.cpp $(BUILD)/flags $$(addsuffix .gch,$$(call precompiled_for,$$*.cpp)) | $(GENERATED) $(EMBEDDED)
-	@echo "  compile  $(shell grep -c . $<) sources of $(dir $*)"
+	@echo "  compile  $(shell grep -c "\.cpp" $<) sources of $(dir $*)"
 	@$(CXX) $(addprefix -include ,$(call precompiled_for,$*.cpp)) $(call flags_for,$*.cpp) -Wno-subobject-linkage -c -o $@ $<
 # The copy is for tests with other flags, for which GCC rejects what is precompiled.
 $(BUILD)/%.h.gch: %.h $(BUILD)/flags

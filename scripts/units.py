@@ -7,9 +7,11 @@ A unit has at most 12 sources of one folder. It is a file BUILD/units/FOLDER/FIR
 first source, which includes them and is written only if it changes. The names of all objects are printed: those of
 units, and of sources that are compiled alone.
 
-Two sources that would not mean the same in one unit are kept apart: what one of them defines for itself (in a namespace
-without a name, or by a macro), the other must neither define nor use. The names are found by the layout that
-clang-format gives the sources. A clash that this script does not see is an error of the compiler.
+Two sources must mean the same in one unit as alone: what one of them defines for itself (in a namespace without a name,
+or by a macro), the other must neither define nor use. A name that would clash is renamed within the unit, by a macro
+around the source that defines it: `Case` in conv2d_test.cpp to `Case_of_conv2d_test`. Where that could change something
+else, the two sources are kept apart. The names are found by the layout that clang-format gives the sources. A clash that
+this script does not see is an error of the compiler.
 """
 import os
 import re
@@ -17,6 +19,8 @@ import sys
 from functools import lru_cache
 
 MAX_SOURCES = 12
+# Libraries call functions of these names.
+FOUND_BY_NAME = {"PrintTo", "to_json", "from_json", "swap", "begin", "end"}
 
 
 @lru_cache(None)
@@ -31,17 +35,16 @@ def code(path):
     return re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', re.sub(r"//[^\n]*", "", text(path)))
 
 
+def resolved(path, name):
+    """The header of the project that the file names, or None."""
+    headers = (os.path.normpath(os.path.join(folder, name)) for folder in (os.path.dirname(path), "src", "include", "."))
+    return next(filter(os.path.exists, headers), None)
+
+
 @lru_cache(None)
 def included(path):
     """The headers of the project that the file names."""
-    found = []
-    for name in re.findall(r'^#include "([^"]+)"', text(path), re.M):
-        for folder in (os.path.dirname(path), "src", "include", "."):
-            header = os.path.normpath(os.path.join(folder, name))
-            if os.path.exists(header):
-                found.append(header)
-                break
-    return found
+    return [header for header in (resolved(path, name) for name in re.findall(r'^#include "([^"]+)"', text(path), re.M)) if header]
 
 
 @lru_cache(None)
@@ -49,16 +52,21 @@ def own_words(path):
     return frozenset(re.findall(r"[A-Za-z_]\w*", code(path)))
 
 
-def words(path):
-    """All identifiers of a source and of the project's headers that it includes."""
-    seen, rest, found = set(), [path], set()
+@lru_cache(None)
+def top_words(path):
+    """The identifiers of lines without indentation: what a header declares is among them, without members."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", "\n".join(re.findall(r"^[A-Za-z_].*", code(path), re.M))))
+
+
+def headers_of(path):
+    """The project's headers that a source includes, directly or not."""
+    seen, rest = set(), included(path)
     while rest:
         path = rest.pop()
         if path not in seen:
             seen.add(path)
-            found |= own_words(path)
             rest += included(path)
-    return found
+    return seen
 
 
 def calls(path):
@@ -69,7 +77,8 @@ def calls(path):
 def private_names(path):
     """What the source defines for itself: name -> "type", "other", or the whole line of an alias or a macro."""
     found, is_private = {}, False
-    for line in text(path).split("\n"):
+    lines = text(path).split("\n")
+    for place, line in enumerate(lines):
         macro = re.match(r"#define (\w+)", line)
         if macro:
             found[macro[1]] = line
@@ -77,65 +86,106 @@ def private_names(path):
             is_private = True
         elif line == "}  // namespace":
             is_private = False
-        elif (is_private or line.startswith("static ")) and re.match(r"[A-Za-z_\[]", line):
+        elif (is_private or line.startswith("static ")) and re.match(r"[A-Za-z_[]", line):
             type_name = re.match(r"(?:struct|class|enum class|enum|union)\s+(\w+)\s*(?:final)?\s*(?:[:{;].*)?$", line)
-            alias = re.match(r"(?:using|namespace) (\w+) = .*", line)
-            other = None if line.startswith("template") else re.match(r".*?(\w+)\s*[(={\[;]", line)
+            alias = re.match(r"(?:using|namespace) (\w+) = .*|using (?:namespace )?(?:\w+::)*(\w+);", line)
+            other = None if re.match(r"template|static_assert|TEST|INSTANTIATE", line) else re.match(r".*?(\w+)\s*[(={\[;]", line)
             if type_name:
                 found[type_name[1]] = "type"
             elif alias:
-                found[alias[1]] = line
+                found[alias[1] or alias[2]] = line
             elif other:
-                found[other[1]] = "other"
+                end = next((i for i in range(place, len(lines)) if lines[i].endswith((";", "{"))), place)
+                more = re.findall(r",\s*(\w+)\s*=", "\n".join(lines[place:end + 1]))
+                found.update(dict.fromkeys([other[1], *more], "other"))
     return found
 
 
-class Group:
-    def __init__(self, path):
-        self.sources = [path]
-        self.names = private_names(path)
-        self.words = words(path)
-        self.calls = calls(path)
+def hoisted(path):
+    """The lines that include headers, for the beginning of a unit: a macro that renames must not change a header."""
+    lines, depth = [], 0
+    for line in text(path).split("\n"):
+        depth += line.startswith("#if") - line.startswith("#endif")
+        if line.startswith("#define"):
+            break  # it may be for the headers below it
+        name = re.match(r'#include (?:<(\S+)>|"(\S+\.h)")', line)
+        if name and depth == 0:
+            lines.append(f"#include <{name[1]}>" if name[1] else f'#include "{resolved(path, name[2]) or name[2]}"')
+    return lines
 
-    def clashes_with(self, other):
-        return any(other.knows(*item) for item in self.names.items()) or \
-            any(self.knows(*item) for item in other.names.items())
+
+class Source:
+    def __init__(self, path):
+        self.path = path
+        self.names = private_names(path)
+        headers = headers_of(path)
+        self.words = own_words(path).union(*map(own_words, headers))
+        self.declared = frozenset().union(*map(top_words, headers))
+        self.calls = calls(path)
+        self.renamed = set()
 
     def knows(self, name, kind):
         if name in self.names:
             return kind in ("type", "other") or self.names[name] != kind
         return name in (self.calls if kind == "other" else self.words)
 
-    def add(self, other):
-        self.sources += other.sources
-        self.names.update(other.names)
-        self.words |= other.words
-        self.calls |= other.calls
+    def clashes_with(self, other):
+        """The names of this source that the other one knows."""
+        return [name for name, kind in self.names.items() if other.knows(name, kind)]
+
+    @lru_cache(None)
+    def can_rename(self, name):
+        """Not a macro, a member, what others declare or find by its name, nor a suite of tests."""
+        return not (re.match(r"#|using [^=]*$", self.names[name]) or name in self.declared or name in FOUND_BY_NAME or
+                    re.search(rf"(\.|->|::)\s*{name}\b|TEST\w*\(\s*{name}\b", code(self.path)) or
+                    re.search(r"^#define[^\0]*^#include", text(self.path), re.M))
+
+
+class Unit:
+    def __init__(self, source):
+        self.sources = [source]
+
+    def add(self, new):
+        """Returns false if the new source must be kept apart."""
+        pairs = [pair for old in self.sources for pair in ((old, new), (new, old))]
+        clashes = [(one, name) for one, other in pairs for name in one.clashes_with(other)]
+        if len(self.sources) == MAX_SOURCES or not all(one.can_rename(name) for one, name in clashes):
+            return False
+        for one, name in clashes:
+            one.renamed.add(name)
+        self.sources.append(new)
+        return True
+
+    def content(self):
+        lines = []
+        if any(source.renamed for source in self.sources):
+            lines += dict.fromkeys(line for source in self.sources for line in hoisted(source.path))
+        for source in self.sources:
+            of = "_of_" + os.path.basename(source.path)[:-4]
+            lines += [f"#define {name} {name}{of}" for name in sorted(source.renamed)]
+            lines.append(f'#include "{source.path}"')
+            lines += [f"#undef {name}" for name in sorted(source.renamed)]
+        return "\n".join(lines) + "\n"
 
 
 def main():
     build, sources = sys.argv[1], sys.argv[2:]
-    groups = {}
-    for source in sources:
-        new = Group(source)
-        of_folder = groups.setdefault(os.path.dirname(source), [])
-        place = next((g for g in of_folder if len(g.sources) < MAX_SOURCES and not g.clashes_with(new)), None)
-        if place:
-            place.add(new)
-        else:
-            of_folder.append(new)
-    for group in (group for of_folder in groups.values() for group in of_folder):
-        first = group.sources[0]
-        if len(group.sources) == 1:
+    units = {}
+    for source in map(Source, sources):
+        of_folder = units.setdefault(os.path.dirname(source.path), [])
+        if not any(unit.add(source) for unit in of_folder):
+            of_folder.append(Unit(source))
+    for unit in (unit for of_folder in units.values() for unit in of_folder):
+        first = unit.sources[0].path
+        if len(unit.sources) == 1:
             print(f"{build}/{first[:-4]}.o")
             continue
-        unit = f"{build}/units/{first}"
-        content = "".join(f'#include "{source}"\n' for source in group.sources)
-        if not os.path.exists(unit) or text(unit) != content:
-            os.makedirs(os.path.dirname(unit), exist_ok=True)
-            with open(unit, "w", encoding="utf-8") as file:
+        file_name, content = f"{build}/units/{first}", unit.content()
+        if not os.path.exists(file_name) or text(file_name) != content:
+            os.makedirs(os.path.dirname(file_name), exist_ok=True)
+            with open(file_name, "w", encoding="utf-8") as file:
                 file.write(content)
-        print(f"{unit[:-4]}.o")
+        print(f"{file_name[:-4]}.o")
 
 
 main()
