@@ -174,7 +174,7 @@ Targets
   make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (15 minutes)
   make test-plans      makes all plans of cuDNN for an H200, on a machine without a GPU
   make arm64           cross-compiles build-arm64/lockstep for ARM (aarch64); on Debian as root, installs what that needs
-  make test-arm64      its tests, under qemu (several hours)
+  make test-arm64      its tests, under qemu (2 hours)
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
   make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
   make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|lm-ops|lm-training|lm-speed|lora|generate|sanitizer
