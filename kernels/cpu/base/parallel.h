@@ -24,10 +24,17 @@ inline Range part_of(std::int64_t count, int part, int parts) {
   return {count * part / parts, count * (part + 1) / parts};
 }
 
-/// Calls work(part). It is compiled once: if it were inlined for one part and for several, the compiler could fuse
-/// products and sums in another way in each copy, and the bits would depend on the number of threads.
+// Where the compiler may fuse a product and a sum in this code, work must be compiled once: if it were inlined for one
+// part and for several, it could be fused in another way in each copy, and the bits would depend on the number of
+// threads. x86-64 has these instructions only in kernels (each_isa.h), which are not inlined here.
+#if defined(__x86_64__) && !defined(__FMA__)
+#define LOCKSTEP_COMPILED_ONCE
+#else
+#define LOCKSTEP_COMPILED_ONCE [[gnu::noinline, gnu::noclone]]
+#endif
+
 template <typename Work>
-[[gnu::noinline, gnu::noclone]] void run_part(const Work& work, int part) {
+LOCKSTEP_COMPILED_ONCE inline void run_part(const Work& work, int part) {
   work(part);
 }
 
