@@ -114,6 +114,11 @@ def hoisted(path):
     return lines
 
 
+@lru_cache(None)
+def defines_before_headers(path):
+    return re.search(r"^#define[^\0]*^#include", text(path), re.M)
+
+
 class Source:
     def __init__(self, path):
         self.path = path
@@ -138,7 +143,7 @@ class Source:
         """Not a macro, a member, what others declare or find by its name, nor a suite of tests."""
         return not (re.match(r"#|using [^=]*$", self.names[name]) or name in self.declared or name in FOUND_BY_NAME or
                     re.search(rf"(\.|->|::)\s*{name}\b|TEST\w*\(\s*{name}\b", code(self.path)) or
-                    re.search(r"^#define[^\0]*^#include", text(self.path), re.M))
+                    defines_before_headers(self.path))
 
 
 class Unit:
@@ -147,10 +152,14 @@ class Unit:
 
     def add(self, new):
         """Returns false if the new source must be kept apart."""
-        pairs = [pair for old in self.sources for pair in ((old, new), (new, old))]
-        clashes = [(one, name) for one, other in pairs for name in one.clashes_with(other)]
-        if len(self.sources) == MAX_SOURCES or not all(one.can_rename(name) for one, name in clashes):
+        if len(self.sources) == MAX_SOURCES:
             return False
+        clashes = []
+        for old in self.sources:
+            found = [(old, name) for name in old.clashes_with(new)] + [(new, name) for name in new.clashes_with(old)]
+            if not all(one.can_rename(name) for one, name in found):
+                return False
+            clashes += found
         for one, name in clashes:
             one.renamed.add(name)
         self.sources.append(new)
