@@ -35,9 +35,6 @@ class UsageLogTest : public ::testing::Test {
     fs::remove_all(options_.directory);
     options_.interval_seconds = 0.1;
   }
-  void SetUp() override {
-    if (test::in_emulator()) GTEST_SKIP() << kEmulated;
-  }
   ~UsageLogTest() override { fs::remove_all(options_.directory); }
 
   std::string path(const std::string& name) const { return options_.directory + "/" + name + world_->host() + ".csv"; }
@@ -81,6 +78,7 @@ class UsageLogTest : public ::testing::Test {
 };
 
 TEST_F(UsageLogTest, WritesProcesses) {
+  if (test::in_emulator()) GTEST_SKIP() << kEmulated;
   const std::string file = path("process_log_");
   const double before = unix_seconds();
   log(0.5, file, 4);
@@ -141,6 +139,7 @@ TEST_F(UsageLogTest, ReportsAGpuThatTheDriverDoesNotReport) {
 }
 
 TEST_F(UsageLogTest, ContinuesAFileWithoutALineThatWasLeftUnfinished) {
+  if (test::in_emulator()) GTEST_SKIP() << kEmulated;
   fs::create_directories(options_.directory);
   const std::string file = path("process_log_");
   std::ofstream(file) << kProcessHeader << "\n1.000,0,1,2.0,3\n2.000,0,";
@@ -154,6 +153,7 @@ TEST_F(UsageLogTest, ContinuesAFileWithoutALineThatWasLeftUnfinished) {
 }
 
 TEST_F(UsageLogTest, AFileWithATruncatedHeaderIsWrittenAnew) {
+  if (test::in_emulator()) GTEST_SKIP() << kEmulated;
   fs::create_directories(options_.directory);
   std::ofstream(path("process_log_")) << "time_un";
   log(0, path("process_log_"), 2);
