@@ -31,7 +31,7 @@ class Recorder {
   bool logs(std::int64_t step) const;
   /// A step was queued: the time since the previous step.
   StepClock lap();
-  /// What this rank tells the others with the next step.
+  /// What this rank sends to the others with the next step.
   void write_flags(StepFlags& flags);
   /// The result of a step is known (perhaps one step later). Collective on logged steps, and where a flag asks for it.
   void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
