@@ -137,8 +137,8 @@ SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%) $(if $(
 SOURCES   := $(if $(UNIT_TESTS_ONLY),$(filter-out $(filter-out $(patsubst test/%_test.cpp,src/%.cpp,$(wildcard test/commands/*_test.cpp)),$(wildcard src/commands/*.cpp)),$(SOURCES)),$(SOURCES))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
-# All files except those that need a device: the backend, and the calls of cuDNN and cuBLASLt.
-ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
+# The kernels, and all other files except those that need a device: the backend, and the calls of cuDNN and cuBLASLt.
+ON_HOST   := $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of code that is built only with CUDA, and libraries that replace others if there is no GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_% test/kernels/nvml% test/kernels/nvtx%
@@ -159,15 +159,18 @@ BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Tests with a program of their own.
 OWN_PROGRAM := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
 # TOGETHER=1 compiles the sources of a folder together, up to 12 at a time (scripts/units.py), so that the headers they
-# share are read once: compiling everything takes half as long, and after a change of one source more. Kernels and the
-# sources in ALONE have flags of their own.
+# share are read once: compiling everything takes half as long, and after a change of one source more. CUDA kernels are
+# up to 3 at a time. Kernels of processors and the sources in ALONE have flags of their own.
 TOGETHER  ?= $(if $(filter fuzz,$(MODE)),0,$(if $(shell command -v python3 2>/dev/null),1,0))
 ALONE     := src/main.cpp src/base/version.cpp src/graph/normal_fill.cpp src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp \
   src/data/png.cpp test/support/%_test.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
-grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT) $(TESTED)))
+grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT) $(TESTED)) $(CUDA_SOURCES))
 UNITS     := $(if $(grouped),$(shell scripts/units.py $(BUILD) $(grouped)))
 $(if $(grouped),$(if $(filter-out 0,$(.SHELLSTATUS)),$(error scripts/units.py failed; TOGETHER=0 builds without it)))
 UNITS     += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT) $(TESTED)))
+# The objects of CUDA kernels, in OUT, and compiled for the host in BUILD/on-host
+CUDA_UNITS := $(if $(grouped),$(patsubst $(BUILD)/%,%,$(filter %.cu.o,$(UNITS))),$(CUDA_SOURCES:%=%.o))
+ON_HOST_OBJECTS := $(addprefix $(BUILD)/on-host/,$(CUDA_UNITS) $(ON_HOST:%=%.o))
 # $(call units_of,FOLDER/): the objects of its sources
 units_of   = $(filter $(BUILD)/$(1)% $(BUILD)/units/$(1)%,$(UNITS))
 # A build for the sanitizers uses the CUDA backend, which never runs there, of the release build: RELEASE and
@@ -175,7 +178,7 @@ units_of   = $(filter $(BUILD)/$(1)% $(BUILD)/units/$(1)%,$(UNITS))
 RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter kernels/cpu/%,$(SOURCES))) $(call units_of,src/) $(GENERATED:.cc=.o) \
-  $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
+  $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_UNITS:%=$(RELEASE_OUT)/%)
 FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% kernels/cpu/base/resize_rows.cpp src/models/resnet_table.cpp src/models/llama_config.cpp src/models/llama_tensors.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
@@ -226,7 +229,7 @@ endef
 
 # Thin archives: they contain the names of the objects instead of copies.
 $(OUT)/liblockstep.a: $(OBJECTS)
-$(BUILD)/libtest-support.a: $(support_objects) $(ON_HOST:%=$(BUILD)/on-host/%.o)
+$(BUILD)/libtest-support.a: $(support_objects) $(ON_HOST_OBJECTS)
 $(BUILD)/%.a:
 	@mkdir -p $(@D)
 	@rm -f $@ && $(AR) qcsT $@ $(filter %.o,$^)
@@ -246,17 +249,31 @@ $(BUILD)/%.h.gch: %.h $(BUILD)/flags
 	@cp $< $(@:.gch=) && $(CXX) $(call flags_for,$<) -w -x c++-header -c -o $@ $(@:.gch=)
 # Registers, spills and shared memory of each kernel go into FILE.resources, which a test reads.
 $(OUT)/%.cu.o: %.cu $(OUT)/cuda-flags
-	@mkdir -p $(@D)
 	@echo "  compile  $<"
-	@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings -Wno-deprecated-gpu-targets) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS))" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
-	  -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2> $(@:.o=.resources) || { cat $(@:.o=.resources); exit 1; }
+	$(compile_kernels)
+# This cancels Make's own rule, which would make a unit's source from its object.
+%: %.o
+$(OUT)/units/%.cu.o: $(BUILD)/units/%.cu $(OUT)/cuda-flags
+	@echo "  compile  $(shell grep -c "\.cu" $<) sources of $(dir $*)"
+	$(compile_kernels)
+define compile_kernels
+@mkdir -p $(@D)
+@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings -Wno-deprecated-gpu-targets) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS)) -Wno-subobject-linkage" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
+  -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2> $(@:.o=.resources) || { cat $(@:.o=.resources); exit 1; }
+endef
 # A thread of a kernel has a stack of its own, and would need one for the detection of uses after return too, which takes
 # longer than the kernel.
 $(BUILD)/on-host/%.o: FIBER_FLAGS := $(if $(findstring asan,$(MODE)),--param asan-use-after-return=0)
 $(BUILD)/on-host/%.o: % $(BUILD)/flags
-	@mkdir -p $(@D)
 	@echo "  compile  $< for the host"
-	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) $(FIBER_FLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
+	$(compile_for_host)
+$(BUILD)/on-host/units/%.cu.o: $(BUILD)/units/%.cu $(BUILD)/flags
+	@echo "  compile  $(shell grep -c "\.cu" $<) sources of $(dir $*) for the host"
+	$(compile_for_host)
+define compile_for_host
+@mkdir -p $(@D)
+@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) $(FIBER_FLAGS) -Wno-unknown-pragmas -Wno-subobject-linkage -ffp-contract=off -x c++ -c -o $@ $<
+endef
 $(BUILD)/emulated-amx/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  compile  $< for emulated AMX"
@@ -295,17 +312,17 @@ compile_commands.json: always
 	  "$(subst ",\",$(CXX) $(call flags_for,$f) -c -o $(BUILD)/$(f:.cpp=.o) $f)"}))$(file >>$(BUILD)/$@.new,])
 	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
--include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(if $(PLANS),$(BUILD)/test/cuda/plans.d)
--include $(patsubst %.o,%.d,$(filter $(BUILD)/units/%,$(UNITS)))
+-include $(CUDA_UNITS:%.o=$(OUT)/%.d) $(ON_HOST_OBJECTS:.o=.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(if $(PLANS),$(BUILD)/test/cuda/plans.d)
+-include $(patsubst %.o,%.d,$(filter-out %.cu.o,$(filter $(BUILD)/units/%,$(UNITS))))
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
 # Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before
 # the other goals are built.
-tests test test-sanitized test-long test-mutations: | $(filter all benches fuzzers $(OUT)/%,$(MAKECMDGOALS))
+tests test tests-sanitized test-sanitized test-long test-mutations: | $(filter all benches fuzzers $(OUT)/%,$(MAKECMDGOALS))
 tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
 tests-here: $(TEST_PROGRAMS) $(OWN_PROGRAMS) $(FAKES) $(OUT)/test/list $(if $(UNIT_TESTS_ONLY),,$(OUT)/lockstep $(PLANS))
-cuda-objects: $(filter $(RELEASE)/kernels/cuda/% $(RELEASE_OUT)/kernels/cuda/%,$(OBJECTS))
+cuda-objects: $(filter $(RELEASE)/kernels/cuda/% $(RELEASE_OUT)/kernels/cuda/% $(RELEASE_OUT)/units/kernels/cuda/%,$(OBJECTS))
 nccl-objects: $(patsubst %.cpp,$(BUILD)/%.o,$(filter src/comm/nccl%,$(SOURCES)))
 benches: $(BENCH_PROGRAMS)
 fuzzers: $(FUZZERS)

@@ -32,10 +32,11 @@ test:
 # sanitizers.
 SANITIZED := $(BUILD)-asan-ubsan
 for_tests := OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)"
-test-sanitized:
+tests-sanitized:
 	@$(if $(HAS_CUDA),$(MAKE) --no-print-directory -j$(JOBS) $(for_tests) cuda-objects)
 	@$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) OUT=$(SANITIZED) CUDA_ARCH="$(TEST_CUDA_ARCH)" \
 	  RELEASE=$(BUILD) RELEASE_OUT=$(TEST_OUT) UNIT_TESTS_ONLY=1 tests-here
+test-sanitized: tests-sanitized
 	@$(RUN_TESTS) --sanitized --results $(BUILD)/test-sanitized-results $(SANITIZED)
 
 # Tests that take too long for every change: those with `long: yes` in their header.
@@ -214,5 +215,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test arm64 test-arm64 test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test arm64 test-arm64 tests-sanitized test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install uninstall clean help

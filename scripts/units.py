@@ -3,9 +3,9 @@
 
   scripts/units.py BUILD FILE...        run in the root of the repository
 
-A unit has at most 12 sources of one folder. It is a file BUILD/units/FOLDER/FIRST.cpp, FIRST being the name of its
-first source, which includes them and is written only if it changes. The names of all objects are printed: those of
-units, and of sources that are compiled alone.
+A unit has at most 12 sources of one folder, or 3 with CUDA kernels, whose headers nvcc reads once per architecture. It
+is a file BUILD/units/FOLDER/FIRST, FIRST being the name of its first source, which includes them and is written only if
+it changes. The names of all objects are printed: those of units, and of sources that are compiled alone.
 
 Two sources must mean the same in one unit as alone: what one of them defines for itself (in a namespace without a name,
 or by a macro), the other must neither define nor use. A name that would clash is renamed within the unit, by a macro
@@ -18,7 +18,7 @@ import re
 import sys
 from functools import lru_cache
 
-MAX_SOURCES = 12
+MAX_SOURCES = {".cpp": 12, ".cu": 3}
 # Libraries call functions of these names.
 FOUND_BY_NAME = {"PrintTo", "to_json", "from_json", "swap", "begin", "end"}
 
@@ -77,7 +77,7 @@ def calls(path):
 def private_names(path):
     """What the source defines for itself: name -> "type", "other", or the whole line of an alias or a macro."""
     found, is_private = {}, False
-    lines = text(path).split("\n")
+    lines = re.sub(r"\b__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*", "", text(path)).split("\n")
     for place, line in enumerate(lines):
         macro = re.match(r"#define (\w+)", line)
         if macro:
@@ -152,7 +152,7 @@ class Unit:
 
     def add(self, new):
         """Returns false if the new source must be kept apart."""
-        if len(self.sources) == MAX_SOURCES:
+        if len(self.sources) == MAX_SOURCES[os.path.splitext(new.path)[1]]:
             return False
         clashes = []
         for old in self.sources:
@@ -170,31 +170,36 @@ class Unit:
         if any(source.renamed for source in self.sources):
             lines += dict.fromkeys(line for source in self.sources for line in hoisted(source.path))
         for source in self.sources:
-            of = "_of_" + os.path.basename(source.path)[:-4]
+            of = "_of_" + os.path.splitext(os.path.basename(source.path))[0]
             lines += [f"#define {name} {name}{of}" for name in sorted(source.renamed)]
             lines.append(f'#include "{source.path}"')
             lines += [f"#undef {name}" for name in sorted(source.renamed)]
         return "\n".join(lines) + "\n"
 
 
+def object_of(path):
+    """As the Makefile names objects: NAME.o for NAME.cpp, and NAME.cu.o for NAME.cu."""
+    return re.sub(r"\.cpp$", "", path) + ".o"
+
+
 def main():
     build, sources = sys.argv[1], sys.argv[2:]
     units = {}
     for source in map(Source, sources):
-        of_folder = units.setdefault(os.path.dirname(source.path), [])
+        of_folder = units.setdefault((os.path.dirname(source.path), os.path.splitext(source.path)[1]), [])
         if not any(unit.add(source) for unit in of_folder):
             of_folder.append(Unit(source))
     for unit in (unit for of_folder in units.values() for unit in of_folder):
         first = unit.sources[0].path
         if len(unit.sources) == 1:
-            print(f"{build}/{first[:-4]}.o")
+            print(object_of(f"{build}/{first}"))
             continue
         file_name, content = f"{build}/units/{first}", unit.content()
         if not os.path.exists(file_name) or text(file_name) != content:
             os.makedirs(os.path.dirname(file_name), exist_ok=True)
             with open(file_name, "w", encoding="utf-8") as file:
                 file.write(content)
-        print(f"{file_name[:-4]}.o")
+        print(object_of(file_name))
 
 
 main()

@@ -12,7 +12,7 @@ namespace {
 
 /// y = a + b; a null `b`: y = a.
 template <typename T>
-__global__ void add(const T* a, const T* b, T* y, std::int64_t n_packs, std::int64_t n) {
+__global__ void add_pass(const T* a, const T* b, T* y, std::int64_t n_packs, std::int64_t n) {
   constexpr int kSize = Pack<T>::kSize;
   const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
@@ -58,7 +58,7 @@ class CudaAdd final : public Add {
       const std::int64_t n = d_.n_elements, n_packs = are_aligned(a, b, y) ? n / Pack<T>::kSize : 0;
       const auto n_items = static_cast<std::size_t>(n_packs + n - n_packs * Pack<T>::kSize);
       const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 8;
-      launch(add<T>, {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(a),
+      launch(add_pass<T>, {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(a),
              static_cast<const T*>(b), static_cast<T*>(y), n_packs, n);
     });
   }

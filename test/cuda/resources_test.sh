@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# No kernel spills registers to memory, according to the output of ptxas (BUILD/kernels/cuda/*.resources).
+# No kernel spills registers to memory, according to the output of ptxas (*.resources beside the objects).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 build=${LOCKSTEP:?the path of the program; kernels/cuda is next to it}
 shopt -s nullglob
-mapfile -t resources < <(find "${build%/lockstep}/kernels/cuda" -name "*.resources" | sort)
+mapfile -t resources < <(find "${build%/lockstep}"/{,units/}kernels/cuda -name "*.resources" | sort)
 if ((${#resources[@]} == 0)); then
   echo "skipped: this build has no CUDA (make with nvcc on PATH or CUDA_HOME)"
   exit 77

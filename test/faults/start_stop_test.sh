@@ -26,7 +26,6 @@ for signal in TERM USR2 HUP USR1 INT; do
   status_is stopped
   prints "it is reported" 'stopped by a signal before the first step: rerun the command to start'
 done
-prints "Ctrl-C is answered" 'SIGINT received: the start of the run is stopped'
 export LOCKSTEP_CACHE=none
 
 # While a lock is watched that may be stale. It is not this job's, so neither is the status.
@@ -41,14 +40,18 @@ for signal in TERM INT; do
   check "$name: the lock of the other job stays, alone" test "$(ls "$work/locked")" = lock
 done
 
-# Rank 0 does not respond, so the ranks cannot agree to stop: the signalled rank ends the job.
-LOCKSTEP_CACHE=$work/cache2 start silent-start 2 "${timed[@]}" comm.watchdog_seconds=60
-check "$name: begins to time" wait_for 60 log_has 'timing the algorithms'
-kill -STOP "$(rank 0)"
-kill -TERM "$(rank 1)"
-ends_at_once "stops although a rank does not respond" 75
-status_is stopped
-prints "it is reported" 'stopped by a signal before the first step: rerun the command to start'
+# One rank does not respond, so the ranks cannot agree to stop: the signalled rank ends the job.
+for signal in TERM INT; do
+  [[ $signal == TERM ]] && silent=0 || silent=1
+  LOCKSTEP_CACHE=$work/cache-$signal start "silent-$signal" 2 "${timed[@]}" comm.watchdog_seconds=60
+  check "$name: begins to time" wait_for 60 log_has 'timing the algorithms'
+  kill -STOP "$(rank $silent)"
+  kill -$signal "$(rank $((1 - silent)))"
+  ends_at_once "stops although a rank does not respond" 75
+  status_is stopped
+  prints "it is reported" 'stopped by a signal before the first step: rerun the command to start'
+done
+prints "Ctrl-C is answered at once" 'SIGINT received: the start of the run is stopped'
 
 # A lock that was left but cannot be removed is an error, and is not tried for ever.
 name=stuck

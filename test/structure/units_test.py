@@ -90,6 +90,21 @@ check("several constants", True, private("constexpr int kRows = 1, kColumns = 2,
 check("a macro, and a use of it", False, "#define SIZE 3\n", USE_HEADER + "int n = SIZE;\n", "constexpr int SIZE = 2;\n")
 check("a macro for headers", False, "#define SIZE 3\n" + USE_HEADER + private("struct Row {\n};"), private("struct Row {\n};"))
 
+# Kernels for GPUs: at most 3 in a unit, and clang-format puts their names behind their bounds or on the next line.
+with tempfile.TemporaryDirectory() as folder:
+    kernels = [f"{name}.cu" for name in "abcde"]
+    for name, bounds in zip(kernels, ("", "", " __launch_bounds__(kThreads)", " __launch_bounds__(kThreads, most(3))\n   ", "")):
+        kernel = "clear" if bounds else f"copy_{name[0]}"
+        (pathlib.Path(folder) / name).write_text(private(f"__global__ void{bounds} {kernel}(float* a) {{}}"))
+    objects = subprocess.run([SCRIPT, "out", *kernels], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    if objects != ["out/units/a.cu.o", "out/units/d.cu.o"]:
+        bad.append(f"units of kernels: {objects}")
+    clear = [(pathlib.Path(folder) / name).rename(pathlib.Path(folder) / f"clear_{name}").name for name in ("c.cu", "d.cu")]
+    subprocess.run([SCRIPT, "out", *clear], cwd=folder, check=True, stdout=subprocess.PIPE)
+    unit = (pathlib.Path(folder) / "out/units" / clear[0]).read_text()
+    if re.findall(r"^#define (.*)$", unit, re.M) != ["clear clear_of_clear_c", "clear clear_of_clear_d"]:
+        bad.append(f"two kernels of one name: {unit}")
+
 sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.cpp"))
 with tempfile.TemporaryDirectory() as folder:
     groups = [line for line in subprocess.run([SCRIPT, folder, *sources], cwd=ROOT, check=True, stdout=subprocess.PIPE,

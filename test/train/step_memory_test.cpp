@@ -147,7 +147,7 @@ TEST(StepMemory, ThePlanPredictsThePeak) {
     plan_tells_the_peak(*test_world, 0, 2);
     plan_tells_the_peak(*test_world, 0, 2, Precision::bf16);
   } else {
-    plan_tells_the_peak(*test_world, 0, 20);
+    plan_tells_the_peak(*test_world, 0, 8);
     plan_tells_the_peak(*test_world, 4 * test_world->size(), 5);
     plan_tells_the_peak(*test_world, 0, 5, Precision::bf16);
   }

@@ -2,6 +2,7 @@
 // available fused graphs are those for which cuDNN 9.19 has plans on an H200, so the tests cover every level of the
 // unit.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -44,30 +45,59 @@ void write(DType dtype, Numbers& values, void* target) {
 #define FOR_EACH_PROCESSOR
 #endif
 
-FOR_EACH_PROCESSOR double dot(const double* a, const double* b, Index n) {
+constexpr Index kTogether = 4;
+/// sums[j] += sum over i of a[i] * b[j * stride + i], for kTogether rows of b, so that a is read once for all of them.
+FOR_EACH_PROCESSOR void add_dots(const double* a, const double* b, Index stride, Index n, double* sums) {
+  double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+  for (Index i = 0; i < n; ++i) {
+    s0 += a[i] * b[i];
+    s1 += a[i] * b[stride + i];
+    s2 += a[i] * b[2 * stride + i];
+    s3 += a[i] * b[3 * stride + i];
+  }
+  sums[0] += s0;
+  sums[1] += s1;
+  sums[2] += s2;
+  sums[3] += s3;
+}
+FOR_EACH_PROCESSOR void add_dot(const double* a, const double* b, Index n, double& total) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (Index i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
+  total += sum;
 }
-FOR_EACH_PROCESSOR void add_product(double factor, const double* values, double* sums, Index n) {
+/// sums[i] += sum over j of factors[j] * rows[j][i]: sums are read and written once for all rows.
+using Factors = std::array<double, kTogether>;
+using Rows = std::array<const double*, kTogether>;
+FOR_EACH_PROCESSOR void add_products(const Factors& factors, const Rows& rows, double* sums, Index n) {
+  const double f0 = factors[0], f1 = factors[1], f2 = factors[2], f3 = factors[3];
+  const double *r0 = rows[0], *r1 = rows[1], *r2 = rows[2], *r3 = rows[3];
 #pragma omp simd
-  for (Index i = 0; i < n; ++i) sums[i] += factor * values[i];
+  for (Index i = 0; i < n; ++i) sums[i] += f0 * r0[i] + f1 * r1[i] + f2 * r2[i] + f3 * r3[i];
+}
+FOR_EACH_PROCESSOR void add_product(double factor, const double* row, double* sums, Index n) {
+#pragma omp simd
+  for (Index i = 0; i < n; ++i) sums[i] += factor * row[i];
 }
 
-/// Calls f(pixel of x, pixel of y, r, s) for all pairs that a tap of the window joins.
-template <typename F>
-void for_each_pair(const ConvolutionShape& s, F&& f) {
+/// Rows of x and y, which are pixels.
+struct Pair {
+  Index x, y;
+};
+/// All pairs that one tap of the window joins.
+std::vector<Pair> pairs_of(Index tap, const ConvolutionShape& s) {
   const Shape y = s.y();
+  const Index r = tap / s.window, t = tap % s.window;
+  std::vector<Pair> pairs;
   for (Index n = 0; n < y[0]; ++n)
     for (Index p = 0; p < y[1]; ++p)
-      for (Index q = 0; q < y[2]; ++q)
-        for (Index r = 0; r < s.window; ++r)
-          for (Index t = 0; t < s.window; ++t) {
-            const Index h = p * s.stride + r - s.padding, w = q * s.stride + t - s.padding;
-            if (h >= 0 && h < s.x[1] && w >= 0 && w < s.x[2])
-              f((n * s.x[1] + h) * s.x[2] + w, (n * y[1] + p) * y[2] + q, r * s.window + t);
-          }
+      for (Index q = 0; q < y[2]; ++q) {
+        const Index h = p * s.stride + r - s.padding, w = q * s.stride + t - s.padding;
+        if (h >= 0 && h < s.x[1] && w >= 0 && w < s.x[2])
+          pairs.push_back({(n * s.x[1] + h) * s.x[2] + w, (n * y[1] + p) * y[2] + q});
+      }
+  return pairs;
 }
 
 class HostConvolution final : public PlannedConvolution {
@@ -115,6 +145,16 @@ class HostConvolution final : public PlannedConvolution {
   }
 
  private:
+  /// Calls f(tap, its pairs, first, last) for blocks of output channels whose weights stay in the cache.
+  template <typename F>
+  void for_each_block(F&& f) const {
+    constexpr Index kBlock = 8;
+    for (Index tap = 0; tap < taps_; ++tap) {
+      const std::vector<Pair> pairs = pairs_of(tap, s_);
+      for (Index first = 0; first < k_; first += kBlock) f(tap, pairs, first, std::min(first + kBlock, k_));
+    }
+  }
+
   /// z, rounded like the tensor that a graph would store.
   Numbers normalized(const ConvolutionTensors& t) const {
     const Numbers x = read(s_.dtype, t.x, n_x_), factors = read(s_.dtype, t.scale_bias, 2 * c_);
@@ -137,10 +177,15 @@ class HostConvolution final : public PlannedConvolution {
   void forward(const ConvolutionTensors& t, const Numbers& z) const {
     const Numbers weight = read(s_.dtype, t.weight, n_weight_);
     Numbers y(static_cast<std::size_t>(n_y_));
-    for_each_pair(s_, [&](Index x_row, Index y_row, Index tap) {
-      for (Index k = 0; k < k_; ++k)
-        y[static_cast<std::size_t>(y_row * k_ + k)] +=
-            dot(z.data() + x_row * c_, weight.data() + (k * taps_ + tap) * c_, c_);
+    for_each_block([&](Index tap, const std::vector<Pair>& pairs, Index first, Index last) {
+      for (const Pair pair : pairs) {
+        const double* row = z.data() + pair.x * c_;
+        double* sums = y.data() + pair.y * k_;
+        Index k = first;
+        for (; k + kTogether <= last; k += kTogether)
+          add_dots(row, weight.data() + (k * taps_ + tap) * c_, taps_ * c_, c_, sums + k);
+        for (; k < last; ++k) add_dot(row, weight.data() + (k * taps_ + tap) * c_, c_, sums[k]);
+      }
     });
     if (ends_in_reductions(graph_, s_)) write(s_.dtype, y, t.y);  // statistics are those of the stored y
     if (graph_ != Graph::forward) {
@@ -158,10 +203,16 @@ class HostConvolution final : public PlannedConvolution {
   Numbers data_gradient(const ConvolutionTensors& t) const {
     const Numbers weight = read(s_.dtype, t.weight, n_weight_), dy = read(s_.dtype, t.dy, n_y_);
     Numbers dx(static_cast<std::size_t>(n_x_));
-    for_each_pair(s_, [&](Index x_row, Index y_row, Index tap) {
-      for (Index k = 0; k < k_; ++k)
-        add_product(dy[static_cast<std::size_t>(y_row * k_ + k)], weight.data() + (k * taps_ + tap) * c_,
-                    dx.data() + x_row * c_, c_);
+    for_each_block([&](Index tap, const std::vector<Pair>& pairs, Index first, Index last) {
+      const auto row = [&](Index k) { return weight.data() + (k * taps_ + tap) * c_; };
+      for (const Pair pair : pairs) {
+        const double* f = dy.data() + pair.y * k_;
+        double* sums = dx.data() + pair.x * c_;
+        Index k = first;
+        for (; k + kTogether <= last; k += kTogether)
+          add_products({f[k], f[k + 1], f[k + 2], f[k + 3]}, {row(k), row(k + 1), row(k + 2), row(k + 3)}, sums, c_);
+        for (; k < last; ++k) add_product(f[k], row(k), sums, c_);
+      }
     });
     return dx;
   }
@@ -169,10 +220,20 @@ class HostConvolution final : public PlannedConvolution {
   void weight_gradient(const ConvolutionTensors& t, const Numbers& z) const {
     const Numbers dy = read(s_.dtype, t.dy, n_y_);
     Numbers dweight(static_cast<std::size_t>(n_weight_));
-    for_each_pair(s_, [&](Index x_row, Index y_row, Index tap) {
-      for (Index k = 0; k < k_; ++k)
-        add_product(dy[static_cast<std::size_t>(y_row * k_ + k)], z.data() + x_row * c_,
-                    dweight.data() + (k * taps_ + tap) * c_, c_);
+    for_each_block([&](Index tap, const std::vector<Pair>& pairs, Index first, Index last) {
+      const Index n = static_cast<Index>(pairs.size());
+      const auto row = [&](Index i) { return z.data() + pairs[static_cast<std::size_t>(i)].x * c_; };
+      const auto factor = [&](Index i, Index k) {
+        return dy[static_cast<std::size_t>(pairs[static_cast<std::size_t>(i)].y * k_ + k)];
+      };
+      const auto sums = [&](Index k) { return dweight.data() + (k * taps_ + tap) * c_; };
+      Index i = 0;
+      for (; i + kTogether <= n; i += kTogether)
+        for (Index k = first; k < last; ++k)
+          add_products({factor(i, k), factor(i + 1, k), factor(i + 2, k), factor(i + 3, k)},
+                       {row(i), row(i + 1), row(i + 2), row(i + 3)}, sums(k), c_);
+      for (; i < n; ++i)
+        for (Index k = first; k < last; ++k) add_product(factor(i, k), row(i), sums(k), c_);
     });
     write(s_.dtype, dweight, t.dweight);
   }
