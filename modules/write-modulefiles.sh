@@ -23,7 +23,7 @@ done
 
 devices="on processors"
 if [[ -n $cuda ]]; then devices="on processors and NVIDIA GPUs"; fi
-what="Trains ResNets data-parallel with MPI, $devices"
+what="Trains ResNets and language models data-parallel with MPI, $devices"
 help="Lockstep $version in $prefix
 $what.
 

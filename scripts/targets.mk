@@ -205,7 +205,7 @@ Variables
   CUDA_HOME            CUDA 12.4 or newer (default: that of the nvcc on PATH); CUDA=0 builds without CUDA
   CUDNN_HOME NCCL_HOME CUDNN_FRONTEND_HOME
                        the folders of cuDNN, NCCL and cudnn-frontend
-  CUDA_ARCH="80 90"    the GPUs to compile for (default: all that nvcc knows)
+  CUDA_ARCH="80 90"    the GPUs to compile for (default: those of 70, 75, 80, 90 and 100 that nvcc knows)
   TEST_CUDA_ARCH=90    the GPU that tests are compiled for; `all`: those of CUDA_ARCH
   PYTHON=python3       a Python with torch, torchvision and transformers, for bench-peers
   JOBS                 compilers at the same time in quickstart and test (default: all cores)

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <string_view>
 #include <system_error>
 
 #include "base/file.h"
@@ -32,6 +33,7 @@ void write_result(const std::string& path, const std::string& content) {
     else
       replace_file(target, content);
   } catch (const Error& failure) {
+    if (std::string_view(failure.what()).starts_with("cannot write")) throw;
     fail(failure.code(), "cannot write {}: {}", path, failure.what());
   }
 }

@@ -397,7 +397,7 @@ std::vector<Key> checkpoint_and_log_keys() {
       text(KEY(checkpoint.best),
            {kNone, "",
             "The figure of an evaluation that decides which checkpoint is `best`, such as loss or accuracy. auto: "
-            "accuracy; without evaluations, the training loss."}),
+            "accuracy, or the loss of a language model; without evaluations, the training loss."}),
       text(KEY(checkpoint.name),
            {kNone, "",
             "File name of a checkpoint without .h5. Placeholders: {step}, {epoch} (completed epochs), {model} "

@@ -58,6 +58,8 @@ struct ReaderWork {
 struct DatasetInfo {
   std::string path;  // or "synthetic"
   std::int64_t n_samples = 0;
+  // Of everything that the file stores, as 16 hexadecimal digits, computed from the hashes in it. Empty: it has none.
+  std::string content_hash;
   std::size_t reader_bytes = 0;  // upper bound of the memory of each reader thread besides the fields that it fills
 };
 

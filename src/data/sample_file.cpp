@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include "base/hash.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -12,6 +13,10 @@ SampleFile::SampleFile(const std::string& path, std::int64_t start, std::int64_t
   const std::int64_t last = end == 0 ? n : end;
   require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
           "data.start={} and data.end={} are not a range of the {} samples of {}", start, end, n, path);
+  if (!layout.images_xxh3.empty() && !layout.labels_xxh3.empty()) {
+    const std::string hashes = layout.images_xxh3 + layout.labels_xxh3;
+    info.content_hash = hash_text(hash_bytes(std::as_bytes(std::span(hashes))));
+  }
   info.first_sample = start;
   info.n_samples = last - start;
   labels = {labels.begin() + start, labels.begin() + last};

@@ -110,14 +110,19 @@ std::pair<std::uint32_t, std::size_t> largest_id(std::span<const std::byte> byte
   return {largest, at};
 }
 
+std::vector<std::uint64_t> read_block_hashes(const InputFile& file, const TextFile& layout) {
+  std::vector<std::uint64_t> hashes(layout.block_hashes.size_bytes / sizeof(std::uint64_t));
+  file.read(layout.block_hashes.offset, std::as_writable_bytes(std::span(hashes)), "its block hashes");
+  return hashes;
+}
+
 /// Checks the hash of every block of /tokens, and every id.
 void verify_tokens(const InputFile& file, const TextFile& layout, const std::function<void(std::uint64_t)>& progress,
                    std::vector<std::string>& damaged) {
   const std::uint64_t n = n_blocks(layout.tokens);
   if (layout.block_hashes.size_bytes == 0)
     damaged.push_back(fmt::format("{}: '/tokens' cannot be checked: the file has no tokens_xxh3", file.path()));
-  std::vector<std::uint64_t> stored(layout.block_hashes.size_bytes / sizeof(std::uint64_t));
-  file.read(layout.block_hashes.offset, std::as_writable_bytes(std::span(stored)), "its block hashes");
+  const std::vector<std::uint64_t> stored = read_block_hashes(file, layout);
   std::vector<std::byte> buffer(std::min(kTokenBlockBytes, layout.tokens.size_bytes));
   std::uint64_t n_damaged = 0;
   for (std::uint64_t b = 0; b < n; ++b) {
@@ -197,6 +202,16 @@ TextFile open_text_file(const InputFile& file) {
       fail_user_block(file, hdf5::FileKind::text);
   });
   return out;
+}
+
+std::string content_hash(const InputFile& file, const TextFile& layout) {
+  const std::vector<std::uint64_t> blocks = read_block_hashes(file, layout);
+  if (blocks.empty()) return "";
+  StreamingHash hash;
+  hash.update(std::as_bytes(std::span(blocks)));
+  for (const std::string& text : {layout.documents_xxh3, layout.answers_xxh3})
+    hash.update(std::as_bytes(std::span(text)));
+  return hash_text(hash.digest());
 }
 
 std::vector<std::uint64_t> read_documents(const InputFile& file, const TextFile& layout, std::int64_t first,

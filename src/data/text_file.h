@@ -67,6 +67,9 @@ bool is_text_file(const InputFile& file);
 /// opens it; a file of another program is first opened in a limited child process.
 TextFile open_text_file(const InputFile& file);
 
+/// DatasetInfo::content_hash of the file.
+std::string content_hash(const InputFile& file, const TextFile& layout);
+
 /// Throws data_format unless the positions in /documents ascend from 0 to n_tokens. Returns the tokens of the longest
 /// document. Memory does not depend on the number of documents.
 std::int64_t check_documents(const InputFile& file, const TextFile& layout);

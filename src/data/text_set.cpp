@@ -51,6 +51,7 @@ class FileSet : public TextSet {
             "a window of {} tokens has nothing to predict: data.sequence_length must be at least 2", sequence_length);
     const TextDescription& description = range_->layout().description;
     info_.path = range_->file().path();
+    info_.content_hash = content_hash(range_->file(), range_->layout());
     info_.first_document = range_->first_document();
     info_.n_documents = range_->n_documents();
     info_.n_tokens = range_->n_tokens();

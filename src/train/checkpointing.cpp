@@ -108,6 +108,8 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
                              {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
   if (s_.progress.optimizer_begin > 0) json["optimizer_begin"] = s_.progress.optimizer_begin;
   // Only where they are in use: an ordinary checkpoint does not change.
+  if (const std::string& hash = s_.task->train_set()->info().content_hash; !hash.empty())
+    json["data"] = {{"hash", hash}};
   if (!s_.base_hash.empty()) json["base"] = {{"hash", s_.base_hash}};
   if (s_.config.checkpoint.best != Config::Checkpoint{}.best) json["quality_of"] = s_.config.checkpoint.best;
   if (const checkpoint::StateJson patience = s_.progress.patience.state(); !patience.is_null())

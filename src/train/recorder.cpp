@@ -77,7 +77,7 @@ void Recorder::continue_totals() {
   totals_ = history.totals;
   final_train_ = history.train_measures;
   evaluated_ = history.evaluated;
-  evaluated_averages_ = history.evaluated_averages;
+  if (session_.config.ema.is_on()) evaluated_averages_ = history.evaluated_averages;
   const double rate = rate_of(totals_.count, totals_.training_seconds);
   if (rate == 0) return;
   const std::int64_t samples = session_.samples_after(session_.progress.step) - session_.samples_after(history.step);

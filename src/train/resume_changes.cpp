@@ -52,7 +52,7 @@ std::vector<std::string> require_allowed_changes(const Recorded& before, const C
   return notes;
 }
 
-void require_same_data(const checkpoint::StateJson& state, const nlohmann::ordered_json& inference, const Config& now,
+void require_same_data(const checkpoint::StateJson& state, const DataStamp& data, const Config& now,
                        const std::vector<std::string>& allow_change, const std::string& file) {
   if (!state.contains("inference") || std::ranges::find(allow_change, "data.train") != allow_change.end()) return;
   const auto is_of_data = [](const config::Difference& d) { return d.key.starts_with("data."); };
@@ -63,9 +63,12 @@ void require_same_data(const checkpoint::StateJson& state, const nlohmann::order
                                                                        {"class_names", "names of classes"},
                                                                        {"tokenizer_hash", "tokenizer"}};
   std::vector<std::string_view> others;
-  for (const tasks::StampDifference& d : tasks::stamp_differences(state.at("inference"), inference))
+  for (const tasks::StampDifference& d : tasks::stamp_differences(state.at("inference"), data.inference))
     for (const auto& [key, text] : kOfData)
       if (d.key == key) others.push_back(text);
+  const std::string hash_before =
+      state.value("data", nlohmann::json::object()).value("hash", data.content_hash);  // files of others have none
+  if (others.empty() && !data.content_hash.empty() && hash_before != data.content_hash) others.emplace_back("samples");
   require(others.empty(), ErrorCode::resume_changed,
           "{} cannot be resumed, because {} is not the data set on which the run was trained: it differs in {} (key "
           "data.train)",

@@ -21,10 +21,15 @@ struct Recorded {
 std::vector<std::string> require_allowed_changes(const Recorded& before, const Config& now,
                                                  const std::vector<std::string>& allow_change, const std::string& file);
 
-/// The data set may have been replaced by another one with the same path. Throws Error (resume_changed) if what a
-/// checkpoint records of its data differs from `inference` (Task::inference_stamp()), although no key of `data` has
-/// changed since, unless data.train may change.
-void require_same_data(const checkpoint::StateJson& state, const nlohmann::ordered_json& inference, const Config& now,
+/// What a checkpoint records of the data set.
+struct DataStamp {
+  const nlohmann::ordered_json& inference;  // Task::inference_stamp()
+  const std::string& content_hash;          // DatasetInfo::content_hash
+};
+/// The data set may have been replaced by another one with the same path. Throws Error (resume_changed) if what the
+/// checkpoint `file` records of its data differs from `data`, although no key of `data` has changed since, unless
+/// data.train may change.
+void require_same_data(const checkpoint::StateJson& state, const DataStamp& data, const Config& now,
                        const std::vector<std::string>& allow_change, const std::string& file);
 
 /// How the optimizer of a resumed run begins, and the averages of the weights.

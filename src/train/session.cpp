@@ -70,8 +70,7 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   run.set_model_name(task->model_name().file_name);
   stop_if_requested(world);
   task->open_train_set();
-  if (reader_)
-    require_same_data(reader_->state(), task->inference_stamp(), config, options_.allow_change, reader_->path());
+  if (reader_) check_data();
   task->open_validation_set();
   stop_if_requested(world);
   open_backend();

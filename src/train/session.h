@@ -87,6 +87,7 @@ class Session {
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
   std::string recorded_configuration() const;
   void check_unchanged(const checkpoint::StateJson& state, const SessionOptions& options);
+  void check_data() const;
   void restore();
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();

@@ -182,6 +182,11 @@ void Session::check_unchanged(const checkpoint::StateJson& state, const SessionO
     notes.push_back(std::move(note));
 }
 
+void Session::check_data() const {
+  require_same_data(reader_->state(), {task->inference_stamp(), task->train_set()->info().content_hash}, config,
+                    options_.allow_change, reader_->path());
+}
+
 /// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on
 /// any rank, is named, and the checkpoint before it is used.
 void Session::restore() {
@@ -204,6 +209,7 @@ void Session::restore() {
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
     check_contents(reader_->state(), reader_->path());
     check_model(reader_->state(), *task, reader_->path());
+    check_data();
     require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,
             "{} is damaged, and {}, the one before, is of a run with another global batch: move one of them away", bad,
             reader_->path());

@@ -61,6 +61,11 @@ check "  and then without it" train run.name=a train.max_steps=4 "${learning[@]}
 check "the average is kept" test -e "$work/a/model_ema.safetensors"
 check "  until ema.decay is 0" train run.name=a train.max_steps=5 "${learning[@]/#ema.decay=*/ema.decay=0}" --allow-change ema.decay
 check "  and then removed" test ! -e "$work/a/model_ema.safetensors"
+evaluated=(run.name=evaluated data.validation=synthetic data.validation_size=8)
+check "the average is evaluated" train "${evaluated[@]}" train.max_steps=2 ema.decay=0.9
+check "  which the summary reports" grep -q '"final_ema_loss"' "$work/evaluated/metrics.json"
+check "  without ema.decay, the run continues" train "${evaluated[@]}" train.max_steps=3 --allow-change ema.decay
+check "  and the summary reports no average" bash -c "! grep -q ema_ '$work/evaluated/metrics.json'"
 
 copy b
 train run.name=b train.max_steps=3 "${fixed[@]}" "${allow_fixed[@]}" >"$work/refused" 2>&1
@@ -75,23 +80,41 @@ check "  status 2" refused 2 'start a new run with another run.name' train run.n
 python3 - "$work/pictures" <<'PYTHON'
 import os, struct, sys, zlib
 def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-pixels = zlib.compress((b"\0" + bytes(range(24))) * 8)
-image = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-for name in ("one/cat", "one/dog", "other/cat", "other/fox"):
+for name, first in ("one/cat", 0), ("one/dog", 0), ("newer/cat", 0), ("newer/dog", 1), ("other/cat", 0), ("other/fox", 0):
+    pixels = zlib.compress((b"\0" + bytes(range(first, first + 24))) * 8)
+    image = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
     os.makedirs(f"{sys.argv[1]}/{name}")
     for i in range(8): open(f"{sys.argv[1]}/{name}/{i}.png", "wb").write(image)
 PYTHON
-for set in one other; do check "  $set" "$lockstep" data import imagefolder "$work/pictures/$set" "$work/$set.h5"; done
-mv "$work/one.h5" "$work/set.h5"
+import() { rm -f "$work/set.h5" && "$lockstep" data import imagefolder "$work/pictures/$1" "$work/set.h5"; }
+check "  a set of pictures" import one
 pictures=(run.name=pictures data.train="$work/set.h5" data.validation= model.classes=2 train.global_batch=8 run.directory="$work"
-  model.width=8 cpu.threads=1 device=cpu log.progress=false)
+  model.width=8 cpu.threads=1 device=cpu checkpoint.keep=0 log.progress=false)
 check "a run" "$lockstep" train "${pictures[@]}" train.max_steps=1
 check "  continues" "$lockstep" train "${pictures[@]}" train.max_steps=2
-mv "$work/other.h5" "$work/set.h5"
-check "  but not on a set of other classes" refused 2 'set.h5 is not the data set .* differs in names of classes .key data.train' \
-  "$lockstep" train "${pictures[@]}" train.max_steps=3
-check "  unless that is allowed" "$lockstep" train "${pictures[@]}" train.max_steps=3 --allow-change data.train
-check "  and then without it" "$lockstep" train "${pictures[@]}" train.max_steps=4
+check "  the same pictures are imported again" import one
+check "  it continues" "$lockstep" train "${pictures[@]}" train.max_steps=3
+check "  other pictures of the same classes" import newer
+check "  it does not continue" refused 2 'set.h5 is not the data set .* differs in samples .key data.train' \
+  "$lockstep" train "${pictures[@]}" train.max_steps=4
+check "  other classes" import other
+check "  it does not continue" refused 2 'set.h5 is not the data set .* differs in names of classes .key data.train' \
+  "$lockstep" train "${pictures[@]}" train.max_steps=4
+check "  unless that is allowed" "$lockstep" train "${pictures[@]}" train.max_steps=4 --allow-change data.train
+check "  and then without it" "$lockstep" train "${pictures[@]}" train.max_steps=5
+# The checkpoint before a damaged one may be of the data set before.
+for step in 4 5; do
+  python3 - "$work/pictures/checkpoints/step-0000000$step.h5" <<'PYTHON'
+import os, sys
+with open(sys.argv[1], "r+b") as file:
+    file.seek(os.path.getsize(sys.argv[1]) // 2)
+    byte = file.read(1)[0]
+    file.seek(-1, os.SEEK_CUR)
+    file.write(bytes([byte ^ 1]))
+PYTHON
+done
+check "  nor from a checkpoint before damaged ones" refused 2 'step-00000003.h5 cannot be resumed, .* differs in names of classes' \
+  "$lockstep" train "${pictures[@]}" train.max_steps=6
 
 # Language models.
 cat >"$work/tiny.json" <<'JSON'

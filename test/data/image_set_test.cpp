@@ -354,6 +354,7 @@ TEST(ForeignFile, IsReadWhenItHasTheLayout) {
   const ImageFile layout = open_image_file(file);
   EXPECT_FALSE(layout.has_user_block);
   expect_samples(*open_image_set(path));
+  EXPECT_EQ(open_image_set(path)->info().content_hash, "");
   ASSERT_EQ(verify_image_file(file, layout, {}).size(), 2u);
   EXPECT_NE(verify_image_file(file, layout, {})[0].find("has no images_xxh3"), std::string::npos);
 }

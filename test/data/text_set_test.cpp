@@ -45,6 +45,19 @@ TEST(TextSet, PackedWindowsStopAtDocuments) {
   EXPECT_EQ(third.positions, (Ids{0, 1, 0, 0, 1}));
 }
 
+TEST(TextSet, TheContentHashIsThatOfTokensAndDocuments) {
+  TemporaryFolder folder;
+  const auto hash_of = [&](const std::vector<Ids>& documents) {
+    write_test_text(folder / "set.h5", {.documents = documents});
+    return open(folder / "set.h5", 4)->info().content_hash;
+  };
+  const std::string hash = hash_of({{1, 2, 3, 0}, {4, 0}});
+  EXPECT_EQ(hash.size(), 16u);
+  EXPECT_EQ(hash_of({{1, 2, 3, 0}, {4, 0}}), hash);
+  EXPECT_NE(hash_of({{1, 2, 3, 0}, {5, 0}}), hash);
+  EXPECT_NE(hash_of({{1, 2, 3}, {0, 4, 0}}), hash);
+}
+
 TEST(TextSet, WindowsThatCrossDocumentsAreOnePieceOfText) {
   TemporaryFolder folder;
   write_test_text(folder / "set.h5");

@@ -78,7 +78,7 @@ try_modules() { # NAME INIT
     "$seen >$work/before; $load; $seen >$work/loaded; module unload lockstep; $seen >$work/after
      ! cmp -s $work/before $work/loaded && diff $work/before $work/after"
   check "$name: help" prints "lockstep help config: every key" "module help lockstep/$version"
-  check "$name: whatis" prints "Trains ResNets data-parallel with MPI" "module whatis lockstep/$version"
+  check "$name: whatis" prints "Trains ResNets and language models data-parallel with MPI" "module whatis lockstep/$version"
   check "$name: avail lists each version once" test \
     "$(session 'module -t avail lockstep' 2>&1 | grep -c '^lockstep/.*[0-9]')" = 3
   check "$name: a prerequisite that is missing is named" prints "some-compiler.* status 1 none" \

@@ -17,7 +17,7 @@ CHECKOUT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] 
 
 
 class Lockstep(MakefilePackage, CudaPackage):
-    """Trains ResNets data-parallel on HPC clusters: MPI, HDF5, oneDNN on processors, cuDNN and NCCL on GPUs."""
+    """Trains ResNets and language models data-parallel on HPC clusters: MPI, HDF5, oneDNN on processors, cuDNN and NCCL on GPUs."""
 
     git = "file://" + CHECKOUT
 
