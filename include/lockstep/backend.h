@@ -81,7 +81,8 @@ class Backend {
   virtual std::unique_ptr<CapturedGraph> make_captured_graph() = 0;
   /// An event for Event::seconds_since, which costs a little more.
   virtual std::unique_ptr<Event> make_timing_event() { return make_event(); }
-  /// Between any two places of host and device memory (unified addressing): uploads, and copies inside the device.
+  /// Queued on `stream`, as are the two calls below: until the stream has passed this point, the source must not change
+  /// and the target must not be read. Between any two places of host and device memory (unified addressing).
   virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;

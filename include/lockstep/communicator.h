@@ -104,6 +104,7 @@ class World {
   // Collectives, called by one thread of each rank in the same order. They sleep while they wait, and throw Error when
   // a rank is lost.
   virtual void barrier() = 0;
+  /// `data` of `root` is copied to all ranks. It has the same size on every rank, or Error (internal) is thrown.
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   /// Every rank's bytes, in the order of ranks, on every rank; lengths may differ.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;

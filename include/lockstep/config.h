@@ -30,7 +30,7 @@ struct Config {
 
   struct Model {
     std::string family = "resnet";  // resnet | llama
-    int depth = 18;                 // 18 | 34 | 50
+    int depth = 18;                 // 18 | 34 | 50 | 101 | 152
     std::string stem = "cifar";     // cifar | imagenet
     int width = 64;                 // channels of the first stage; less only in tests
     int classes = 10;
@@ -57,7 +57,7 @@ struct Config {
     std::string train;       // a file, or "synthetic"
     std::string validation;  // a file, "synthetic", or empty: no evaluation
     bool shuffle = true;
-    std::vector<std::string> augment;  // crop, flip, resized_crop
+    std::vector<std::string> augment;  // crop, flip, resized_crop, trivial_augment
     int crop_padding = 4;              // pixels
     double mixup = 0.0;                // alpha; 0: none
     double cutmix = 0.0;               // alpha; 0: none
@@ -148,7 +148,7 @@ struct Config {
     std::int64_t batch_per_rank = 0;    // 0: as in training
     int patience = 0;                   // evaluations without improvement after which the run ends; 0: no limit
     std::vector<std::string> generate;  // prompts whose replies evaluations write; empty: none
-    int generate_tokens = 64;           // the most tokens of such a reply
+    int generate_tokens = 64;           // maximum number of new tokens of such a reply
   } evaluation;
 
   struct BatchNorm {
@@ -159,7 +159,7 @@ struct Config {
 
   struct Comm {
     std::string backend = "auto";    // auto | nccl | staged | shared | mpi
-    std::string gradients = "fp32";  // fp32 | bf16: between nodes
+    std::string gradients = "fp32";  // fp32 | bf16 | fp16: between nodes
     double bucket_mb = 25;           // MiB
     double sleep_ms = 0;             // for tests: delay of each bucket
     double watchdog_seconds = 60;    // a rank that waits this long in a collective ends the job
@@ -201,14 +201,14 @@ struct Config {
   /// What a hardware file tells about a machine, for `plan` only. 0: unknown.
   struct Hardware {
     int cores_per_rank = 0;
-    double core_samples_per_second = 0;                     // encoded ones that a core reads and decodes
-    double core_gb_per_second = 0;                          // 1e9 bytes/s of decoded samples that a core reads
-    double core_resize_megapixels_per_second = 0;           // of the results
-    double core_trivial_augment_megapixels_per_second = 0;  // that a core changes
+    double core_samples_per_second = 0;                     // encoded (JPEG, PNG), read and decoded by one core
+    double core_gb_per_second = 0;                          // 1e9 bytes/s of decoded samples, read by one core
+    double core_resize_megapixels_per_second = 0;           // output pixels of one core
+    double core_trivial_augment_megapixels_per_second = 0;  // pixels augmented by one core
     double core_color_jitter_megapixels_per_second = 0;
     double storage_gb_per_second = 0;      // 1e9 bytes/s that a node reads
     double pcie_gb_per_second = 0;         // 1e9 bytes/s from the host to the GPU of a rank
-    double device_samples_per_second = 0;  // that the device of a rank trains
+    double device_samples_per_second = 0;  // trained by the device of one rank
   } hardware;
 
   bool reproducible = false;

@@ -3,7 +3,8 @@
 //   assert                   hot paths, in debug builds only
 //   require(condition, ...)  always: mistakes of a caller, a file or a user
 //   fail(...)                the same, where there is no single condition
-// Only main catches errors. A message says what was expected, what was found, and what to do.
+// An error ends the command in main. Elsewhere it is caught only where work can go on without what failed: a cache, an
+// algorithm, an optional file. A message says what was expected, what was found, and what to do.
 // src/errors.def lists every code with its exit status and remedy.
 #pragma once
 

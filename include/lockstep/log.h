@@ -14,7 +14,7 @@ enum class Level { info, warning, error };
 
 /// To be called once the world is known. `all_ranks`: every rank writes, each line with "[RANK: 1 node2]".
 void configure(int rank, int size, const std::string& host, bool all_ranks);
-/// Lines are also appended to this file, by rank 0 or by all ranks.
+/// Lines are also appended to this file, by rank 0 or by all ranks. Throws system_call if it cannot be opened.
 void open_file(const std::string& path);
 void write(Level level, std::string_view line);
 /// Writes only to the file, if it is open. For what standard error shows in another form.

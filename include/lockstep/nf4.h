@@ -38,7 +38,7 @@ inline constexpr float kNf4Values[16] = {
     1.0f,
 };
 
-/// One of the matrices of a parameter. Bytes from the parameter's begin; all but `codes` at multiples of 4.
+/// One of the matrices of a parameter. Offsets in bytes from the beginning of the parameter, multiples of 4.
 struct Nf4Matrix {
   std::int64_t first_row = 0, rows = 0;  // of the parameter
   std::size_t codes = 0, scale_codes = 0, scales_of_scales = 0, offset = 0;

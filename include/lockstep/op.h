@@ -23,7 +23,7 @@ enum class GradientMode : std::uint8_t { skip, overwrite, accumulate };
 enum class Layout : std::uint8_t { nhwc, nchw16c };
 constexpr std::string_view name(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; }
 
-/// Bytes an op needs besides its arguments. A workspace lives for one call, `saved` from forward to backward.
+/// Bytes an op needs in addition to its arguments. A workspace lives for one call, `saved` from forward to backward.
 struct OpNeeds {
   std::size_t forward_workspace_bytes = 0;
   std::size_t backward_workspace_bytes = 0;

@@ -137,7 +137,7 @@ class CpuBackend final : public Backend {
         "compute in it (`lockstep gpu-info` lists the GPUs here; `plan --device h200` plans for one that is not here)",
         lockstep::name(precision));
     if (precision == Precision::fp32 || product_type(DType::bf16) == DType::bf16) return "";
-    return "this processor has no instructions for bf16: tensors are bf16 in memory, which takes less of it, and are "
+    return "this processor has no instructions for bf16: tensors are stored in bf16, which saves memory, and "
            "multiplied in fp32";
   }
 

@@ -153,9 +153,9 @@ class CpuBatchNorm final : public BatchNorm {
 
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "batch norm");
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "batch norm needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
-  require(d.layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::internal,
+  require(d.layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::op_description,
           "channel blocks of 16 need a multiple of 16 channels, but {} has {}", d.x.text(), d.x[3]);
   return std::make_unique<CpuBatchNorm>(d, context);
 }

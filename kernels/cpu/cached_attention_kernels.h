@@ -4,7 +4,7 @@
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
 /// scores[i][s] = q_i . k_s for kN queries, which are `width` apart, and at most kLanes keys: a key is read once for
-/// all queries. The scores behind the last key are undefined.
+/// all queries. The scores after the last key are undefined.
 template <int kN, typename E>
 inline void score_queries(const float* q, std::int64_t width, const E* const* keys, std::int64_t n_keys, std::int64_t n,
                           float* scores, std::int64_t stride) {

@@ -3,8 +3,7 @@
 // them while they are in the cache. In memory, x, y and the weights stay bf16.
 //
 //   forward, data gradient   the results of the fp32 algorithm, rounded to bf16
-//   weight gradient          the sum over images in fp32; the fp32 algorithm adds each group of images to the one
-//   before
+//   weight gradient          the sum over images in fp32, to which the fp32 algorithm adds group after group
 //
 // Weights are widened once per call. The workspace holds one group of images and two copies of the weights in fp32.
 #pragma once

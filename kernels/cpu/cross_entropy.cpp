@@ -143,7 +143,7 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
 std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d,
                                                                 const CpuContext& context) {
   require(d.dtype == DType::fp32, ErrorCode::not_supported, "the loss on the CPU reads fp32, not {}", name(d.dtype));
-  require(d.rows > 0 && d.classes > 0, ErrorCode::internal,
+  require(d.rows > 0 && d.classes > 0, ErrorCode::op_description,
           "the loss needs at least one row and one class, but there are {} rows and {} classes", d.rows, d.classes);
   return std::make_unique<CpuSoftmaxCrossEntropy>(d, context);
 }

@@ -195,15 +195,15 @@ class CpuImageInput final : public ImageInput {
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "image input");
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal, "image input needs images (N, H, W, C), not {}",
-          d.x.text());
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
+          "image input needs images (N, H, W, C), not {}", d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
-  require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::internal,
+  require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::op_description,
           "image input needs {} means and standard deviations, one per channel, but has {} and {}", channels,
           d.mean.size(), d.stddev.size());
   require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
           "image input divides by the standard deviation of each channel, which must be greater than 0");
-  require(d.crop_padding >= 0, ErrorCode::internal,
+  require(d.crop_padding >= 0, ErrorCode::op_description,
           "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
   require(!d.regions.exist() || d.x[3] == 1 || d.x[3] == 3, ErrorCode::not_supported,
           "image input resizes images of 1 or 3 channels, not {}", d.x[3]);

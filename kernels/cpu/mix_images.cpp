@@ -98,7 +98,7 @@ class CpuMixImages final : public MixImages {
 
 std::unique_ptr<MixImages> make_mix_images(const MixImagesDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "mixing images");
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "mixing images needs images (N, H, W, C), not {}", d.x.text());
   return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<MixImages> {
     return std::make_unique<CpuMixImages<decltype(element)>>(d, context);

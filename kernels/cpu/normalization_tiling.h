@@ -1,9 +1,9 @@
 // How the passes over an activation loop over it: in tiles of some channels by some rows, so that a channel's
 // coefficients and sums stay in registers. The loop itself is in normalization_tiles.h.
 //   nchw16c  a tile is one (n, c/16) image: 16 channels, hw rows
-//   nhwc     a tile is 64 (then 16, then 1) columns of 16 rows: narrower ones ran at a third of the speed. Below 64
-//   channels `repeat` rows are taken as one row of
-//            repeat * c columns, a multiple of 16, with repeated coefficients, so that vectors are full.
+//   nhwc     a tile is 64 (then 16, then 1) columns of 16 rows: narrower ones ran at a third of the speed
+// In nhwc with fewer than 64 channels, `repeat` rows are taken as one row of repeat * c columns, a multiple of 16, with
+// repeated coefficients, so that vectors are full.
 #pragma once
 
 #include <cstddef>

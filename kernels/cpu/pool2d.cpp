@@ -230,16 +230,16 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext
   require_float_or_bf16(d.dtype, "pooling");
   require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
           "pooling on the CPU returns the type of its input or fp32, not {}", name(d.y_dtype));
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "pooling needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
-  require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::not_supported,
+  require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::op_description,
           "pooling needs a window greater than its padding and a stride of at least 1, but has window {}, padding "
           "{}, stride {}",
           d.window, d.padding, d.stride);
   const Shape y = d.y();
-  require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "a pooling window of {} with padding {} does not fit {}",
+  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description, "a pooling window of {} with padding {} does not fit {}",
           d.window, d.padding, d.x.text());
-  require((d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc) || d.x[3] % 16 == 0, ErrorCode::internal,
+  require((d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc) || d.x[3] % 16 == 0, ErrorCode::op_description,
           "channel blocks of 16 need a multiple of 16 channels, but {} has {}", d.x.text(), d.x[3]);
   const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,

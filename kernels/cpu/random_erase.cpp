@@ -72,7 +72,7 @@ class CpuRandomErase final : public RandomErase {
 
 std::unique_ptr<RandomErase> make_random_erase(const RandomEraseDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "random erasing");
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "random erasing needs images (N, H, W, C), not {}", d.x.text());
   return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<RandomErase> {
     return std::make_unique<CpuRandomErase<decltype(element)>>(d, context);

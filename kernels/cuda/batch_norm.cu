@@ -225,7 +225,7 @@ class CudaBatchNorm final : public BatchNorm {
 
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CudaContext& context) {
   dispatch(d.dtype, [](auto*) {});  // refuses other types
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "batch norm needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
   require(d.layout == Layout::nhwc, ErrorCode::not_supported, "batch norm on the device needs nhwc, not {}",
           name(d.layout));

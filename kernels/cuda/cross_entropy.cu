@@ -287,7 +287,7 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
 
 std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d,
                                                                 const CudaContext&) {
-  require(d.rows > 0 && d.classes > 0, ErrorCode::internal,
+  require(d.rows > 0 && d.classes > 0, ErrorCode::op_description,
           "the loss needs at least one row and one class, but there are {} rows and {} classes", d.rows, d.classes);
   return std::make_unique<CudaSoftmaxCrossEntropy>(d);
 }

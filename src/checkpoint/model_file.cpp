@@ -38,8 +38,9 @@ bool is_model_directory(const std::string& path) { return is_huggingface(path) |
 
 ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   const bool is_checkpoint = !is_model_directory(path) && !is_safetensors(path);
-  require(is_checkpoint || weights == WeightsOf::model, ErrorCode::checkpoint_mismatch,
-          "{} is no checkpoint and has one set of weights, without averages beside them", path);
+  require(is_checkpoint || weights == WeightsOf::model, ErrorCode::config_conflict,
+          "{} is not a checkpoint of Lockstep, and only these have moving averages of the weights: leave out --ema",
+          path);
   if (is_huggingface(path)) return read_huggingface(path);
   if (is_peft(path)) return read_peft(path);
   if (is_safetensors(path)) {

@@ -198,7 +198,7 @@ void add_compare(CLI::App& app, Run& run) {
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command =
-      app.add_subcommand("compare", "Report in what runs differ: their configurations and their figures");
+      app.add_subcommand("compare", "Report how runs differ: in their configurations and their results");
   command->add_option("RUN", options->runs, "Run directories, such as runs/quickstart")->required();
   add_json(*command, options->json);
   command->callback([options, &run] {

@@ -135,7 +135,7 @@ void add_file_options(CLI::App& app, ImageArguments& arguments) {
       ->type_name("N");
   app.add_option("--store", arguments.store,
                  "How to store image files. decoded: as pixels, for images of one size, or of any size with "
-                 "--short-side; encoded: as the bytes of the files (jpeg: its earlier name); auto: decoded if all have "
+                 "--short-side; encoded: as the bytes of the files (jpeg: deprecated alias); auto: decoded if all have "
                  "one size and need at most 512 MiB, or with --short-side")
       ->check(CLI::IsMember({"auto", "decoded", "encoded", "jpeg"}))
       ->capture_default_str();
@@ -338,15 +338,16 @@ void add_chat_selection(CLI::App& app, ChatArguments& arguments) {
       ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
       ->type_name("N");
   app.add_option("--fraction", arguments.fraction,
-                 "Import a random part of them: 0.9 takes about nine of ten, and 0.9:1 exactly the others")
+                 "Import a random fraction of the conversations: 0.9 takes about nine in ten, 0.9:1 exactly the others")
       ->capture_default_str()
       ->type_name("N|A:B");
-  app.add_option("--seed", options.seed, "Another seed selects another part")->capture_default_str()->type_name("N");
-  app.add_option("--max-tokens", options.max_tokens, "The greatest length of a conversation; by default, there is none")
+  app.add_option("--seed", options.seed, "Seed of --fraction")->capture_default_str()->type_name("N");
+  app.add_option("--max-tokens", options.max_tokens, "Maximum length of a conversation; by default, no limit")
       ->check(CLI::Range(std::int64_t{2}, kMaxSamples))
       ->type_name("N");
   app.add_option("--too-long", arguments.too_long,
-                 "What becomes of longer ones. truncate: their first tokens are imported; drop: they are left out")
+                 "What happens to longer conversations. truncate: only their first tokens are kept; drop: they are "
+                 "left out")
       ->check(CLI::IsMember({"truncate", "drop"}))
       ->capture_default_str();
 }

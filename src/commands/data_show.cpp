@@ -210,11 +210,11 @@ void add_data_show(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("show", "Print a sample: its text, tokens and mask, or its class and picture");
   const auto arguments = std::make_shared<ShowArguments>();
   app->add_option("file", arguments->file, "The data set")->required()->type_name("FILE");
-  app->add_option("--sample", arguments->sample, "Its number, from 0: of a conversation, document or image")
+  app->add_option("--sample", arguments->sample, "Index of the conversation, document or image, counted from 0")
       ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--limit", arguments->limit, "How many tokens are printed at most. 0: all")
+  app->add_option("--limit", arguments->limit, "Maximum number of tokens to print. 0: all")
       ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
       ->capture_default_str()
       ->type_name("N");

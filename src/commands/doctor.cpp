@@ -60,7 +60,7 @@ void add_doctor(CLI::App& app, Run& run, const Arguments& program) {
   CLI::App* command = app.add_subcommand(
       "doctor", "Check each rank, what connects them, and the file systems; exit status 1 if a check fails");
   command->add_flag("--quick", arguments->is_quick,
-                    "Take less than 20 s: without the all-reduce of 1 GB and the pairs of ranks");
+                    "Take less than 20 s: skip the all-reduce of 1 GB and the measurement of each pair of ranks");
   command
       ->add_option("--runs", arguments->options.run_folder,
                    "The folder of runs; by default LOCKSTEP_RUNS, or else `runs`")

@@ -125,8 +125,8 @@ Request understand(const EvaluateArguments& arguments) {
           "(*.yaml) or key=value";
       require(is_configuration(operand) || is_there(operand), ErrorCode::checkpoint_not_found, "{} does not exist: {}",
               operand, kAccepted);
-      require(is_configuration(operand), ErrorCode::usage, "{} is none of what can be evaluated: {}{}", operand,
-              kAccepted, extension_text(operand));
+      require(is_configuration(operand), ErrorCode::usage, "{} cannot be evaluated: {}{}", operand, kAccepted,
+              extension_text(operand));
       out.configuration.push_back(operand);
       out.describes_model = true;
     }
@@ -372,14 +372,14 @@ void add_text_options(CLI::App& command, EvaluateArguments& a) {
       ->type_name("FILE.jsonl");
   whole("--beams", answers.beams, 64, "Conversations: answer by beam search with N beams");
   whole("--max-new-tokens", answers.max_new_tokens, std::numeric_limits<std::int32_t>::max(),
-        "Conversations: the most tokens of an answer");
-  whole("--batch", answers.batch, 1024, "Conversations that a rank works on at the same time");
+        "Conversations: maximum number of new tokens in an answer");
+  whole("--batch", answers.batch, 1024, "Batch size: conversations that a rank processes at the same time");
   command.add_flag_callback(
       "--stem", [&answers] { answers.stemming = text::Stemming::porter; },
       "Conversations: ROUGE of the stems of words, as rouge_score with use_stemmer");
   command
       .add_option("--choices", a.choices,
-                  "Questions of multiple choice, one JSON object per line: evaluate a language model on them instead")
+                  "Multiple-choice questions, one JSON object per line: evaluate a language model on them instead")
       ->type_name("FILE.jsonl");
   command.add_option("--tokenizer", a.tokenizer, "With --choices: another tokenizer than the model's")
       ->type_name("PATH");

@@ -181,7 +181,7 @@ AnswersOutcome outcome_of(const Part& all, const Questions& questions, const Ans
                  {"seconds", seconds},
                  {"tokens_per_second", rate}});
   const std::string numbers =
-      sums.n_numbers > 0 ? fmt::format("; of {} final numbers, {} right behind \"####\", {} as the last number",
+      sums.n_numbers > 0 ? fmt::format("; of {} final numbers, {} correct after \"####\", {} as the last number",
                                        sums.n_numbers, sums.numbers_strict, sums.numbers_flexible)
                          : "";
   return {.object = std::move(object),

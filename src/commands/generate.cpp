@@ -318,17 +318,17 @@ void add_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--chat-template", a.chat_template,
                      "chatml, llama3, or a file with a template; by default, that of the tokenizer");
   whole("--max-new-tokens", a.options.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
-        "The most tokens of a reply");
+        "Maximum number of new tokens in a reply");
   number("--temperature", a.options.sampling.temperature, 0, kGreat,
          "0: the most probable token; otherwise a token is drawn");
   whole("--top-k", a.options.sampling.top_k, 0, std::numeric_limits<std::int32_t>::max(),
         "Draw from the N most probable tokens; 0: from all");
   number("--top-p", a.options.sampling.top_p, 0, 1,
-         "Draw from the most probable tokens whose probabilities sum to this");
+         "Draw from the fewest most probable tokens whose probabilities sum to at least this");
   number("--min-p", a.options.sampling.min_p, 0, 1,
-         "Draw from the tokens with at least this part of the greatest probability");
+         "Draw from the tokens with at least this fraction of the greatest probability");
   number("--repetition-penalty", a.options.sampling.repetition_penalty, 0.01, kGreat,
-         "Makes tokens that occurred less probable; 1: it does not");
+         "Above 1, makes tokens that have already occurred less probable; 1: off");
   whole("--beams", a.options.beams, 1, 64, "Beam search with N beams");
   number("--length-penalty", a.options.length_penalty, -kGreat, kGreat,
          "Divides the score of a beam by its length to this power");
@@ -338,8 +338,8 @@ void add_options(CLI::App& command, GenerateArguments& a) {
       ->allow_extra_args(false);
   command.add_flag("--ignore-end", a.ignores_end, "Go on after the token that ends a text");
   command.add_flag("--speed", a.reports_speed, "Report the time of the model on standard error");
-  command.add_option("--seed", a.options.seed, "Of random numbers")->type_name("N")->capture_default_str();
-  whole("--batch", a.batch, 1, kMostSequences, "Prompts that are worked on at the same time");
+  command.add_option("--seed", a.options.seed, "Seed of the random numbers")->type_name("N")->capture_default_str();
+  whole("--batch", a.batch, 1, kMostSequences, "Batch size: prompts that are processed at the same time");
   add_json(command, a.json);
   command.get_option("--json")->description(
       "Print one JSON object per line and reply on standard output, or with --json=FILE write them to that file");

@@ -45,7 +45,7 @@ PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int
 std::string text_of(const PlannedCost& cost) {
   const scaling::Prediction& p = cost.prediction;
   return fmt::format(
-      "\nTime, by the cost model of the study (wrong by {:.1f} % where it was fitted)\n"
+      "\nTime, by the cost model of the study (error of the fit: {:.1f} %)\n"
       "  step        {:.4f} s ({:.4f} to {:.4f}): compute {:.4f}, exposed communication {:.4f}, data {:.4f}\n"
       "  epoch       {} ({} steps)\n"
       "  training    {} ({} steps), {:.3g} node-hours\n"

@@ -58,8 +58,8 @@ void add_report(CLI::App& app, Run& run) {
       const std::string name = command->get_subcommands().front()->get_name();
       require(options->run.empty() && options->html.empty() && options->figures.empty() && options->json.empty(),
               ErrorCode::usage,
-              "options of `lockstep report RUN` are not those of `lockstep report {}`: write them "
-              "behind `{}`; `lockstep report {} --help` lists them",
+              "`lockstep report {}` does not take the options of `lockstep report RUN`: write its own options after "
+              "`{}`; `lockstep report {} --help` lists them",
               name, name, name);
       return;
     }

@@ -125,7 +125,7 @@ std::optional<page::Timeline> read_step_timeline(const std::string& trace, std::
       .description = fmt::format(
           "What each thread did in the step with the median duration on rank 0{}.",
           ranks.size() > kMaxRanks ? fmt::format(", on {} of {} ranks", kMaxRanks, ranks.size()) : std::string()),
-      .x_label = fmt::format("time since the begin of the step on rank 0 ({})", unit.name),
+      .x_label = fmt::format("time since the beginning of the step on rank 0 ({})", unit.name),
       .length = (step.end - step.begin) / unit_us,
       .kinds = {kKinds.begin(), kKinds.end()},
       .rows = {}};

@@ -128,7 +128,7 @@ int dry_run(const Study& study, const Config& config, const RunArguments& argume
             : scaling::sbatch_command(study, each, config, program_path(), &each == &study.cases.front() ? "" : "JOB");
     text += scaling::text_of(command) + "\n";
   }
-  if (study.launcher == Launcher::slurm) text += "JOB is the job of the line before.\n";
+  if (study.launcher == Launcher::slurm) text += "JOB is the job ID that the previous sbatch prints.\n";
   print_text("{}{}\nThis is a dry run: nothing is started or written.\n", text,
              node_hours_text(study, arguments.minutes_per_case));
   return kExitDone;
@@ -177,7 +177,7 @@ void add_run(CLI::App& group, Run& run) {
   command->add_option("--nodes", arguments->nodes, "Numbers of nodes, such as 1,2,4,8; submits to Slurm")
       ->type_name("LIST")
       ->excludes(ranks);
-  command->add_option("--repeat", arguments->repeats, "How often each number is run")
+  command->add_option("--repeat", arguments->repeats, "How many times each number of ranks or nodes is run")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   auto* strong = command->add_flag("--strong", arguments->is_strong,
@@ -192,7 +192,7 @@ void add_run(CLI::App& group, Run& run) {
       ->excludes(submits);
   command
       ->add_option("--steps", arguments->steps,
-                   "Steps of a case, with its warm-up. The default leaves 50, whose mean varies little")
+                   "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little")
       ->check(CLI::Range(2, 1'000'000))
       ->capture_default_str();
   command

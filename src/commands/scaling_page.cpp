@@ -100,7 +100,7 @@ LineChart speedup_chart(const Results& results) {
 
 LineChart efficiency_chart(const Results& results) {
   LineChart chart{.title = "Parallel efficiency",
-                  .description = "The speedup over the ideal one.",
+                  .description = "The speedup divided by the ideal speedup.",
                   .x = ranks_axis(results),
                   .y = {.label = "efficiency (%)", .from_zero = true},
                   .series = {}};

@@ -106,7 +106,7 @@ void check_mlflow_address(const std::string& address, const std::string& what) {
       is_http && !host.empty() && address.find_first_of(" ?#") == std::string::npos && !has_control_characters(address),
       ErrorCode::config_range,
       "{}: expected the address of an MLflow server, such as http://host:5000, found \"{}\"; for a local folder or "
-      "data base, start `mlflow server --backend-store-uri ...`",
+      "database, start `mlflow server --backend-store-uri ...`",
       what, printable(address));
 }
 

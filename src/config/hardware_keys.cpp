@@ -20,17 +20,17 @@ std::vector<Key> hardware_keys() {
       real(KEY(hardware.core_gb_per_second), gigabytes,
            {kNone, "GB/s", "plan: speed at which one core reads samples that are stored decoded. 0: unknown."}),
       real(KEY(hardware.core_resize_megapixels_per_second), gigabytes,
-           {kNone, "Mpixel/s", "plan: pixels to which one core resizes images that are stored decoded. 0: unknown."}),
+           {kNone, "Mpixel/s", "plan: output pixels of one core that resizes images stored decoded. 0: unknown."}),
       real(KEY(hardware.core_trivial_augment_megapixels_per_second), gigabytes,
-           {kNone, "Mpixel/s", "plan: pixels that one core changes by trivial_augment. 0: unknown."}),
+           {kNone, "Mpixel/s", "plan: pixels to which one core applies trivial_augment. 0: unknown."}),
       real(KEY(hardware.core_color_jitter_megapixels_per_second), gigabytes,
-           {kNone, "Mpixel/s", "plan: pixels that one core changes by data.color_jitter. 0: unknown."}),
+           {kNone, "Mpixel/s", "plan: pixels to which one core applies data.color_jitter. 0: unknown."}),
       real(KEY(hardware.storage_gb_per_second), gigabytes,
            {kNone, "GB/s", "plan: speed at which a node reads from its storage, shared by its ranks. 0: unknown."}),
       real(KEY(hardware.pcie_gb_per_second), gigabytes,
            {kNone, "GB/s", "plan: speed at which batches are copied to the GPU of a rank. 0: unknown."}),
       real(KEY(hardware.device_samples_per_second), rates,
-           {kNone, "samples/s", "plan: samples that the device of a rank trains. 0: unknown."}),
+           {kNone, "samples/s", "plan: training speed of the device of a rank. 0: unknown."}),
   };
 }
 

@@ -30,12 +30,15 @@ std::vector<Key> run_and_device_keys() {
       choice_of<bool>(
           "run.check", +[](Config& c) -> bool& { return c.run.is_checked; }, {{"none", false}, {"quick", true}},
           {kNone, "",
-           "Check ranks, links and the folder of runs before the first step, as `lockstep doctor --quick`."}),
+           "quick: run the checks of `lockstep doctor --quick` before the first step. Problems are logged, and "
+           "training continues."}),
       choice(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "Device that computes the step."}),
       choice_of<Precision>(
           KEY(precision),
           {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}},
-          {kLearning, "", "Precision of the computation."}),
+          {kLearning, "",
+           "Precision of the computation. bf16, fp16: mixed precision with fp32 master weights. fp16 and tf32 need a "
+           "GPU."}),
   };
 }
 
@@ -70,11 +73,11 @@ std::vector<Key> model_keys() {
             "of model.from."}),
       choice(KEY(model.recompute), {"none", "block", "selective"},
              {kNone, "",
-              "llama: what is recomputed in the backward pass to save memory. block: the inside of each layer except "
-              "attention. selective: only norms and SwiGLU. The results are the same."}),
+              "llama: activation checkpointing: what is recomputed in the backward pass to save memory. block: the "
+              "inside of each layer except attention. selective: only norms and SwiGLU. The results are the same."}),
       choice(KEY(model.base_precision), {"same", "nf4"},
              {kFixed, "",
-              "llama: how the matrices beside adapters are stored. same: as `precision`. nf4: in 4 bits (QLoRA)."}),
+              "llama: how the matrices of the frozen base are stored. same: as `precision`. nf4: 4 bits (QLoRA)."}),
       integer(KEY(model.lora.rank), 0,
               {kFixed, "",
                "llama: rank of the adapters (LoRA) that are trained beside the matrices of model.from, which stay as "
@@ -82,7 +85,7 @@ std::vector<Key> model_keys() {
               1 << 16),
       real(KEY(model.lora.alpha), kPositive, {kFixed, "", "llama: what adapters add is multiplied by alpha / rank."}),
       real(KEY(model.lora.dropout), kBelowOne,
-           {kLearning, "", "llama: share of the elements of an adapter's input that are 0 in a step."}),
+           {kLearning, "", "llama: probability of the dropout that is applied to the input of each adapter."}),
       list_of_choices(KEY(model.lora.targets), {"q", "k", "v", "o", "gate", "up", "down"},
                       {kFixed, "", "llama: the matrices of each layer that have an adapter."}),
       boolean(KEY(model.lora.rslora),
@@ -110,8 +113,8 @@ std::vector<Key> data_keys() {
       list_of_numbers(KEY(data.color_jitter), kNotNegative,
                       {kLearning, "",
                        "Random changes of training images: the ranges of brightness, contrast, saturation and hue, as "
-                       "in [0.4, 0.4, 0.4, 0.1]. A factor is drawn from 1 - x to 1 + x; hue, up to 0.5, is shifted by "
-                       "up to x of the circle of colours. Empty: none."}),
+                       "in [0.4, 0.4, 0.4, 0.1]. A factor is drawn from 1 - x to 1 + x; the hue is shifted by a "
+                       "fraction from -x to x of the colour wheel, with x at most 0.5. Empty: none."}),
       real(KEY(data.mixup), kUpToTen,
            {kLearning, "",
             "Mix each image and its label with those of another sample: alpha of the beta distribution from which the "
@@ -132,8 +135,8 @@ std::vector<Key> data_keys() {
                     "Standard deviation of each channel, by which it is divided. auto: as stored in data.train."}),
       integer(KEY(data.validation_size), 0,
               {kNone, "pixels",
-               "Height and width of validation images, and of those that are predicted, if they are not those of "
-               "training. 0: data.image_size."},
+               "Height and width of images in validation and prediction, if they differ from those in training. 0: "
+               "data.image_size."},
               8192),
       integer(KEY(data.validation_resize), 0,
               {kNone, "pixels",
@@ -165,7 +168,7 @@ std::vector<Key> data_keys() {
       integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "Number of samples in the synthetic data set."},
               kMaxSamples),
       integer(KEY(data.sequence_length), 2,
-              {kLearning, "tokens", "Text: length of a window, which is one sample. It gives one prediction less."},
+              {kLearning, "tokens", "Text: length n of a window, which is one sample and gives n - 1 predictions."},
               1 << 24),
       boolean(KEY(data.pack),
               {kLearning, "",
@@ -192,8 +195,9 @@ std::vector<Key> train_keys() {
                                      "effect. auto: as many as fit into 90 % of the memory of the device."}),
       auto_or_integer<int>(KEY(train.accumulate), Config::kAuto, 1, 65536,
                            {kNone, "",
-                            "Number of micro-batches per rank and step, which are processed one after the other. auto: "
-                            "as few as fit, none larger than train.batch_per_rank."}),
+                            "Number of micro-batches per rank and step (gradient accumulation). auto: the smallest "
+                            "number with which each fits into memory and is not larger than "
+                            "train.batch_per_rank."}),
       integer(KEY(train.micro_batches), 0,
               {kLearning, "",
                "Split the global batch into this many micro-batches on any number of ranks up to that, and sum them in "
@@ -202,14 +206,15 @@ std::vector<Key> train_keys() {
               65536),
       choice(KEY(train.shard), {"none", "optimizer"},
              {kNone, "",
-              "What ranks divide among themselves instead of each keeping a copy. optimizer (ZeRO-1): the state of the "
-              "optimizer and, in 16 bits, the fp32 weights, each rank updating its part. The results are the same."}),
+              "What is sharded over the ranks instead of replicated. optimizer (ZeRO-1): the optimizer state and, with "
+              "precision=bf16 or fp16, the fp32 master weights; each rank updates its shard. The results are the "
+              "same."}),
       real(KEY(train.label_smoothing), kBelowOne,
            {kLearning, "", "Fraction of each label that is distributed over all classes. 0: none."}),
       list_of_numbers(KEY(train.class_weights), kNotNegative,
                       {kLearning, "",
-                       "Weight of each class in the loss of training, which is divided by the sum of the weights of "
-                       "its samples: 0, or from 1e-6 to 1e6. Empty: all 1."}),
+                       "Weight of each class in the training loss: 0, or from 1e-6 to 1e6. The loss is divided by "
+                       "the sum of the weights of its samples, as in PyTorch's CrossEntropyLoss. Empty: all 1."}),
       list_of_texts(KEY(train.freeze),
                     {kFixed, "",
                      "Parameters that are not trained, by patterns of their names or of their layers: [conv1, bn1, "
@@ -305,8 +310,8 @@ std::vector<Key> ema_and_schedule_keys() {
               {kLearning, "steps", "Length of the linear warmup. Alternative to schedule.warmup_epochs."}),
       real(KEY(schedule.warmup_start), kProbability,
            {kLearning, "",
-            "Part of the learning rate with which the warmup begins; all of it is reached in the first step after the "
-            "warmup. 0: a warmup of W steps begins with 1 / W and reaches all of it in its last step."}),
+            "Fraction of the learning rate at which the warmup begins; the full rate is reached in the first step "
+            "after the warmup. 0: a warmup of W steps begins at 1 / W of the rate and reaches it in its last step."}),
       choice(KEY(schedule.update), {"step", "epoch"},
              {kLearning, "",
               "When the learning rate changes. epoch: it is that of the first step of the epoch, as with PyTorch's "
@@ -340,7 +345,7 @@ std::vector<Key> evaluation_and_batch_norm_keys() {
                     {kNone, "",
                      "text: prompts that the model continues after each evaluation, with its most probable tokens. The "
                      "samples are written to the log, metrics.jsonl and TensorBoard."}),
-      integer(KEY(evaluation.generate_tokens), 1, {kNone, "tokens", "text: the most tokens of each of these samples."}),
+      integer(KEY(evaluation.generate_tokens), 1, {kNone, "tokens", "text: maximum length of each of these samples."}),
       boolean(KEY(batch_norm.synchronize),
               {kLearning, "", "Normalize with the statistics of the global batch instead of those of each rank."}),
       real(KEY(batch_norm.momentum), kUpToOne,
@@ -354,11 +359,12 @@ std::vector<Key> comm_and_cpu_keys() {
       choice(KEY(comm.backend), {"auto", "nccl", "staged", "shared", "mpi"},
              {kNone, "",
               "How ranks all-reduce gradients. auto: NCCL for GPUs; for CPUs, shared memory within a node and MPI "
-              "between nodes. staged: GPUs through host memory. shared, mpi: only that."}),
+              "between nodes. staged: gradients of GPUs are copied through host memory. shared: only shared memory. "
+              "mpi: only MPI."}),
       choice(KEY(comm.gradients), {"fp32", "bf16", "fp16"},
              {kLearning, "",
               "Type of the gradients that are sent between nodes. bf16 and fp16 halve the traffic and round to 8 and "
-              "11 bits. In fp16, a gradient beyond 65504 becomes infinite and the step is skipped."}),
+              "11 significant bits. In fp16, a gradient beyond 65504 becomes infinite and the step is skipped."}),
       real(KEY(comm.bucket_mb), kUpToATebibyte,
            {kNone, "MiB", "Size of the gradient buckets that are all-reduced during the backward pass."}),
       real(KEY(comm.sleep_ms), kUpToADay, {kNone, "ms", "Artificial delay of each bucket, for testing the overlap."}),
@@ -366,8 +372,9 @@ std::vector<Key> comm_and_cpu_keys() {
            {kNone, "s", "If a rank does not join a collective for this long, it is reported and the job ends."}),
       boolean(KEY(comm.nccl_blocking),
               {kNone, "",
-               "Whether calls of NCCL return only when their work is queued. false: NCCL starts a thread for each call "
-               "outside of captured steps, and a call that waits for a lost rank can be aborted."}),
+               "Use a blocking NCCL communicator (ncclConfig_t.blocking), whose calls return only when their work is "
+               "queued. false: NCCL starts a thread for each call outside of captured steps, and a call that waits for "
+               "a lost rank can be aborted."}),
       auto_or_integer<int>(KEY(cpu.threads), 0, 1, kMaxThreads,
                            {Effect::rounding, "threads",
                             "Number of threads per rank. auto: the cores that the rank may use, or 1 if reproducible, "
@@ -389,7 +396,7 @@ std::vector<Key> checkpoint_and_log_keys() {
       real(KEY(checkpoint.every_minutes), kUpToAYear,
            {kNone, "minutes", "Additional interval between checkpoints. 0: none."}),
       integer(KEY(checkpoint.keep), 0,
-              {kNone, "files", "Number of newest checkpoints that are kept, besides `latest` and `best`. 0: all."}),
+              {kNone, "files", "Number of newest checkpoints to keep, in addition to `latest` and `best`. 0: all."}),
       integer(KEY(checkpoint.keep_every), 0,
               {kNone, "steps", "Checkpoints whose step is a multiple of this number are never removed. 0: none."}),
       path(KEY(checkpoint.resume_from),
@@ -413,7 +420,7 @@ std::vector<Key> checkpoint_and_log_keys() {
       boolean(KEY(log.tensorboard), {kNone, "", "Write TensorBoard event files."}),
       real(KEY(log.slow_rank_percent), kPercent,
            {kNone, "%",
-            "Warn about a rank for which the others wait during more than this fraction of their time. 0: never."}),
+            "Warn about a rank for which the others wait for more than this percentage of their time. 0: never."}),
       boolean(KEY(log.progress), {kNone, "", "Show a progress bar on a terminal."}),
       real(KEY(log.usage_seconds), Range{.high = 86400, .accepts = "0, or 0.1 to 86400"},
            {kNone, "s",

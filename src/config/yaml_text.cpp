@@ -91,7 +91,7 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
     fail(ErrorCode::config_syntax, "{}: this is not valid YAML: {}{}{}",
          has_line ? fmt::format("{}:{}", source, line + 1) : source, meaning_of(has_tab ? "illegal tab" : e.msg),
          found.empty() ? "" : ", found: " + printable(show_variables(found)),
-         found.find(kBroken) == std::string_view::npos ? "" : "; a `${` needs NAME and `}` behind it");
+         found.find(kBroken) == std::string_view::npos ? "" : "; `${` must be followed by NAME and `}`");
   }
 }
 

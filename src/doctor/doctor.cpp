@@ -30,12 +30,12 @@ Report examine(World& world, Backend* backend, const std::string& problem, const
   report.slowest = find_slowest(places, devices);
   // All-reduces need the devices of all ranks.
   if (!options.examines_links) {
-    report.notes.emplace_back("What ranks exchange was not measured.");
+    report.notes.emplace_back("The links between ranks were not measured.");
   } else if (std::ranges::all_of(devices, [](const DeviceFacts& device) { return device.problem.empty(); })) {
     const std::vector<LinkFacts> links = gather(world, measure_links(world, *backend, options.effort, report.notes));
     append(report.checks, check_links(places, links, devices));
   } else if (world.size() > 1) {
-    report.notes.emplace_back("What ranks exchange was not measured, since a device failed.");
+    report.notes.emplace_back("The links between ranks were not measured, since a device failed.");
   }
   for (const auto& [folder, use] :
        {std::pair(options.run_folder, FolderUse::run), {options.data_folder, FolderUse::data}})

@@ -68,7 +68,7 @@ std::string file_in_the_way(const std::string& path) {
   std::error_code error;
   fs::path nearest = fs::absolute(path, error);
   while (!fs::exists(nearest, error) && nearest != nearest.parent_path()) nearest = nearest.parent_path();
-  return fs::is_directory(nearest, error) ? "" : fmt::format("{} is a file, and no folder", nearest.string());
+  return fs::is_directory(nearest, error) ? "" : fmt::format("{} is a file, not a folder", nearest.string());
 }
 
 void make_folder(const std::string& path, const std::string& parent) {

@@ -1,5 +1,6 @@
-// A batch norm, possibly with a residual and ReLU, that has not been applied to a raw tensor yet (lockstep/op.h,
-// "pending normalisation"), so that each convolution with its neighbours is one op, fused as far as a backend can.
+// A batch norm, possibly with a residual and ReLU, that has not been applied to a raw tensor yet: a pending
+// normalisation (lockstep/ops/normalization.h), so that each convolution with its neighbours is one op, fused as far as
+// a backend can.
 //
 // The convolution before the norm computes the sums of its output (StatisticsProducer), the norm's own node turns them
 // into scale and bias, and the first convolution or pooling that reads the result applies them (NormalizedInput).

@@ -100,7 +100,7 @@ Response HttpClient::send(const Request& request) {
   const CurlLibrary& c = curl_library();
   const auto set = [&](Option option, auto value) { c.easy_setopt(handle_, option, value); };
   Response response;
-  if (limits_.is_over()) return {.problem = "the time is over", .is_temporary = true};
+  if (limits_.is_over()) return {.problem = "the request timed out", .is_temporary = true};
   c.easy_reset(handle_);  // keeps the connection
   set_credentials();
   std::array<char, kErrorBufferBytes> text{};

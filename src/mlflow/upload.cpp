@@ -183,8 +183,8 @@ void Upload::send_status(const std::string& status) {
 std::string Upload::files_note() const {
   if (!is_open() || Server::supports(state_.run.artifact_uri, state_.run.id)) return "";
   return fmt::format(
-      "files are not sent, since the server keeps them in {}, to which Lockstep cannot write: start it with "
-      "--serve-artifacts, or with an artifact root on a file system that this machine shares",
+      "files are not sent, since the server keeps them in {}, to which Lockstep cannot write: start the server "
+      "with --serve-artifacts, or with an artifact root on a file system that this machine shares",
       printable(state_.run.artifact_uri));
 }
 

@@ -123,7 +123,7 @@ std::vector<std::string> notes_of(const Results& results) {
   for (const CaseResult& each : results.cases)
     for (const Rejection& rejection : each.rejections)
       notes.push_back(fmt::format("{}: {} ({}): {}.", each.of.name,
-                                  each.is_averaged ? "averaged all the same" : "rejected", name_of(rejection.reason),
+                                  each.is_averaged ? "averaged (--accept)" : "rejected", name_of(rejection.reason),
                                   rejection.text));
   notes.insert(notes.end(), results.remarks.begin(), results.remarks.end());
   return notes;

@@ -41,7 +41,9 @@ class TokenFinder {
       token = find(byte);
     }
     require(token != kNone, ErrorCode::chat_template,
-            "the tokenizer {} encodes the begin of a conversation in another way than the whole", tokenizer_.path());
+            "the tokenizer {} encodes the beginning of a conversation differently alone than within the whole: use "
+            "another tokenizer",
+            tokenizer_.path());
     return token;
   }
   /// Token `from`, which begins at a byte, is an added one: what comes before does not change the tokens from there on.

@@ -47,7 +47,7 @@ std::string memory_text(const MemoryReport& m) {
                      static_cast<double>(m.nf4_weights) / static_cast<double>(m.n_in_nf4), m.n_in_nf4));
   line("gradients", m.gradients, "");
   if (m.narrow_gradients > 0)
-    line(fmt::format("gradients ({})", name(m.compute_dtype)), m.narrow_gradients, "until they are turned into fp32");
+    line(fmt::format("gradients ({})", name(m.compute_dtype)), m.narrow_gradients, "before conversion to fp32");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
   line("optimizer state", m.optimizer, m.shards_optimizer ? kShard : "");
   if (m.averages > 0) line("averages (ema)", m.averages, m.shards_optimizer ? kShard : "");
@@ -57,8 +57,8 @@ std::string memory_text(const MemoryReport& m) {
   line("exchange", m.exchange, "");
   if (m.node_buffers > 0) line("node buffers", m.node_buffers, "for gradients that nodes exchange");
   line("uploaded batches", m.uploads, "");
-  line("prefetched batches", m.loader, "of the host");
-  line("checkpoint", m.checkpoint, "of the host: the copy that is written while training continues");
+  line("prefetched batches", m.loader, "in host memory");
+  line("checkpoint", m.checkpoint, "in host memory: the copy that is written while training continues");
   line("total", m.total(), "");
   return text;
 }

@@ -97,7 +97,9 @@ bool has_automatic_batch(const Config& config) {
 void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples) {
   Config::Train& t = config.train;
   require(fits > 0 || !has_automatic_batch(config), ErrorCode::out_of_memory,
-          "not even a step with one sample per rank fits into {:.0f} % of the device's memory{}", 100 * kUsableMemory,
+          "not even a step with one sample per rank fits into {:.0f} % of the device's memory{}: use a smaller model, "
+          "smaller samples, precision=bf16 or train.shard=optimizer",
+          100 * kUsableMemory,
           config.evaluation.batch_per_rank > 1
               ? fmt::format(" beside an evaluation with {} samples at once (evaluation.batch_per_rank)",
                             config.evaluation.batch_per_rank)
@@ -111,7 +113,9 @@ void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_
   t.batch_per_rank = 0;
   if (t.global_batch > 0) return;
   const std::int64_t of_data = n_samples / (std::int64_t{ranks} * t.accumulate);
-  require(of_data > 0, ErrorCode::data_range, "{}{} samples are fewer than the {} ranks x {} accumulated",
+  require(of_data > 0, ErrorCode::data_range,
+          "{}{} samples are fewer than {} ranks x {} accumulated micro-batches: use fewer ranks or a smaller "
+          "train.accumulate",
           config.places({"train.batch_per_rank", "train.accumulate"}), n_samples, ranks, t.accumulate);
   t.batch_per_rank = rounded(std::min(fits, of_data));
 }

@@ -20,8 +20,8 @@ namespace lockstep::train {
 
 models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors);
 
-/// The configuration with the keys that the file `path` records, each as key=value. A value that is not possible is a
-/// damage of that file: throws checkpoint_damaged, with its name.
+/// The configuration with the keys that the file `path` records, each as key=value. Throws
+/// checkpoint_damaged, with the name of that file, if a value is not possible.
 Config parse_recorded(const std::vector<std::string>& keys, const std::string& path);
 
 /// Sets the keys of `model.` in `config` to what the file records, or to what its config.json describes. A file that

@@ -162,7 +162,8 @@ struct Metrics::State {
       work();
       was_refused = false;
     } catch (const Error& error) {
-      if (!std::exchange(was_refused, true)) log::warning("metrics are lost: {}", error.what());
+      if (!std::exchange(was_refused, true))
+        log::warning("metrics are not recorded until their files can be written again: {}", error.what());
     }
   }
 

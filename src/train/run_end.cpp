@@ -96,7 +96,8 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::data_exists) throw;
-    log::warning("the trained model is in the last checkpoint only: {}", error.what());
+    log::warning("the trained model is in the last checkpoint only: {}; `lockstep checkpoint export` can write it",
+                 error.what());
     return;
   }
   if (config.model.license.empty() && weights == checkpoint::WeightsOf::model) log::info("{}", license_note(directory));

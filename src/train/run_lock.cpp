@@ -184,7 +184,7 @@ RunLock::Attempt RunLock::try_once() {
   if (!is_stale) {
     const std::string who = is_known ? holder.sentence() : "a job that is not named in its lock";
     if (watched_.empty()) {
-      log::info("{} is in use by {}: waiting up to {:g} s for a sign of life", directory_, who, timing_.stale.count());
+      log::info("{} is in use by {}: waiting up to {:g} s for its heartbeat", directory_, who, timing_.stale.count());
       watched_ = seen + " ";  // never empty
       watched_since_ = steady_clock::now();
     }
@@ -192,7 +192,7 @@ RunLock::Attempt RunLock::try_once() {
     if (steady_clock::now() - watched_since_ < timing_.stale) return {Attempt::kWait};
   }
   if (!take_over(seen)) return {Attempt::kWait};
-  log::info("{} was left locked by {}, which is gone: taking the lock over", directory_,
+  log::info("{} was left locked by {}, which no longer runs: taking over the lock", directory_,
             is_known ? holder.sentence() : "a job that is not named in the lock");
   return {Attempt::kAgain};  // O_EXCL decides who has it
 }

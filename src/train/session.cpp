@@ -138,7 +138,8 @@ BatchShape Session::divide_batch() {
   BatchShape shape = batch_shape(config, world.rank(), world.size());
   if ((config.data.mixup > 0 || config.data.cutmix > 0) && shape.smallest_micro_batch() == 1)
     notes.emplace_back(
-        "data.mixup and data.cutmix mix the images of a micro-batch, and change nothing in those of one image");
+        "data.mixup and data.cutmix have no effect on micro-batches of one image, which this run has: use fewer ranks "
+        "or a larger global batch");
   return shape;
 }
 
@@ -218,8 +219,10 @@ void Session::choose_algorithms() {
 void Session::check_ranks_agree() const {
   const std::vector<std::string> all = world.all_gather(plan->parameters().description());
   for (std::size_t r = 1; r < all.size(); ++r)
-    require(all[r] == all[0], ErrorCode::internal,
-            "rank {} stores its weights in another layout than rank 0: the nodes' processors or libraries differ", r);
+    require(all[r] == all[0], ErrorCode::not_supported,
+            "rank {} stores its weights in another layout than rank 0, since the processors or libraries of the nodes "
+            "differ: use nodes of one type (sbatch --constraint), or set LOCKSTEP_MAX_ISA=avx2 on all of them",
+            r);
 }
 
 data::LoaderOptions Session::loader_options() const {

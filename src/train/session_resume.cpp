@@ -323,7 +323,7 @@ void Session::read_initial_weights() {
   checkpoint::require_usable(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
   notes.push_back(fmt::format("weights from {}", source));
-  for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));
+  for (const std::string& line : kept) notes.push_back(fmt::format("the head is initialized at random: {}", line));
 }
 
 void Session::initialize_weights() {

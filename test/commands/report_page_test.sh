@@ -163,7 +163,7 @@ check "no run" is_refused 'there is no run .*/c: expected a run directory' "$wor
 check "a folder that is no run" is_refused 'is not a run directory' "$work"
 check "no argument" is_refused 'RUN is missing'
 check "  and the remedy is the help of the command" is_refused 'remedy: see `lockstep report --help`'
-check "a run and another command" is_refused 'options of `lockstep report RUN` are not those of `lockstep report memory`' --html "$work/x" memory "$page"
+check "a run and another command" is_refused '.lockstep report memory. does not take the options of .lockstep report RUN.' --html "$work/x" memory "$page"
 check "does not replace a file of the run" is_refused 'metrics.jsonl' "$run" --html "$run/metrics.jsonl"
 check "a page that cannot be written" \
   refused 1 'cannot write .*nowhere/x.html' "$lockstep" report "$run" --html "$work/nowhere/x.html"

@@ -139,7 +139,7 @@ TEST_F(ParserTest, AVariableWithoutItsEndIsRefused) {
                "found ${LOCKSTEP_TEST_DATA/a.h5");
   expect_error({"run.name=a${"}, ErrorCode::config_environment, "found a${");
   expect_error({file("data: {train: ${NOT A VARIABLE}}\n")}, ErrorCode::config_syntax,
-               "a `${` needs NAME and `}` behind it");
+               "`${` must be followed by NAME and `}`");
 }
 
 TEST_F(ParserTest, AnOverriddenValueIsNotExpanded) {
@@ -345,7 +345,7 @@ TEST_F(ParserTest, AnAddressOfMlflowIsOfAServerAndHasNoPassword) {
   for (const char* address :
        {"mlruns", "file:///tmp/a", "http://", "\"http:\"", "h", "http:///a", "\"http://a b\"", "http://a?b"})
     expect_error({std::string("log.mlflow=") + address}, ErrorCode::config_range,
-                 "data base, start `mlflow server --backend-store-uri ...`");
+                 "database, start `mlflow server --backend-store-uri ...`");
   expect_error({"log.mlflow=https://me:secret@host"}, ErrorCode::config_range,
                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD");
   expect_error({"log.mlflow=http://a", "log.mlflow_experiment="}, ErrorCode::config_range,

@@ -117,8 +117,8 @@ TEST_F(MeasuredFolder, MayNotExistYet) {
 }
 TEST_F(MeasuredFolder, IsNotBelowAFile) {
   std::ofstream(folder_ / "file") << "x";
-  EXPECT_EQ(measure(folder_ / "file/runs").problem, (folder_ / "file").string() + " is a file, and no folder");
-  EXPECT_EQ(measure(folder_ / "file").problem, (folder_ / "file").string() + " is a file, and no folder");
+  EXPECT_EQ(measure(folder_ / "file/runs").problem, (folder_ / "file").string() + " is a file, not a folder");
+  EXPECT_EQ(measure(folder_ / "file").problem, (folder_ / "file").string() + " is a file, not a folder");
 }
 TEST_F(MeasuredFolder, ReportsThatNothingCanBeWritten) {
   // Not even root may create files there.

@@ -34,7 +34,7 @@ printf 'host elsewhere\npid 7\nprocess_start 1\nslurm_job -\nslurm_restarts 0\ns
   >"$work/locked/lock"
 for signal in TERM INT; do
   start locked 2
-  check "$name: waits for the lock" wait_for 60 log_has 'waiting up to 60 s for a sign of life'
+  check "$name: waits for the lock" wait_for 60 log_has 'waiting up to 60 s for its heartbeat'
   kill -$signal "$(rank 0)"
   ends_at_once "stops when signalled while it waits for a lock" 75
   check "$name: the lock of the other job stays, alone" test "$(ls "$work/locked")" = lock

@@ -23,7 +23,7 @@ tuned=(model.initialize_from="$work/base/model.safetensors" model.classes=7 run.
   train.label_smoothing=0.1 "optimizer.groups=[fc learning_rate=0.2 weight_decay=0, \"*.bn* weight_decay=0\"]"
   optimizer.learning_rate=0.02 optimizer.learning_rate_batch=6)
 check "fine-tunes it with another head" train 1 "${tuned[@]}" run.name=tuned
-check "  which starts from new values" log_has tuned 'the head starts from new values: fc.weight has the shape (10, 128)'
+check "  which is initialized at random" log_has tuned 'the head is initialized at random: fc.weight has the shape (10, 128)'
 check "  and has its own learning rate, scaled with the batch" log_has tuned 'optimizer group fc: 2 tensors, learning rate 0.4, weight decay 0'
 check "  the others have theirs" log_has tuned 'learning rate: 0.04 = 0.02 x 12 / 6 (optimizer.learning_rate_batch)'
 check "  the log tells how much is trained" log_has tuned 'parameters, [0-9]* of them trained'

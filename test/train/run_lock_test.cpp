@@ -108,7 +108,7 @@ TEST_F(RunLockTest, TheHeartbeatDecidesAboutALockOfAnotherHost) {
   const std::string output = ::testing::internal::GetCapturedStderr();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, Seconds(0.5));
   EXPECT_NE(output.find("is in use by process 77 on elsewhere (Slurm job 42)"), std::string::npos) << output;
-  EXPECT_NE(output.find("waiting up to 0.5 s for a sign of life"), std::string::npos) << output;
+  EXPECT_NE(output.find("waiting up to 0.5 s for its heartbeat"), std::string::npos) << output;
   EXPECT_NE(output.find("was left locked by process 77 on elsewhere"), std::string::npos) << output;
 }
 

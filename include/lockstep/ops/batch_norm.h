@@ -2,7 +2,8 @@
 // sums, which may be all-reduced over ranks in between; `finalize` makes scale and bias; the consumer applies them
 // (normalization.h). Formulas: Ioffe and Szegedy, "Batch Normalization", 2015, algorithm 1. The variance is biased in
 // the scale and unbiased in batch_statistics, as in PyTorch.
-// Planning throws op_description for impossible shapes.
+// Planning throws op_description for impossible shapes, and not_supported for types and layouts that the backend does
+// not have.
 #pragma once
 
 #include "lockstep/dtype.h"

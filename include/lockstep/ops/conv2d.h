@@ -45,7 +45,8 @@ struct Conv2dDescription {
   }
 };
 
-/// What a call of backward computes.
+/// What a call of backward computes. rest: all but the weight gradient, that is the data gradient and the gradient
+/// through the normalisation.
 enum class BackwardPart : std::uint8_t { all, weight_gradient, rest };
 
 class Conv2d : public Op {

@@ -9,7 +9,8 @@
 // With mixed labels (lockstep/ops/mix_images.h), a row has the label a with the weight m and the label b with 1 - m,
 // and q_k = (1-e) (m [k == a] + (1-m) [k == b]) + e / K, as PyTorch's loss of such probabilities. w_label is then
 // m w_a + (1-m) w_b, and a prediction is correct if it is the label with the greater weight (a if both are 1/2).
-// A negative label is not counted and has no gradient. Planning throws op_description for impossible sizes.
+// A negative label is not counted and has no gradient. Other labels must be below K, which is not checked. Planning
+// throws op_description for impossible sizes, and not_supported for types that the backend does not have.
 #pragma once
 
 #include "lockstep/dtype.h"

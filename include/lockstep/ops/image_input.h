@@ -4,7 +4,8 @@
 // and the column (number 1) in [0, 2*padding], and the flip (lowest bit).
 // The images either have the size of the output, or each is a region of a stored image, which is resized to that size
 // first (lockstep/image_region.h). The resized bytes are the same on every backend.
-// Planning throws op_description if mean and stddev do not fit the channels.
+// Planning throws op_description for impossible shapes and if mean and stddev do not have one value per channel, and
+// not_supported for a stddev of 0 and for types and numbers of channels that the backend does not have.
 #pragma once
 
 #include <vector>
@@ -22,7 +23,7 @@ class ImageInput;
 /// Images that are regions of different sizes.
 struct RegionLimits {
   int max_height = 0, max_width = 0;  // pixels that a region has; 0: the images have the size of the output
-  int place_bytes = 1;                // the unit of Forward::places
+  int place_bytes = 1;                // the unit of Forward::places, in bytes
 
   bool exist() const { return max_height > 0; }
 };
@@ -46,7 +47,7 @@ class ImageInput : public Op {
   struct Forward {
     const std::uint8_t* images = nullptr;       // (N, H, W, C), or the pixels of the regions, row-major
     const ImageRegion* regions = nullptr;       // (N), if there are regions
-    const std::int32_t* places = nullptr;       // (N), where the pixels of each begin in `images`, times place_bytes
+    const std::int32_t* places = nullptr;       // (N), where those of each begin, in units of place_bytes
     const std::uint32_t* sample_ids = nullptr;  // (N), position in the file
     const StepScalars* scalars = nullptr;       // epoch
     void* y = nullptr;                          // (N, H, W, C)

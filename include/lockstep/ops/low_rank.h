@@ -10,8 +10,9 @@
 // drop(x) is x, or with a dropout of probability p > 0 in training, for each part on its own, x with zeros in a share p
 // of the elements, and all others divided by 1 - p. Element i of token t of sample s is kept if
 //     bits >= threshold,  threshold = round(65536 p), at most 65535,  1 - p = 1 - threshold / 65536
-// where bits are the 16 bits number i % 8 of block (i / 8, stream of the part) of Philox(seed, dropout, s, epoch) with
-// index = t * ceil(in / 8) + i / 8. So they depend on neither ranks nor micro-batches.
+// where bits is number i % 8 of the eight 16-bit halves (of each word the lower half first) of the Philox block with
+// the key (seed, dropout) and the counter (t * ceil(in / 8) + i / 8, stream of the part, s, epoch). So they depend on
+// neither ranks nor micro-batches.
 //
 // x, A, B, y, dy and dx have one type; dA and dB are fp32, and so are all sums; h and dh are rounded to that type.
 // Planning throws op_description for impossible sizes, and not_supported for types that the backend does not have.
@@ -130,9 +131,9 @@ class LowRank : public Op {
     const void* x = nullptr;
     const void* a = nullptr;
     const void* b = nullptr;
-    void* dx = nullptr;  // (M, in), added to; null: skipped
-    float* da = nullptr;
-    float* db = nullptr;
+    void* dx = nullptr;                                     // (M, in), added to; null: skipped
+    float* da = nullptr;                                    // (parts * rank, in)
+    float* db = nullptr;                                    // (columns of all parts, rank)
     GradientMode parameter_mode = GradientMode::overwrite;  // of da and db
     Samples samples{};
   };

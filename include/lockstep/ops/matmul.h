@@ -50,14 +50,14 @@ class Matmul : public Op {
     void* y = nullptr;             // (M, out), overwritten; fp32 with fp32_output
   };
   struct Backward {
-    const void* dy = nullptr;
+    const void* dy = nullptr;  // (M, out)
     const void* x = nullptr;
     const void* y = nullptr;  // of forward, with relu; else not read
     const void* weight = nullptr;
-    void* dx = nullptr;
+    void* dx = nullptr;  // (M, in)
     GradientMode dx_mode = GradientMode::overwrite;
     float* dweight = nullptr;  // in weight_layout()
-    float* dbias = nullptr;
+    float* dbias = nullptr;    // (out)
     GradientMode parameter_mode = GradientMode::overwrite;
   };
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;

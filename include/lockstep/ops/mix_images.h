@@ -10,7 +10,8 @@
 // What is drawn is the same for all samples of the batch: Philox(seed, mix, sample_ids[0], epoch), block 0. Number 0
 // chooses cutmix (lowest bit 1) if both are given. Number 1 gives w, the entry below(number, kBetaQuantiles) of a table
 // of quantiles of its beta distribution, so that all backends draw the same w, bit by bit. With cutmix, number 2 gives
-// the row r in [0, H) and number 3 the column c in [0, W). Planning throws op_description for impossible sizes.
+// the row r in [0, H) and number 3 the column c in [0, W). Planning throws op_description for impossible sizes, and
+// not_supported for types that the backend does not have.
 #pragma once
 
 #include <cstdint>

@@ -59,10 +59,10 @@ class Nf4Matmul : public Op {
     void* y = nullptr;                    // (M, out), overwritten
   };
   struct Backward {
-    const void* dy = nullptr;
+    const void* dy = nullptr;  // (M, out)
     const std::byte* weight = nullptr;
     const float* scale_values = nullptr;
-    void* dx = nullptr;
+    void* dx = nullptr;  // (M, in)
     GradientMode dx_mode = GradientMode::overwrite;
   };
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {

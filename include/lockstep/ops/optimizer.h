@@ -1,6 +1,7 @@
 // The update of all parameters. g is the gradient times StepScalars::clip_coefficient.
 // SGD as in PyTorch: g += decay*w; v = momentum*v + g (first step: v = g); g = nesterov ? g + momentum*v : v; w -= lr*g
-// AdamW as in PyTorch (decoupled decay): w *= 1 - lr*decay; m, v moments; w -= lr * m*c1 / (sqrt(v*c2) + epsilon)
+// AdamW as in PyTorch (decoupled decay): w *= 1 - lr*decay; m += (1-beta1)*(g - m); v = beta2*v + (1-beta2)*g^2;
+//     w -= lr * m*c1 / (sqrt(v*c2) + epsilon), with c1, c2 the adam_correction1 and 2 of StepScalars
 // LARS (You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017, algorithm 1): SGD, its
 //     g + decay*w times the trust ratio  trust_coefficient * |w| / (|g| + decay*|w| + epsilon)
 // of each segment that decays, Euclidean norms, g clipped; ratio 1 where |w| or |g| is 0. As in PyTorch's
@@ -9,7 +10,8 @@
 // lr is StepScalars::learning_rate times the segment's factor, decay is that of the segment (0 where it has none).
 // Where weight_dtype is bf16 or fp16, the new parameters are also written in that type, rounded to nearest, ties to
 // even: these are the weights that ops of the next step read. A skipped step (StepScalars::is_applied 0) leaves
-// parameters, weights and state unchanged; it still counts for the correction of the next step.
+// parameters, weights and state unchanged; it still counts for the correction of the next step. Planning throws
+// not_supported for a weight_dtype that the backend does not have, and internal if a segment is outside of the arena.
 #pragma once
 
 #include <vector>
@@ -45,7 +47,7 @@ struct OptimizerDescription {
   /// parameters may be kept in the same way. Not for lars, whose norms are over whole segments.
   bool parameters_are_sharded = false;
 
-  /// Throws if the state of a segment is outside of the arena.
+  /// Throws internal if the state of a segment is outside of the arena.
   void require_segments_inside() const {
     for (const ParameterSegment& segment : segments)
       require(segment.stored() + segment.n_elements <= n_elements, ErrorCode::internal,

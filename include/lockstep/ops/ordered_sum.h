@@ -1,7 +1,7 @@
 // One leaf of a sum in the order of a fixed binary tree, so that the sum has the same bits on any number of ranks:
 //     target = open[0] + (open[1] + ... (open[n-1] + value))
 // elementwise, each addition rounded once. `open` are sums of subtrees that wait for their other half, the outermost
-// first. Without any, the op is a copy.
+// first. Without any, the op is a copy. Planning throws not_supported for types other than fp32 and fp64.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 // numbers u and v of block 2 t - 1, the height h = round(sqrt(a r)) and the width w = round(sqrt(a / r)). The first one
 // with h < H and w < W is in effect; its first row is below(number 0 of block 2 t, H - h + 1), and its first column
 // below(number 1, W - w + 1). If there is none, the image stays as it is.
-// Planning throws op_description for impossible sizes.
+// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not have.
 #pragma once
 
 #include "lockstep/dtype.h"

@@ -40,8 +40,8 @@ class RmsNorm : public Op {
     void* y = nullptr;               // (rows, width), overwritten
   };
   struct Backward {
-    const void* dy = nullptr;
-    const void* s = nullptr;  // of forward; x without a residual
+    const void* dy = nullptr;  // (rows, width)
+    const void* s = nullptr;   // of forward; x without a residual
     const float* weight = nullptr;
     const void* added = nullptr;  // (rows, width) or null: the gradient that is added along the residual stream
     void* ds = nullptr;           // (rows, width); may be `added` or dy

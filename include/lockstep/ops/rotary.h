@@ -89,17 +89,17 @@ class Rotary : public Op {
     void* y = nullptr;                        // (rows, row_size), overwritten; may be x if backward does not read that
   };
   struct Backward {
-    const void* dy = nullptr;
-    const void* x = nullptr;  // of forward; read only with norm
+    const void* dy = nullptr;  // (rows, row_size)
+    const void* x = nullptr;   // of forward; read only with norm
     const std::int32_t* positions = nullptr;
     const float* table = nullptr;
     const float* q_norm = nullptr;
     const float* k_norm = nullptr;
-    void* dx = nullptr;  // may be dy
+    void* dx = nullptr;  // (rows, row_size); may be dy
     GradientMode dx_mode = GradientMode::overwrite;
-    float* dq_norm = nullptr;
+    float* dq_norm = nullptr;  // (head_dim)
     GradientMode dq_norm_mode = GradientMode::overwrite;
-    float* dk_norm = nullptr;
+    float* dk_norm = nullptr;  // (head_dim)
     GradientMode dk_norm_mode = GradientMode::overwrite;
   };
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {

@@ -346,8 +346,8 @@ class LanguageModelling final : public Task {
     std::error_code error;
     if (hash_of_model_ && hash_of_model_->empty() && std::filesystem::is_directory(from, error))
       log::warning(
-          "{}model.from: {} has no tokenizer.json, so nobody checks that {} was made with the tokenizer of the "
-          "model; copy it there",
+          "{}model.from: {} has no tokenizer.json, so it cannot be checked that {} was made with the tokenizer of "
+          "the model; copy that file there",
           config_.places({"model.from"}), from, train_set_->info().path);
   }
 
