@@ -111,6 +111,10 @@ class World {
   /// True on every rank if true on any. A rank that failed can report it this way, so that all ranks throw together.
   virtual bool any(bool mine) = 0;
 
+  /// From now on, waiting longer than this for another rank ends the job: comm.watchdog_seconds at first. A world of
+  /// one rank waits for nobody.
+  virtual void set_watchdog_seconds(double /*seconds*/) {}
+
   /// True for the first rank of the node that asks. When all ranks see the same failure, such as the death of a peer,
   /// only this one prints it.
   virtual bool is_first_to_report() = 0;

@@ -220,6 +220,7 @@ std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const Attentio
   writer.write(kind);
   planned->roles = writer.roles();
   const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
+  if (handle) set_stream(handle, nullptr);  // that of the last run may be gone
   const auto refuses = [&](fe::error_t status) {
     if (status.is_bad())
       log::warning("{}, {}: cuDNN {} has no plan, so kernels without tensor cores compute it. cuDNN's reason: {}",
@@ -265,7 +266,8 @@ std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const Att
                                                  const CudaContext& context) {
   if (!may_have_plan(shape, context.compute_capability)) return nullptr;
   if (context.described && context.described->json.empty()) return std::make_unique<OfflineAttention>(graph, shape);
-  static std::map<std::string, std::shared_ptr<CudnnAttention::Planned>> known;  // layers of one shape share a plan
+  // Layers of one shape share a plan. They are not destroyed: at the exit of the process, cuDNN may be gone.
+  static auto& known = *new std::map<std::string, std::shared_ptr<CudnnAttention::Planned>>;
   const std::string key = fmt::format("{}, {}, {}, {} of {} heads, scale {}", context.device, name(graph), text(shape),
                                       shape.kv_heads, shape.whole.kv_heads, shape.whole.score_scale()) +
                           (context.described ? context.described->json : "");

@@ -36,12 +36,14 @@ struct PlanList {
   std::vector<std::string> names;     // the plans; empty: there is no plan
   std::vector<std::int64_t> numbers;  // the graph's own of them
   bool has_reductions = false;
+  cudnnHandle_t handle = nullptr;  // null: of a device that is not here
   std::map<std::size_t, bool> built;
   std::optional<std::size_t> untimed{};  // the plan that is chosen without timing, once it is known
 
   bool build(std::size_t i) {
     const auto known = built.find(i);
     if (known != built.end()) return known->second;
+    if (handle) set_stream(handle, nullptr);  // that of the last run may be gone
     return built[i] = graph.build_plan_at_index(numbers[i]).is_good();
   }
   std::int64_t workspace_bytes(std::size_t i) const {
@@ -72,9 +74,10 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   writer.write(kind);
   list->roles = writer.roles();
   list->has_reductions = ends_in_reductions(kind, shape);
+  if (list->has_reductions && shape.out_channels % 4 != 0) return list;  // the second sum must begin at 16 bytes
   LOCKSTEP_CUDA_CHECK(graph.validate());
-  const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
-  if (graph.build_operation_graph(handle).is_bad()) return list;
+  list->handle = context.described ? nullptr : cudnn_handle(context.device);
+  if (graph.build_operation_graph(list->handle).is_bad()) return list;
   if (graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return list;
   graph.deselect_numeric_notes(unwanted_notes(shape, deterministic));
   if (graph.check_support().is_bad()) return list;
@@ -90,7 +93,8 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
 /// `anew`: without the plans that were built so far, which use memory of the device.
 std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
                                    bool deterministic, bool anew = false) {
-  static std::map<std::string, std::shared_ptr<PlanList>> known;  // layers of one shape share their plans
+  // Layers of one shape share their plans. They are not destroyed: at the exit of the process, cuDNN may be gone.
+  static auto& known = *new std::map<std::string, std::shared_ptr<PlanList>>;
   const std::string key = fmt::format("{}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
                                       text(shape), deterministic);
   auto& list = known[key];

@@ -29,7 +29,8 @@ bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int
   if (graph == Graph::forward || graph == Graph::data_gradient || graph == Graph::weight_gradient) return true;
   if (compute_capability < kLeastForFusion) return false;
   const bool has_channels = shape.x[3] % 8 == 0 && shape.out_channels % 8 == 0;
-  if (ends_in_reductions(graph, shape)) return shape.tf32 || (shape.dtype == DType::bf16 && has_channels);
+  if (ends_in_reductions(graph, shape))
+    return (shape.tf32 && shape.out_channels % 4 == 0) || (shape.dtype == DType::bf16 && has_channels);
   if (shape.dtype != DType::fp16) return false;
   switch (graph) {
     case Graph::residual_forward:

@@ -23,7 +23,8 @@ constexpr unsigned kThreads = 256;
 constexpr unsigned kMaxBlocksY = 65535;
 // Regions: the outputs of a block. Their weights are in shared memory, each computed once for 64 or 32 outputs.
 constexpr int kTileRows = 64, kTileColumns = 32;
-constexpr std::size_t kMaxSharedBytes = 48u << 10;  // what a kernel may use without asking
+// What a kernel may use without asking, less what it declares itself.
+constexpr std::size_t kMaxSharedBytes = (48u << 10) - 128;
 
 struct Images {
   static constexpr int kMaxChannels = 64;

@@ -30,17 +30,10 @@ struct MatrixInNf4 {
   std::int64_t in_features = 0;
 };
 
-/// NF4's values are kept where every thread of a warp can read another one at once.
-__device__ inline float nf4_value(unsigned code) {
-  constexpr float values[16] = {kNf4Values[0],  kNf4Values[1],  kNf4Values[2],  kNf4Values[3],
-                                kNf4Values[4],  kNf4Values[5],  kNf4Values[6],  kNf4Values[7],
-                                kNf4Values[8],  kNf4Values[9],  kNf4Values[10], kNf4Values[11],
-                                kNf4Values[12], kNf4Values[13], kNf4Values[14], kNf4Values[15]};
-  float value = values[0];
-#pragma unroll
-  for (unsigned i = 1; i < 16; ++i) value = code == i ? values[i] : value;
-  return value;
-}
+__constant__ const float kValues[16] = {kNf4Values[0],  kNf4Values[1],  kNf4Values[2],  kNf4Values[3],
+                                        kNf4Values[4],  kNf4Values[5],  kNf4Values[6],  kNf4Values[7],
+                                        kNf4Values[8],  kNf4Values[9],  kNf4Values[10], kNf4Values[11],
+                                        kNf4Values[12], kNf4Values[13], kNf4Values[14], kNf4Values[15]};
 
 /// Rounded after the product and after the sum, as bitsandbytes does.
 __device__ inline float scale_of(float value, float scale_of_scales, float offset) {
@@ -51,21 +44,26 @@ __device__ inline float scale_of(float value, float scale_of_scales, float offse
 #endif
 }
 
-/// Rows from `first_row` on and columns from `first_column` on to (rows, n_columns).
+/// Rows from `first_row` on and columns from `first_column` on to (rows, n_columns). Block (x, y): columns of rows y,
+/// y + blocks_y, ...
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     expand_matrix(MatrixInNf4 matrix, std::int64_t first_row, std::int64_t rows, std::int64_t first_column,
                   std::int64_t n_columns, T* target) {
-  const std::int64_t n = rows * n_columns;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * kThreads) {
-    const std::int64_t element = (first_row + i / n_columns) * matrix.in_features + first_column + i % n_columns;
-    const std::int64_t block = element / kNf4Block;
-    const float scale = scale_of(matrix.scale_values[matrix.scale_codes[block]],
-                                 matrix.scales_of_scales[block / kNf4ScaleBlock], *matrix.offset);
-    const unsigned byte = matrix.codes[element / 2];
-    target[i] = from_float<T>(nf4_value(element % 2 == 0 ? byte >> 4 : byte & 15u) * scale);
-  }
+  __shared__ float values[16];  // which the threads of a warp read at different places, unlike constants
+  if (threadIdx.x < 16) values[threadIdx.x] = kValues[threadIdx.x];
+  __syncthreads();
+  const float offset = *matrix.offset;
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y)
+    for (std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; column < n_columns;
+         column += std::int64_t{gridDim.x} * kThreads) {
+      const std::int64_t element = (first_row + row) * matrix.in_features + first_column + column;
+      const std::int64_t block = element / kNf4Block;
+      const float scale = scale_of(matrix.scale_values[matrix.scale_codes[block]],
+                                   matrix.scales_of_scales[block / kNf4ScaleBlock], offset);
+      const unsigned byte = matrix.codes[element / 2];
+      target[row * n_columns + column] = from_float<T>(values[element % 2 == 0 ? byte >> 4 : byte & 15u] * scale);
+    }
 }
 
 struct TiledProduct {
@@ -160,9 +158,9 @@ void CudaNf4Matmul::expand(const std::byte* weight, const float* scale_values, s
                              .in_features = d_.in_features};
     dispatch(d_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      launch(expand_matrix<T>,
-             {.blocks = blocks_for(static_cast<std::size_t>((end - begin) * columns), kThreads, limit_),
-              .threads = kThreads},
+      const unsigned blocks = blocks_for(static_cast<std::size_t>(columns), kThreads, limit_);
+      const auto blocks_y = std::min<std::int64_t>(end - begin, std::max(limit_ / blocks, 1u));
+      launch(expand_matrix<T>, {.blocks = blocks, .threads = kThreads, .blocks_y = static_cast<unsigned>(blocks_y)},
              stream, matrix, begin - m.first_row, end - begin, first_column, columns,
              static_cast<T*>(tile) + (begin - first_row) * columns);
     });

@@ -110,8 +110,9 @@ class Comm {
     LOCKSTEP_NCCL_CHECK(nccl().ncclCommDestroy(comm_.release()));
   }
 
-  /// Aborts in a separate thread: NCCL may hang if the network hangs, but the job must end.
-  void abort() {
+  /// Aborts in a separate thread, for which it waits up to `limit`: NCCL may hang if the network hangs, and waits until
+  /// the graphs of captured steps are destroyed.
+  void abort(std::chrono::seconds limit) {
     const std::unique_lock lock(mutex_, kAbortTimeout);
     if (!lock || !comm_) return;
     auto done = std::make_shared<std::promise<void>>();
@@ -120,7 +121,7 @@ class Comm {
       CommTraits::close(comm);
       done->set_value();
     }).detach();
-    (void)result.wait_for(kAbortTimeout);
+    (void)result.wait_for(limit);
   }
 
  private:
@@ -274,12 +275,20 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   /// Collective. Null if NCCL cannot give the ranks access to each other's memory.
   std::shared_ptr<void> register_window(const Memory& memory) {
     constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: slices have the same place on all ranks
-    void* window = nullptr;
-    comm_->settle(comm_->with([&](ncclComm_t comm) {
-      return nccl().ncclCommWindowRegister(comm, memory.data(), memory.size_bytes(), &window, kSymmetric);
-    }));
-    if (window == nullptr) return nullptr;
-    return {window, [weak = std::weak_ptr(comm_)](void* registered) {
+    // From NCCL 2.28 on, the call returns ncclSuccess while threads of NCCL still work, which write the window at the
+    // end. If that fails, they may still write it later, so its memory is not freed.
+    auto window = std::make_unique<void*>(nullptr);
+    try {
+      LOCKSTEP_NCCL_CHECK(comm_->with([&](ncclComm_t comm) {
+        return nccl().ncclCommWindowRegister(comm, memory.data(), memory.size_bytes(), window.get(), kSymmetric);
+      }));
+      comm_->settle(ncclInProgress);
+    } catch (...) {
+      (void)window.release();  // NOLINT: see above
+      throw;
+    }
+    if (*window == nullptr) return nullptr;
+    return {*window, [weak = std::weak_ptr(comm_)](void* registered) {
               if (const std::shared_ptr<Comm> owner = weak.lock())
                 owner->deregister([&](ncclComm_t comm) { return nccl().ncclCommWindowDeregister(comm, registered); });
             }};
@@ -426,7 +435,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   Listener cancel(const std::exception_ptr&) override {
     const bool is_waited_for = (is_blocking_ && is_starting_.load()) ||
                                read(counters().ended.count) < std::max(read(counters().begun.count), n_issued());
-    comm_->abort();
+    // The process ends at once if nobody could catch an exception. Its message must not be late: mpirun kills the ranks
+    // a second after it has noticed that one is lost.
+    comm_->abort(is_waited_for ? 0s : kAbortTimeout);
     return is_waited_for ? Listener::event : Listener::nobody;
   }
 

@@ -25,7 +25,7 @@ std::int64_t now_ns() {
 }  // namespace
 
 Watchdog::Watchdog(ProgressTable& table, MpiCalls& mpi, const RankTable& ranks, double limit_seconds)
-    : table_(table), mpi_(mpi), ranks_(ranks), limit_(limit_seconds) {
+    : table_(table), mpi_(mpi), ranks_(ranks), limit_seconds_(limit_seconds) {
   table_.mine().heartbeat_ns.store(now_ns());
   if (ranks_.n_nodes() < 2) return;
   const auto n = static_cast<std::size_t>(ranks_.size());
@@ -92,15 +92,15 @@ std::string Watchdog::collective(const Channel& channel) {
 
 void Watchdog::check_channel(const Channel& channel) {
   check_processes(channel);
-  const Seconds waited = steady_clock::now() - channel.waiting().since;
+  const Seconds waited = steady_clock::now() - channel.waiting().since, limit(limit_seconds_.load());
   const bool has_other_nodes = ranks_.n_nodes() > 1;
   const bool sends_queries = has_other_nodes && ranks_.is_leader();
-  if (sends_queries && !was_queried(channel) && waited > limit_ - std::min(limit_ / 2, kReplyTimeout))
+  if (sends_queries && !was_queried(channel) && waited > limit - std::min(limit / 2, kReplyTimeout))
     send_queries(channel);
-  if (waited <= limit_) return;
+  if (waited <= limit) return;
   std::string who = missing(channel);
   if (who.empty() && has_other_nodes && !sends_queries) {
-    if (waited <= limit_ + kLeaderAdvantage) return;
+    if (waited <= limit + kLeaderAdvantage) return;
     who = "a rank on another node";
   }
   if (who.empty())

@@ -6,7 +6,7 @@
 // threads answer it whatever their main threads are doing; a rank that does not answer is reported as such.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,6 +27,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
+  /// From any thread.
+  void set_limit(double seconds) { limit_seconds_.store(seconds); }
   /// Called about every 100 ms. Throws comm_rank_died or comm_rank_lost.
   void check(std::span<Channel* const> channels);
 
@@ -54,7 +56,7 @@ class Watchdog {
   ProgressTable& table_;
   MpiCalls& mpi_;
   const RankTable& ranks_;
-  std::chrono::duration<double> limit_;
+  std::atomic<double> limit_seconds_;
 
   // The query of another node, and the reply to it.
   MpiRequest incoming_query_request_, outgoing_reply_request_;

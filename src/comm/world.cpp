@@ -60,6 +60,7 @@ class MpiWorld final : public World {
     const std::vector<std::string> all = control_.all_gather(mine ? "1" : "0", "any");
     return std::find(all.begin(), all.end(), "1") != all.end();
   }
+  void set_watchdog_seconds(double seconds) override { thread_.set_watchdog_seconds(seconds); }
   bool is_first_to_report() override { return thread_.progress_table().is_first_to_report(); }
   std::optional<Error> cause_of_loss() override { return thread_.failure(); }
   [[noreturn]] void abort(int exit_status) override { thread_.abort(exit_status); }

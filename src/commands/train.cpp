@@ -116,6 +116,9 @@ mlflow::UploadOptions mlflow_options(const train::Session& session) {
 /// RUN as it was. `sender`: begins when the run begins; the caller tells it how a run ended that did not end here.
 int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
                     const train::RunLock& lock, std::optional<mlflow::Sender>& sender) {
+  // Ranks may compile and time plans for minutes while others wait for them.
+  constexpr double kSlowStart = 10;
+  world.set_watchdog_seconds(kSlowStart * config.comm.watchdog_seconds);
   train::Session session(config, world, options);
   session.run.check_is_shared(world);
   begin_run(session, options.fresh);
@@ -127,6 +130,7 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   if (session.leader() && !config.log.mlflow.empty()) sender.emplace(mlflow_options(session));
   std::optional<train::UsageLog> usage;
   if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
+  world.set_watchdog_seconds(config.comm.watchdog_seconds);
   watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });
   const train::Outcome outcome = train::train(session, lock);
   usage.reset();

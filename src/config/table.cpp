@@ -369,7 +369,10 @@ std::vector<Key> comm_and_cpu_keys() {
            {kNone, "MiB", "Size of the gradient buckets that are all-reduced during the backward pass."}),
       real(KEY(comm.sleep_ms), kUpToADay, {kNone, "ms", "Artificial delay of each bucket, for testing the overlap."}),
       real(KEY(comm.watchdog_seconds), Range{.low = 1e-3, .high = 1e6, .accepts = "0.001 to 1000000"},
-           {kNone, "s", "If a rank does not join a collective for this long, it is reported and the job ends."}),
+           {kNone, "s",
+            "If a rank does not join a collective for this long, it is reported and the job ends. The limit is ten "
+            "times "
+            "as long while a run starts."}),
       boolean(KEY(comm.nccl_blocking),
               {kNone, "",
                "Use a blocking NCCL communicator (ncclConfig_t.blocking), whose calls return only when their work is "

@@ -35,7 +35,6 @@ Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, D
             decode_.graph->cache_bytes());
   const auto rows = static_cast<std::size_t>(std::max(sizes.chunk, sizes.slots));
   for (auto* field : {&ids_, &slots_, &positions_, &selected_}) field->reserve(rows);
-  logits_.resize(static_cast<std::size_t>(sizes.slots * vocabulary_));
 }
 
 Decoder::~Decoder() = default;
@@ -111,6 +110,9 @@ void Decoder::bind(const graph::Bindings& weights, const DecoderArenas& arenas) 
   bindings.workspace = arenas.workspace;
   for (const Step& step : prefill_) step.graph->bind(bindings);
   decode_.graph->bind(bindings);
+  captured_ = backend_.make_captured_graph();
+  if (!logits_)
+    logits_ = backend_.allocate_host(static_cast<std::size_t>(sizes_.slots * vocabulary_) * sizeof(float), "logits");
 }
 
 void Decoder::reset() {
@@ -165,16 +167,25 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
   if (has_new_sources_ || changes_sources || has_sources_ != &step) upload(step.source, sources_);
   has_new_sources_ = false;
   has_sources_ = &step;  // the graphs share the memory of activations, and place theirs differently
-  graph.forward(*stream_);
+  if (&step != &decode_) {
+    graph.forward(*stream_);
+  } else if (captured_->begin(*stream_)) {
+    graph.forward(*stream_);
+    captured_->end(*stream_);
+  }
   if (n_selected > 0) {
     require(n_logits_ + n_selected <= static_cast<std::size_t>(sizes_.slots), ErrorCode::internal,
             "more logits are wanted than there are sequences");
     const auto row = static_cast<std::size_t>(vocabulary_);
-    backend_.copy_to_host(logits_.data() + n_logits_ * row, graph.tensor(step.logits), n_selected * row * sizeof(float),
-                          *stream_);
+    backend_.copy_to_host(static_cast<float*>(logits_->data()) + n_logits_ * row, graph.tensor(step.logits),
+                          n_selected * row * sizeof(float), *stream_);
     n_logits_ += n_selected;
   }
   stream_->synchronize();
+}
+
+std::span<const float> Decoder::logits() const {
+  return {static_cast<const float*>(logits_->data()), n_logits_ * static_cast<std::size_t>(vocabulary_)};
 }
 
 std::span<const float> Decoder::prefill(std::span<const NewToken> tokens) {
@@ -190,13 +201,13 @@ std::span<const float> Decoder::prefill(std::span<const NewToken> tokens) {
     run(step, tokens.first(n), /*all_want_logits=*/false);
     tokens = tokens.subspan(n);
   }
-  return std::span(logits_).first(n_logits_ * static_cast<std::size_t>(vocabulary_));
+  return logits();
 }
 
 std::span<const float> Decoder::decode(std::span<const NewToken> tokens) {
   n_logits_ = 0;
   run(decode_, tokens, /*all_want_logits=*/true);
-  return std::span(logits_).first(n_logits_ * static_cast<std::size_t>(vocabulary_));
+  return logits();
 }
 
 }  // namespace lockstep::generate

@@ -1,7 +1,7 @@
 // A decoder of the Llama family with a cache of keys and values. There are graphs of prefill, for chunks of a prompt of
 // several sizes, and one of decoding (a token of each sequence). They share the weights, the cache and all other
 // memory. They are planned once, and each arena is allocated once. What changes from step to step is in device memory,
-// so that a backend can capture a step.
+// so the step of decoding is captured.
 //
 // How a prompt is cut into chunks depends on its length alone: all but the last chunk have the greatest size, and the
 // last one the least that is enough. Its logits therefore have the same bits in any batch.
@@ -80,6 +80,7 @@ class Decoder final : public LanguageModel {
                  bool tf32, graph::ParameterTable& table);
   /// Runs at most `rows` tokens, and appends the logits to `logits_`.
   void run(Step& step, std::span<const NewToken> tokens, bool all_want_logits);
+  std::span<const float> logits() const;
 
   DecoderSizes sizes_;
   std::int64_t vocabulary_;
@@ -93,8 +94,9 @@ class Decoder final : public LanguageModel {
   bool has_new_sources_ = true;
   const void* has_sources_ = nullptr;  // the step whose tensor is up to date
   std::vector<std::int32_t> ids_, slots_, positions_, selected_;
-  std::vector<float> logits_;
-  std::size_t n_logits_ = 0;  // rows
+  std::unique_ptr<CapturedGraph> captured_;  // the step of decoding; prefill is rare
+  std::unique_ptr<Memory> logits_;           // of the host, (slots, vocabulary)
+  std::size_t n_logits_ = 0;                 // rows
 };
 
 }  // namespace lockstep::generate

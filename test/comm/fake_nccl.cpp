@@ -174,6 +174,20 @@ lockstep::test::WorkQueue* queue_of(cudaStream_t stream) {
   return reinterpret_cast<lockstep::test::WorkQueue*>(stream);
 }
 
+/// Does it at once if the communicator is blocking, otherwise later, in a thread.
+void in_background(ncclComm& comm, std::function<void()> work) {
+  if (comm.is_blocking) return work();
+  comm.state.store(ncclInProgress);
+  comm.n_users.fetch_add(1);
+  std::thread([&comm, work = std::move(work)] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    work();
+    int expected = ncclInProgress;
+    comm.state.compare_exchange_strong(expected, ncclSuccess);
+    comm.n_users.fetch_sub(1);
+  }).detach();
+}
+
 /// Queues the work now or, for every eighth call, a little later.
 ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::function<void()> work) {
   comm.n_users.fetch_add(1);
@@ -290,6 +304,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, size_t size_bytes, void** handle) {
+  if (comm->state.load() == ncclInProgress) return ncclInvalidUsage;
   comm->log("register " + std::to_string(size_bytes));
   ++comm->n_registered;
   *handle = memory;
@@ -319,6 +334,7 @@ ncclResult_t ncclMemFree(void* memory) {
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void*, size_t size_bytes, ncclWindow_t* window, int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
+  if (comm->state.load() == ncclInProgress) return ncclInvalidUsage;
   comm->barrier();  // collective
   if (variable("FAKE_NCCL_WINDOWS") == "none") {
     *window = nullptr;
@@ -326,8 +342,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void*, size_t size_bytes, n
   }
   comm->log("window " + std::to_string(size_bytes));
   ++comm->n_registered;
-  *window = reinterpret_cast<ncclWindow_t>(comm);
-  return ncclSuccess;
+  *window = nullptr;
+  in_background(*comm, [comm, window] { *window = reinterpret_cast<ncclWindow_t>(comm); });
+  return ncclSuccess;  // also while that is in progress, as NCCL from 2.28 on
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   comm->log("close window of " + std::to_string(n_allocated.load()) + " allocations");

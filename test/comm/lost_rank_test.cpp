@@ -61,6 +61,13 @@ TEST(LostRank, ReportsStoppedRankAfterTimeLimit) {
   EXPECT_LT(o.seconds, 30) << o.output;
 }
 
+TEST(LostRank, HasTheTimeLimitThatTheWorldWasGivenLast) {
+  const Outcome o = run_ranks_with_recovery(2, "WATCHDOG_SECONDS=1", "--lost-rank slow-start");
+  EXPECT_TRUE(contains(o, "the start is over")) << o.output;
+  EXPECT_TRUE(contains(o, "for rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "'bucket 2 of 9'")) << o.output;
+}
+
 TEST(LostRank, ReportsLastCollectiveOfMissingRank) {
   const Outcome o = run_ranks_with_recovery(2, "WATCHDOG_SECONDS=2", "--lost-rank missing");
   EXPECT_TRUE(contains(o, "in 'bucket 2 of 9'")) << o.output;
@@ -197,6 +204,15 @@ void behave(const std::string& behavior, World& world) {
     AllReduces all_reduces(world);
     if (world.rank() == 1) ::raise(SIGSTOP);
     all_reduces.run(1, 9);
+  } else if (behavior == "slow-start") {
+    world.set_watchdog_seconds(60);
+    AllReduces all_reduces(world);
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+    all_reduces.run(1, 1);
+    if (world.rank() == 0) std::printf("the start is over\n");
+    world.set_watchdog_seconds(1);
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(40));
+    all_reduces.run(2, 9);
   } else if (behavior == "leaves-early") {
     if (world.rank() == 1) return;
     world.any(false);

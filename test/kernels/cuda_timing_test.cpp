@@ -125,6 +125,18 @@ TEST(CudaTiming, MeasuresKernelsInsteadOfTheirLaunches) {
   EXPECT_LT(timed({1e-6, 1e-6, 1e-6}), timed({3.5e-6}));
 }
 
+TEST(CudaTiming, RunsWhatIsMuchSlowerOnlyTwice) {
+  int n_runs = 0;
+  const auto timed_after = [&](double best, double kernel) {
+    n_runs = 0;
+    return seconds_of([&](Stream&) { ++n_runs, run_kernel(kernel); }, CudaContext{}, best);
+  };
+  EXPECT_GT(timed_after(100e-6, 400e-6), 300e-6);
+  EXPECT_EQ(n_runs, 2);
+  EXPECT_NEAR(timed_after(1e-6, 30e-6), 30e-6, 1e-6) << "of which launches may be most";
+  EXPECT_EQ(n_runs, 12);
+}
+
 TEST(CudaTiming, TimesWhatCannotBeCapturedToo) {
   refuses_capture = true;
   EXPECT_NEAR(timed({20e-6}), 20e-6, 1e-6);

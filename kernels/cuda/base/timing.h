@@ -28,7 +28,8 @@ class TimingMemory {
 
 /// The time of a run in a captured step: the least average over ten runs that are launched as one graph. A single call
 /// on an idle stream would measure its launches, which take as long as the kernels of small layers. Throws what a run
-/// throws, and clears CUDA's error. What takes more than twice `best` is not measured again.
+/// throws, and clears CUDA's error. What takes more than twice `best` is not measured again, and what takes much longer
+/// in a single call is not captured.
 double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best = 1e30);
 
 }  // namespace lockstep::cuda

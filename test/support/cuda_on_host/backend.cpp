@@ -6,6 +6,7 @@
 #include "kernels/cuda/backend_ops.h"
 #include "kernels/cuda/base/count.h"
 #include "lockstep/error.h"
+#include "test/support/cuda_on_host/launches.h"
 
 namespace lockstep::test {
 namespace {
@@ -34,6 +35,16 @@ class HostStream final : public Stream {
   void synchronize() override {}
 };
 
+/// Captures nothing, but is in the list of launches.
+class HostGraph final : public CapturedGraph {
+ public:
+  bool begin(Stream&) override {
+    cuda_fibers::record_call(kCapturedGraph);
+    return true;
+  }
+  void end(Stream&) override {}
+};
+
 class CudaOnHost final : public cuda::OpsBackend {
  public:
   // Few multiprocessors, so that loops beyond the grid are tested too.
@@ -58,7 +69,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   void unfreeze() override { frozen_ = false; }
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
-  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<EagerGraph>(); }
+  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<HostGraph>(); }
   void copy_to_device(void* target, const void* source, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memmove(target, source, size_bytes);
   }

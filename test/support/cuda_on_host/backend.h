@@ -13,6 +13,9 @@ namespace lockstep::test {
 std::unique_ptr<Backend> make_cuda_on_host_backend(const std::string& convolution = "",
                                                    std::shared_ptr<Algorithms> algorithms = nullptr);
 
+/// What CapturedGraph::begin() adds to a list of launches (launches.h).
+inline constexpr char kCapturedGraph[] = "a captured graph";
+
 /// Whether device: cuda can be used here.
 bool has_cuda_device();
 
