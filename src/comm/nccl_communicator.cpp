@@ -39,6 +39,9 @@ using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int kSharesDevices = 23000;  // the first NCCL version that lets ranks share a device, as an option
+// Versions before can hang in captured steps with memory that is registered with the network (NVIDIA/nccl#2389).
+constexpr int kRegistersBetweenNodes = 23200;
+constexpr char kGraphRegister[] = "NCCL_GRAPH_REGISTER";
 constexpr auto kAbortTimeout = 2s;     // for ncclCommAbort, before the process ends without it
 constexpr auto kWarningInterval = 1s;  // between two looks at NCCL's log
 constexpr int kMaxWarnings = 20;       // that are repeated
@@ -130,6 +133,11 @@ class Comm {
   Handle<CommTraits> comm_;
 };
 
+bool wants_registration() {
+  const char* const value = std::getenv(kGraphRegister);
+  return value != nullptr && std::string_view(value) != "0";
+}
+
 /// Ranks that share a device would wait for each other forever.
 void check_devices(World& world, const Backend& backend) {
   const std::vector<std::string> uuids = world.all_gather(backend.device().uuid);
@@ -153,6 +161,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
         backend_(backend),
         topology_(topology),
         is_blocking_(options.is_blocking),
+        registers_(topology.n_nodes() == 1 || nccl().version >= kRegistersBetweenNodes || wants_registration()),
         log_(options.log_folder, world.rank()),
         stream_(backend.make_stream(StreamPriority::high)),
         counters_(backend.allocate_host(sizeof(Counters), "counters of collectives")),
@@ -198,14 +207,15 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   int size() const override { return world_.size(); }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) final {
-    std::unique_ptr<Memory> of_nccl = allocate_nccl_memory(backend_, *stream_, size_bytes);
+    std::unique_ptr<Memory> of_nccl;
+    if (registers_) of_nccl = allocate_nccl_memory(backend_, *stream_, size_bytes);
     const bool has_window = !world_.any(of_nccl == nullptr);  // a window is one of all ranks
     if (!has_window) of_nccl.reset();
     return memory_.allocate(
         world_, backend_, size_bytes, purpose,
         [&](const Memory& memory) {
           std::shared_ptr<void> window = has_window ? register_window(memory) : nullptr;
-          return window ? window : register_memory(memory);
+          return window || !registers_ ? window : register_memory(memory);
         },
         std::move(of_nccl));
   }
@@ -215,7 +225,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 
   void check() override {
     if (!thread_.has_failed()) return;
-    comm_->abort();  // freeing memory while the stack is unwound waits for NCCL's kernels
+    comm_->abort(kAbortTimeout);  // freeing memory while the stack is unwound waits for NCCL's kernels
     thread_.throw_if_failed();
   }
 
@@ -251,6 +261,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   }
 
   void start() {
+    if (!registers_) ::setenv(kGraphRegister, "0", 0);
     ncclUniqueId id{};
     all_agree(world_, [&]() -> std::string {
       if (rank() == 0) LOCKSTEP_NCCL_CHECK(nccl().ncclGetUniqueId(&id));
@@ -451,6 +462,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   Backend& backend_;
   const Topology topology_;
   const bool is_blocking_;
+  const bool registers_;  // memory with NCCL
   NcclLog log_;
   CommunicatorMemory memory_;
   std::unique_ptr<Stream> stream_;

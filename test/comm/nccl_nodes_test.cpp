@@ -4,7 +4,11 @@
 // GPUs on several nodes sum with NCCL. The nodes are simulated and have two ranks each. fp32 is summed by NCCL;
 // gradients that travel in bf16 and fp16 are summed by DeviceExchange. The last tests stage through host memory: what
 // the NCCL communicators left in the progress table must not confuse the communicators that reuse their channels.
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "test/comm/collective_tests.h"
@@ -41,6 +45,36 @@ TEST(NcclOnNodes, WarnsThatSixteenBitsNeedEqualNodes) {
   EXPECT_FALSE(warns(config));
   config.gradients = "bf16";
   EXPECT_EQ(warns(config), test_world->size() == 3 && test_world->rank() == 0);
+}
+
+/// Of this rank.
+int n_registrations() {
+  const std::string log =
+      (std::filesystem::temp_directory_path() / ("nccl-nodes." + std::to_string(::getpid()))).string();
+  ::setenv("FAKE_NCCL_LOG", log.c_str(), 1);
+  {
+    const auto communicator = make_communicator({}, *test_world, device());
+    const auto memory = communicator->allocate(12345, "test");
+    test_world->barrier();
+  }
+  ::unsetenv("FAKE_NCCL_LOG");
+  std::ifstream file(log);
+  int n = 0;
+  for (std::string line; std::getline(file, line);)
+    if (line.find(" register ") != std::string::npos || line.find(" window ") != std::string::npos) ++n;
+  std::filesystem::remove(log);
+  return n;
+}
+
+// NCCL before 2.32 can hang with registered memory between nodes.
+TEST(NcclOnNodes, RegistersMemoryOnRequestOnly) {
+  ::unsetenv("NCCL_GRAPH_REGISTER");
+  EXPECT_EQ(n_registrations(), 0);
+  EXPECT_STREQ(std::getenv("NCCL_GRAPH_REGISTER"), "0");
+  EXPECT_EQ(n_registrations(), 0);
+  ::setenv("NCCL_GRAPH_REGISTER", "1", 1);
+  EXPECT_EQ(n_registrations(), 1);
+  ::unsetenv("NCCL_GRAPH_REGISTER");
 }
 
 TEST(NcclOnNodes, SumsInBf16) { test_wire_type(DType::bf16, device()); }
