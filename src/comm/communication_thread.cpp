@@ -255,6 +255,8 @@ void CommunicationThread::print_failure() const {
   }
 }
 
+void CommunicationThread::set_watchdog_seconds(double seconds) { watchdog_->set_limit(seconds); }
+
 void CommunicationThread::throw_if_failed() {
   if (!has_failed_.load()) return;
   const std::lock_guard lock(failure_mutex_);

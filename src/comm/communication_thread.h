@@ -96,6 +96,8 @@ class CommunicationThread {
   /// Call it after something was posted to a channel.
   void wake() { table_->wake(table_->local_rank()); }
 
+  /// World::set_watchdog_seconds()
+  void set_watchdog_seconds(double seconds);
   /// Throws the reason if the job is lost.
   void throw_if_failed();
   /// The same as a value.
