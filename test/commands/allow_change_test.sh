@@ -80,7 +80,7 @@ check "  status 2" refused 2 'start a new run with another run.name' train run.n
 python3 - "$work/pictures" <<'PYTHON'
 import os, struct, sys, zlib
 def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-for name, first in ("one/cat", 0), ("one/dog", 0), ("newer/cat", 0), ("newer/dog", 1), ("other/cat", 0), ("other/fox", 0):
+for name, first in ("one/cat", 0), ("one/dog", 1), ("newer/cat", 1), ("newer/dog", 0), ("other/cat", 0), ("other/fox", 1):
     pixels = zlib.compress((b"\0" + bytes(range(first, first + 24))) * 8)
     image = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
     os.makedirs(f"{sys.argv[1]}/{name}")

@@ -104,7 +104,7 @@ check "only a configuration is refused" one_error 2 'name the file with --checkp
 check "a file without a data set is refused" one_error 2 'set data.validation=FILE' "$lockstep" evaluate "$work/new.h5"
 check "a file that does not exist" one_error 1 'nope does not exist: expected the directory of a run or of a model, a checkpoint' "$lockstep" evaluate nope
 touch "$work/model.onnx"
-check "a file of another format" one_error 2 'model.onnx is none .*a .safetensors file, .*, found the extension .onnx' "$lockstep" evaluate "$work/model.onnx"
+check "a file of another format" one_error 2 'model.onnx cannot be evaluated: .*a .safetensors file, .*, found the extension .onnx' "$lockstep" evaluate "$work/model.onnx"
 check "a configuration through a pipe is read" refused 2 'name the file with --checkpoint FILE' "$lockstep" evaluate <(cat jobs/configs/quickstart.yaml)
 check "a picture that is not SVG is refused before the evaluation" one_error 2 'expected a name that ends in .svg, found .*a.png' \
   "$lockstep" evaluate "$work/a" "${options[@]}" --confusion "$work/a.png"

@@ -104,7 +104,7 @@ check "  the lock of the killed job remains" test -s "$work/shared/lock"
 check "  it contains host, process, start, job and heartbeat" test "$(cut -d' ' -f1 "$work/shared/lock" | tr '\n' ' ')" = \
   'host pid process_start slurm_job slurm_restarts since_unix heartbeat '
 check "  the next job takes it over" run 0 1 run.name=shared train.epochs=1000 train.max_steps=1
-prints "  and reports that" "was left locked by process $first on .*, which is gone"
+prints "  and reports that" "was left locked by process $first on .*, which no longer runs"
 check "  and removes it at the end" test ! -e "$work/shared/lock"
 
 finish
