@@ -54,7 +54,7 @@ echo '{"text": 5}' >>"$work/wrong.jsonl"
 ls -A "$work" >"$work/.before"
 check "a wrong line is named" refused 1 'wrong.jsonl:2: the field "text": expected a string, found a JSON number' import "$work/wrong.jsonl" "$work/new.h5"
 check "a source that does not exist" refused 1 'there is no text .*none.txt' import "$work/none.txt" "$work/new.h5"
-check "  with a remedy about text" grep -q 'data import --help' "$work/.refused"
+check "  with a remedy about text" grep -q 'data import KIND --help' "$work/.refused"
 check "a file whose size the system does not know" refused 1 'cpuinfo is no ordinary file: it contains text, but its size is 0; copy it first' \
   import /proc/cpuinfo "$work/new.h5"
 check "a missing field is named" refused 1 'lines.jsonl:1: the object has no field "text"; --field' import "$work/in/lines.jsonl" "$work/new.h5"

@@ -29,6 +29,7 @@ const models::LlamaConfig kTiny{.vocabulary = 16,
 TEST(Decoder, CapturesDecodingAndNothingElse) {
   const auto backend = test::make_cuda_on_host_backend();
   graph::ParameterTable table;
+  table.set_base([](const std::string&) { return true; });  // no gradients
   Decoder decoder(kTiny, {.slots = 2, .capacity = 16, .chunk = 8}, DType::fp32, false, *backend, table);
   table.fix_order({});
   train::ParameterArena parameters(table, DType::fp32, *backend);
