@@ -34,11 +34,7 @@ train() { # RANKS SET RUN KEY=VALUE...
 }
 last=checkpoints/step-00000006.h5
 same() { cmp "$work/$1/$last" "$work/$2/$last"; }
-# Of two data sets, whose hashes checkpoints record.
-same_tensors() {
-  grep '^0 of [0-9]* common tensors differ, 0 are only in the first file, 0 only in the second' \
-    <("$lockstep" checkpoint diff "$work/$1/$last" "$work/$2/$last")
-}
+same_tensors() { "$lockstep" checkpoint diff "$work/$1/$last" "$work/$2/$last"; } # the data sets have other hashes
 check "trains on regions" train 1 whole one
 check "  which the input resizes" grep -q 'resiz' <("$lockstep" plan "${small[@]}" data.train="$work/whole.h5" \
   data.validation="$work/whole.h5")
