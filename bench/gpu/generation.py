@@ -18,10 +18,9 @@ TOK512 = GOLDEN / "tokenizers/tok512.bin"
 MODELS = ("llama-story", "stories260K", "qwen2", "llama")
 # Tokens of a reply may differ in types in which sums are rounded, so equal replies are required in fp32 only.
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-# Parameters, and the least part of the bandwidth of a copy that reading the weights once per token must reach. A token of
-# SmolLM-135M is 300 kernels that wait for each other, which take longer than reading its weights.
-PRESETS = {"Qwen2.5-0.5B": ("qwen2-0.5b", 494_032_768, 0.5), "SmolLM-135M": ("smollm-135m", 134_515_008, 0.2)}
+PRESETS = {"Qwen2.5-0.5B": ("qwen2-0.5b", 494_032_768), "SmolLM-135M": ("smollm-135m", 134_515_008)}
 PROMPT_TOKENS, NEW_TOKENS = 512, 256
+MIN_BANDWIDTH = 0.5  # of a copy on the same GPU: reading the weights once per token, captured as a graph
 
 
 def generate(context, *arguments):
@@ -93,7 +92,7 @@ def any_batch(precision):
     return work
 
 
-def speed(name, preset, parameters, least):
+def speed(name, preset, parameters):
     """Weights of one training step, since only their size matters."""
     def work(context):
         with harness.scratch() as folder:
@@ -117,8 +116,8 @@ def speed(name, preset, parameters, least):
         rate = context.figure("copy rate", lambda: copy_rate(context, python)) if python else None
         if not rate:
             raise Skip(f"{text}; the bandwidth of the memory is unknown: {version if not python else 'it was not measured'}")
-        return read >= least * rate, (f"{text}; {100 * read / rate:.0f} % of the {rate * 1e-9:,.0f} GB/s of a copy, "
-                                      f"{100 * least:.0f} % required")
+        return read >= MIN_BANDWIDTH * rate, (f"{text}; {100 * read / rate:.0f} % of the {rate * 1e-9:,.0f} GB/s of a copy, "
+                                              f"{100 * MIN_BANDWIDTH:.0f} % required")
     return work
 
 
