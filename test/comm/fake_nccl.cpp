@@ -198,13 +198,7 @@ ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::functi
     put();
     return ncclSuccess;
   }
-  comm.state.store(ncclInProgress);
-  std::thread([&comm, put] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    put();
-    int expected = ncclInProgress;
-    comm.state.compare_exchange_strong(expected, ncclSuccess);
-  }).detach();
+  in_background(comm, put);
   return ncclInProgress;
 }
 
