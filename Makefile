@@ -147,9 +147,10 @@ FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/
   $(OUT)/test/faults/fault_injection.so $(OUT)/test/doctor/preload.so
 # Tests of instructions that only x86-64 has are left out elsewhere.
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx% test/kernels/max_isa%),$(shell find test -name '*_test.cpp' | sort))
-# Unit tests of one process: the only tests in a build for the sanitizers (UNIT_TESTS_ONLY=1).
+# Unit tests of one process: the only tests that run in a build for the sanitizers (UNIT_TESTS_ONLY=1).
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
-TESTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS)) $(if $(UNIT_TESTS_ONLY),,test/comm/collective_tests.cpp)
+LISTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS))
+TESTED    := $(TESTS) test/comm/collective_tests.cpp
 # Ops with kernels for AMX, compiled with emulated tiles (test/support/emulated_amx.h) for one program, which contains the
 # tests of these ops too.
 EMULATED_AMX       := kernels/cpu/attention.cpp kernels/cpu/conv2d_amx.cpp
@@ -157,33 +158,38 @@ EMULATED_AMX_TESTS := $(filter test/kernels/algorithms_test.cpp test/kernels/att
 SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Tests with a program of their own.
-OWN_PROGRAM := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
+OWN_PROGRAM := $(if $(LISTED),$(shell grep -lE '^// program: own' $(LISTED)))
+# A build for the sanitizers uses the tests, and the CUDA backend, which never runs there, of the release build: RELEASE
+# and RELEASE_OUT.
+RELEASE     ?= $(BUILD)
+RELEASE_OUT ?= $(OUT)
 # TOGETHER=1 compiles the sources of a folder together, up to 12 at a time (scripts/units.py), so that the headers they
 # share are read once: compiling everything takes half as long, and after a change of one source more. CUDA kernels are
 # up to 3 at a time. Kernels of processors and the sources in ALONE have flags of their own.
 TOGETHER  ?= $(if $(filter fuzz,$(MODE)),0,$(if $(shell command -v python3 2>/dev/null),1,0))
 ALONE     := src/main.cpp src/base/version.cpp src/graph/normal_fill.cpp src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp \
-  src/data/png.cpp test/support/%_test.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
-grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT) $(TESTED)) $(CUDA_SOURCES))
+  src/data/png.cpp test/support/%_test.cpp test/support/sanitizers.cpp test/support/heap_count.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
+grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT)) $(CUDA_SOURCES))
 UNITS     := $(if $(grouped),$(shell scripts/units.py $(BUILD) $(grouped)))
 $(if $(grouped),$(if $(filter-out 0,$(.SHELLSTATUS)),$(error scripts/units.py failed; TOGETHER=0 builds without it)))
-UNITS     += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT) $(TESTED)))
+UNITS     += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT)))
+# Tests are compiled once: a build for the sanitizers links those of the release build to a library with sanitizers.
+TEST_BUILD := $(if $(UNIT_TESTS_ONLY),$(RELEASE),$(BUILD))
+grouped_tests := $(if $(filter 1,$(TOGETHER)),$(filter-out $(ALONE),$(TESTED)))
+TEST_UNITS := $(if $(grouped_tests),$(shell scripts/units.py $(TEST_BUILD) $(grouped_tests))) \
+  $(patsubst %.cpp,$(TEST_BUILD)/%.o,$(filter-out $(grouped_tests) $(OWN_PROGRAM),$(TESTED)))
 # The objects of CUDA kernels, in OUT, and compiled for the host in BUILD/on-host
 CUDA_UNITS := $(if $(grouped),$(patsubst $(BUILD)/%,%,$(filter %.cu.o,$(UNITS))),$(CUDA_SOURCES:%=%.o))
 ON_HOST_OBJECTS := $(addprefix $(BUILD)/on-host/,$(CUDA_UNITS) $(ON_HOST:%=%.o))
 # $(call units_of,FOLDER/): the objects of its sources
 units_of   = $(filter $(BUILD)/$(1)% $(BUILD)/units/$(1)%,$(UNITS))
-# A build for the sanitizers uses the CUDA backend, which never runs there, of the release build: RELEASE and
-# RELEASE_OUT.
-RELEASE     ?= $(BUILD)
-RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter kernels/cpu/%,$(SOURCES))) $(call units_of,src/) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_UNITS:%=$(RELEASE_OUT)/%)
 FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% kernels/cpu/base/resize_rows.cpp src/models/resnet_table.cpp src/models/llama_config.cpp src/models/llama_tensors.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
 # OUT/test/FOLDER/NAME_test.
-TEST_PROGRAMS  := $(patsubst test/%/,$(OUT)/test/%_test,$(sort $(dir $(filter-out $(OWN_PROGRAM),$(TESTED)))))
+TEST_PROGRAMS  := $(patsubst test/%/,$(OUT)/test/%_test,$(sort $(dir $(filter-out $(OWN_PROGRAM),$(LISTED)))))
 OWN_PROGRAMS   := $(OWN_PROGRAM:%.cpp=$(OUT)/%)
 BENCH_PROGRAMS := $(BENCHES:%.cpp=$(OUT)/%)
 
@@ -192,16 +198,16 @@ $(OUT)/lockstep: $(BUILD)/src/main.o $(OUT)/liblockstep.a
 	$(link)
 $(OWN_PROGRAMS): $(OUT)/%: $(BUILD)/%.o $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
-$(OUT)/test/kernels/emulated_amx_test: $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.o) $(EMULATED_AMX_TESTS:%.cpp=$(BUILD)/%.o)
-support_objects := $(call units_of,test/reference/) $(filter-out %_test.o,$(call units_of,test/support/))
-objects_of_tests = $(filter-out $(OWN_PROGRAM:%.cpp=$(BUILD)/%.o) $(support_objects),$(call units_of,test/$(1)/))
+$(OUT)/test/kernels/emulated_amx_test: $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.o) $(EMULATED_AMX_TESTS:%.cpp=$(TEST_BUILD)/%.o)
+support_objects := $(call units_of,test/reference/) $(call units_of,test/support/)
+objects_of_tests = $(filter $(TEST_BUILD)/test/$(1)/% $(TEST_BUILD)/units/test/$(1)/%,$(TEST_UNITS))
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
-	$(link) $(GTEST_LIBS)
+	$(link_tests)
 # The list of all tests with their settings, for scripts/run-tests.sh and others.
-$(OUT)/test/list: $(TESTED) $(SCRIPTS) scripts/list-tests.sh
+$(OUT)/test/list: $(LISTED) $(SCRIPTS) scripts/list-tests.sh
 	@mkdir -p $(@D)
-	@scripts/list-tests.sh $(filter %_test.cpp,$(TESTED)) $(SCRIPTS) > $@
+	@scripts/list-tests.sh $(LISTED) $(SCRIPTS) > $@
 $(BENCH_PROGRAMS): $(OUT)/bench/%: $(BUILD)/bench/%.o $(OUT)/liblockstep.a
 	$(link) $(BENCHMARK_LIBS)
 # Prints cuDNN's plans for a GPU that is not in this machine (test/cuda/plans_test.sh).
@@ -220,6 +226,13 @@ $(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@$(CXX) -std=c++20 -O2 $(sysroot) $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) $(DNNL_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
 # The name of the driver's library, so that this one is loaded instead of it.
 $(OUT)/test/kernels/fake_nvml.so: SO_FLAGS = -Wl,-soname,libnvidia-ml.so.1
+# The library comes first in a build for the sanitizers, since the linker keeps the first of several inline functions of
+# the same name, and those in the objects of tests have no sanitizers.
+define link_tests
+@mkdir -p $(@D)
+@echo "  link     $@"
+@$(CXX) $(CXXFLAGS) -o $@ $(if $(UNIT_TESTS_ONLY),-Wl$(comma)--whole-archive $(filter %.a,$^) -Wl$(comma)--no-whole-archive) $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS) $(GTEST_LIBS)
+endef
 # The order of linking: the program, the libraries that it uses, and the libraries that those use.
 define link
 @mkdir -p $(@D)
@@ -313,7 +326,7 @@ compile_commands.json: always
 	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
 -include $(CUDA_UNITS:%.o=$(OUT)/%.d) $(ON_HOST_OBJECTS:.o=.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(if $(PLANS),$(BUILD)/test/cuda/plans.d)
--include $(patsubst %.o,%.d,$(filter-out %.cu.o,$(filter $(BUILD)/units/%,$(UNITS))))
+-include $(patsubst %.o,%.d,$(filter-out %.cu.o,$(filter $(BUILD)/units/%,$(UNITS) $(TEST_UNITS))))
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
 # Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before
@@ -322,6 +335,7 @@ tests test tests-sanitized test-sanitized test-long test-mutations: | $(filter a
 tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
 tests-here: $(TEST_PROGRAMS) $(OWN_PROGRAMS) $(FAKES) $(OUT)/test/list $(if $(UNIT_TESTS_ONLY),,$(OUT)/lockstep $(PLANS))
+test-objects: $(TEST_UNITS)
 cuda-objects: $(filter $(RELEASE)/kernels/cuda/% $(RELEASE_OUT)/kernels/cuda/% $(RELEASE_OUT)/units/kernels/cuda/%,$(OBJECTS))
 nccl-objects: $(patsubst %.cpp,$(BUILD)/%.o,$(filter src/comm/nccl%,$(SOURCES)))
 benches: $(BENCH_PROGRAMS)
@@ -329,7 +343,7 @@ fuzzers: $(FUZZERS)
 
 include scripts/targets.mk
 
-.PHONY: all tests tests-here cuda-objects nccl-objects benches fuzzers always
+.PHONY: all tests tests-here test-objects cuda-objects nccl-objects benches fuzzers always
 .DELETE_ON_ERROR:
 # Only these are kept as intermediate files. Without a list, Make would not compile a new source that is older than the
 # library.

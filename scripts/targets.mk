@@ -33,7 +33,7 @@ test:
 SANITIZED := $(BUILD)-asan-ubsan
 for_tests := OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)"
 tests-sanitized:
-	@$(if $(HAS_CUDA),$(MAKE) --no-print-directory -j$(JOBS) $(for_tests) cuda-objects)
+	@$(MAKE) --no-print-directory -j$(JOBS) $(for_tests) test-objects $(if $(HAS_CUDA),cuda-objects)
 	@$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) OUT=$(SANITIZED) CUDA_ARCH="$(TEST_CUDA_ARCH)" \
 	  RELEASE=$(BUILD) RELEASE_OUT=$(TEST_OUT) UNIT_TESTS_ONLY=1 tests-here
 test-sanitized: tests-sanitized

@@ -13,15 +13,13 @@
 #include "data/user_block.h"
 #include "test/data/files.h"
 #include "test/support/emulator.h"
+#include "test/support/sanitizers.h"
 
 namespace lockstep::data {
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr int kFlips = 25;  // a fork takes a tenth of a second there
-#else
-constexpr int kFlips = 100;
-#endif
+/// A fork takes a tenth of a second with the address sanitizer.
+int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
 /// Contiguous, and in 8 chunks without gaps.
 constexpr Placement kPlacements[] = {kDefaultPlacement, {.alignment_bytes = 0, .chunk_bytes = 180}};
@@ -58,7 +56,7 @@ TEST(DamagedFile, EveryFlipInTheMetadataIsDetectedBeforeHdf5OpensTheFile) {
     write_test_set(path, {}, {}, placement);
     const std::string whole = read_all(path);
     const auto places = metadata_bytes(whole.size(), open_image_file(InputFile(path)), hdf5::kUserBlockBytes);
-    for (int i = 0; i < kFlips; ++i) {
+    for (int i = 0; i < n_flips(); ++i) {
       std::string damaged = whole;
       damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
       write_all(path, damaged);
@@ -146,7 +144,7 @@ TEST(DamagedFile, FlipsInAForeignFileNeverCrash) {
     whole[0] = 'x';  // without its user block, HDF5 itself has to detect the damage
     const auto places = metadata_bytes(whole.size(), layout, hdf5::kUserBlockBytes);
     int n_errors = 0;
-    for (int i = 0; i < kFlips; ++i) {
+    for (int i = 0; i < n_flips(); ++i) {
       std::string damaged = whole;
       damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
       write_all(path, damaged);

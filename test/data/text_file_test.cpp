@@ -11,17 +11,15 @@
 #include "data/user_block.h"
 #include "hdf5/writer.h"
 #include "test/data/text_files.h"
+#include "test/support/sanitizers.h"
 
 namespace lockstep::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr int kFlips = 25;  // a fork takes a tenth of a second there
-#else
-constexpr int kFlips = 100;
-#endif
+/// A fork takes a tenth of a second with the address sanitizer.
+int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
 std::vector<std::string> verify(const std::string& path) {
   const InputFile file(path);
@@ -169,7 +167,7 @@ TEST(TextFile, EveryFlipInTheMetadataIsDetectedBeforeHdf5OpensTheFile) {
   const std::string whole = read_all(path);
   const TextFile layout = open_text_file(InputFile(path));
   std::mt19937 random(1);
-  for (int i = 0; i < kFlips;) {
+  for (int i = 0; i < n_flips();) {
     const std::size_t at = hdf5::kUserBlockBytes + random() % (whole.size() - hdf5::kUserBlockBytes);
     const auto is_in = [&](const ByteRange& range) { return at >= range.offset && at < range.end(); };
     if (is_in(layout.tokens) || is_in(layout.documents)) continue;
@@ -229,7 +227,7 @@ TEST(TextFile, FlipsInAForeignFileNeverCrash) {
   EXPECT_TRUE(reads(path));
   std::mt19937 random(2);
   int n_errors = 0;
-  for (int i = 0; i < kFlips; ++i) {
+  for (int i = 0; i < n_flips(); ++i) {
     std::string damaged = whole;
     damaged[hdf5::kUserBlockBytes + random() % (whole.size() - hdf5::kUserBlockBytes)] ^=
         static_cast<char>(1 << random() % 8);

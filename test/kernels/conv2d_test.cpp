@@ -67,7 +67,7 @@ TEST_P(Conv2dTest, AgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, Conv2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
-                                          testing::Range(0, 13, kNormalizationStep)));
+                                          testing::Range(0, 13, normalization_step())));
 
 class Conv2dBf16Test : public testing::TestWithParam<std::tuple<int, int>> {};
 
@@ -97,7 +97,7 @@ TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kBf16Cases))),
-                                          testing::Range(0, 13, kNormalizationStep)));
+                                          testing::Range(0, 13, normalization_step())));
 
 #ifdef LOCKSTEP_CUDA
 std::vector<NamedBackend>& fusing_backends() {
@@ -142,7 +142,7 @@ TEST_P(Conv2dLevelsTest, AgreeWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, Conv2dLevelsTest,
                          testing::Combine(testing::Values(DType::fp16, DType::bf16),
                                           testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
-                                          testing::Range(0, 13, kNormalizationStep)));
+                                          testing::Range(0, 13, normalization_step())));
 
 /// Sums in fp32, and weight gradients in the type of x, are what is otherwise turned into fp64 and fp32. The sums of
 /// passes are rounded.
@@ -150,7 +150,7 @@ TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
   const std::vector<UnitModes> modes = all_modes();
   int n_in_fp32 = 0, n_narrow = 0;
   for (std::size_t i = 0; i < std::size(kFp16Cases); ++i)
-    for (std::size_t j = 0; j < all_normalizations().size(); j += kNormalizationStep) {
+    for (std::size_t j = 0; j < all_normalizations().size(); j += normalization_step()) {
       Conv2dDescription d = describe(kFp16Cases[i], all_normalizations()[j]);
       if (d.normalization) d.input_gradient = true;
       const UnitInputs inputs = rounded_to(DType::fp16, make_inputs(d, static_cast<std::uint32_t>(20 * i + j + 1200)));
@@ -178,8 +178,8 @@ TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
         n_narrow += op->gives_narrow_dweight();
       }
     }
-  EXPECT_GT(n_in_fp32, 5 / kNormalizationStep);
-  EXPECT_GT(n_narrow, 5 / kNormalizationStep);
+  EXPECT_GT(n_in_fp32, 5 / normalization_step());
+  EXPECT_GT(n_narrow, 5 / normalization_step());
 }
 
 /// Inference returns the same output, although it does not store z.

@@ -17,6 +17,7 @@
 #include "lockstep/ops/normalization.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
+#include "test/support/sanitizers.h"
 #include "test/support/tensor.h"
 
 namespace lockstep::cuda_on_host {
@@ -39,17 +40,17 @@ std::string text(const Case& c) {
 
 // A program with sanitizers is many times slower. There, sizes that fill no pack, one pack, and more than a block
 // remain.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::int64_t kChannels[] = {1, 8, 17, 264}, kRows[] = {1, 105};
-#else
-constexpr std::int64_t kChannels[] = {1, 3, 8, 12, 16, 17, 48, 64, 65, 264, 520}, kRows[] = {1, 7, 105};
-#endif
+using Sizes = std::vector<std::int64_t>;
+Sizes channels() {
+  return test::has_address_sanitizer() ? Sizes{1, 8, 17, 264} : Sizes{1, 3, 8, 12, 16, 17, 48, 64, 65, 264, 520};
+}
+Sizes rows() { return test::has_address_sanitizer() ? Sizes{1, 105} : Sizes{1, 7, 105}; }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
-    for (const std::int64_t c : kChannels)
-      for (const std::int64_t rows : kRows) all.push_back({{rows, c, dtype}});
+    for (const std::int64_t c : channels())
+      for (const std::int64_t n_rows : rows()) all.push_back({{n_rows, c, dtype}});
     all.push_back({{3000, 16, dtype}});  // more than one round of the grid
     all.push_back({{2001, 5, dtype}});
     all.push_back({{105, 16, dtype}, false});

@@ -80,7 +80,7 @@ TEST_P(Pool2dTest, AgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, Pool2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
-                                          testing::Range(0, 13, kNormalizationStep)));
+                                          testing::Range(0, 13, normalization_step())));
 
 /// In 16 bits, with a result in the same type and, as before the head, in fp32. If z is stored, its rounding produces
 /// ties, which change the position of a maximum: these cases use the average.

@@ -1,11 +1,8 @@
-// Counts what a part of a test allocates on the heap, in all threads and libraries of the process. Include it in one
-// file of a test's executable: it replaces malloc and related functions by ones that count and call glibc's.
+// Counts what a part of a test allocates on the heap, in all threads and libraries of the process. A program that uses
+// it gets functions instead of malloc and related ones that count and call glibc's (heap_count.cpp).
 #pragma once
 
-#include <malloc.h>
-
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,21 +15,8 @@ struct HeapCount {
 };
 
 namespace heap {
-inline std::atomic<std::size_t> n_allocations{0}, largest_bytes{0};
-inline std::atomic<std::int64_t> held_bytes{0};
-
-inline void* count_allocation(void* block, std::size_t size_bytes) {
-  if (block == nullptr) return block;
-  ++n_allocations;
-  held_bytes += static_cast<std::int64_t>(malloc_usable_size(block));
-  std::size_t largest = largest_bytes;
-  while (largest < size_bytes && !largest_bytes.compare_exchange_weak(largest, size_bytes)) {
-  }
-  return block;
-}
-inline void count_release(void* block) {
-  if (block != nullptr) held_bytes -= static_cast<std::int64_t>(malloc_usable_size(block));
-}
+extern std::atomic<std::size_t> n_allocations, largest_bytes;
+extern std::atomic<std::int64_t> held_bytes;
 }  // namespace heap
 
 /// From its construction to count().
@@ -48,43 +32,7 @@ class HeapWatch {
   std::int64_t held_bytes_;
 };
 
-constexpr bool heap_is_counted() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return false;
-#else
-  return true;
-#endif
-}
+/// False with sanitizers, which replace malloc themselves.
+bool heap_is_counted();
 
 }  // namespace lockstep
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-extern "C" {
-void* __libc_malloc(std::size_t size_bytes);
-void* __libc_calloc(std::size_t n, std::size_t size_bytes);
-void* __libc_realloc(void* block, std::size_t size_bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t size_bytes);
-void __libc_free(void* block);
-
-void* malloc(std::size_t size_bytes) { return lockstep::heap::count_allocation(__libc_malloc(size_bytes), size_bytes); }
-void* calloc(std::size_t n, std::size_t size_bytes) {
-  return lockstep::heap::count_allocation(__libc_calloc(n, size_bytes), n * size_bytes);
-}
-void* realloc(void* block, std::size_t size_bytes) {
-  lockstep::heap::count_release(block);
-  return lockstep::heap::count_allocation(__libc_realloc(block, size_bytes), size_bytes);
-}
-void* memalign(std::size_t alignment, std::size_t size_bytes) {
-  return lockstep::heap::count_allocation(__libc_memalign(alignment, size_bytes), size_bytes);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t size_bytes) { return memalign(alignment, size_bytes); }
-int posix_memalign(void** block, std::size_t alignment, std::size_t size_bytes) {
-  *block = memalign(alignment, size_bytes);
-  return *block == nullptr ? ENOMEM : 0;
-}
-void free(void* block) {
-  lockstep::heap::count_release(block);
-  __libc_free(block);
-}
-}
-#endif

@@ -10,6 +10,7 @@
 #include "lockstep/backend.h"
 #include "lockstep/ops/conv2d.h"
 #include "lockstep/ops/pool2d.h"
+#include "test/support/sanitizers.h"
 
 namespace lockstep::test {
 
@@ -66,11 +67,7 @@ void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expect
 /// Every normalisation that a description can have, none first.
 std::vector<std::optional<InputNormalization>> all_normalizations();
 /// Programs with sanitizers are several times slower: their tests take every third normalisation.
-#ifdef __SANITIZE_ADDRESS__
-inline constexpr int kNormalizationStep = 3;
-#else
-inline constexpr int kNormalizationStep = 1;
-#endif
+inline int normalization_step() { return has_address_sanitizer() ? 3 : 1; }
 /// Every combination of modes.
 std::vector<UnitModes> all_modes();
 

@@ -1,0 +1,9 @@
+// Tests are compiled once, without sanitizers, and linked to a library with or without them. So they ask at run time.
+#pragma once
+
+namespace lockstep::test {
+
+/// True if the library under test is built with the address sanitizer, which makes it several times slower.
+bool has_address_sanitizer();
+
+}  // namespace lockstep::test
