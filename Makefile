@@ -169,17 +169,16 @@ RELEASE_OUT ?= $(OUT)
 TOGETHER  ?= $(if $(filter fuzz,$(MODE)),0,$(if $(shell command -v python3 2>/dev/null),1,0))
 ALONE     := src/main.cpp src/base/version.cpp src/graph/normal_fill.cpp src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp \
   src/data/png.cpp test/support/%_test.cpp test/support/sanitizers.cpp test/support/heap_count.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
-grouped   := $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/% $(ALONE),$(SOURCES) $(SUPPORT)) $(CUDA_SOURCES))
-UNITS     := $(if $(grouped),$(shell scripts/units.py $(BUILD) $(grouped)))
-$(if $(grouped),$(if $(filter-out 0,$(.SHELLSTATUS)),$(error scripts/units.py failed; TOGETHER=0 builds without it)))
-UNITS     += $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/% $(grouped),$(SOURCES) $(SUPPORT)))
 # Tests are compiled once: a build for the sanitizers links those of the release build to a library with sanitizers.
 TEST_BUILD := $(if $(UNIT_TESTS_ONLY),$(RELEASE),$(BUILD))
-grouped_tests := $(if $(filter 1,$(TOGETHER)),$(filter-out $(ALONE),$(TESTED)))
-TEST_UNITS := $(if $(grouped_tests),$(shell scripts/units.py $(TEST_BUILD) $(grouped_tests))) \
-  $(patsubst %.cpp,$(TEST_BUILD)/%.o,$(filter-out $(grouped_tests) $(OWN_PROGRAM),$(TESTED)))
+# $(call objects_of,BUILD,SOURCES): without those of kernels, except CUDA kernels that are compiled together.
+grouped    = $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/cpu/% kernels/cuda/%.cpp $(ALONE),$(1)))
+units      = $(if $(2),$(shell scripts/units.py $(1) $(2))$(if $(filter-out 0,$(.SHELLSTATUS)),$(error scripts/units.py failed; TOGETHER=0 builds without it)))
+objects_of = $(call units,$(1),$(call grouped,$(2))) $(patsubst %.cpp,$(1)/%.o,$(filter-out kernels/% $(call grouped,$(2)),$(2)))
+UNITS      := $(call objects_of,$(BUILD),$(SOURCES) $(SUPPORT) $(CUDA_SOURCES))
+TEST_UNITS := $(call objects_of,$(TEST_BUILD),$(filter-out $(OWN_PROGRAM),$(TESTED)))
 # The objects of CUDA kernels, in OUT, and compiled for the host in BUILD/on-host
-CUDA_UNITS := $(if $(grouped),$(patsubst $(BUILD)/%,%,$(filter %.cu.o,$(UNITS))),$(CUDA_SOURCES:%=%.o))
+CUDA_UNITS := $(if $(filter 1,$(TOGETHER)),$(patsubst $(BUILD)/%,%,$(filter %.cu.o,$(UNITS))),$(CUDA_SOURCES:%=%.o))
 ON_HOST_OBJECTS := $(addprefix $(BUILD)/on-host/,$(CUDA_UNITS) $(ON_HOST:%=%.o))
 # $(call units_of,FOLDER/): the objects of its sources
 units_of   = $(filter $(BUILD)/$(1)% $(BUILD)/units/$(1)%,$(UNITS))
@@ -203,7 +202,10 @@ support_objects := $(call units_of,test/reference/) $(call units_of,test/support
 objects_of_tests = $(filter $(TEST_BUILD)/test/$(1)/% $(TEST_BUILD)/units/test/$(1)/%,$(TEST_UNITS))
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
-	$(link_tests)
+	$(link) $(GTEST_LIBS)
+# The library comes first in a build for the sanitizers, since the linker keeps the first of several inline functions of
+# the same name, and those in the objects of tests have no sanitizers.
+$(TEST_PROGRAMS): private LIBRARY_FIRST = $(if $(UNIT_TESTS_ONLY),-Wl$(comma)--whole-archive $(filter %.a,$^) -Wl$(comma)--no-whole-archive)
 # The list of all tests with their settings, for scripts/run-tests.sh and others.
 $(OUT)/test/list: $(LISTED) $(SCRIPTS) scripts/list-tests.sh
 	@mkdir -p $(@D)
@@ -226,18 +228,11 @@ $(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@$(CXX) -std=c++20 -O2 $(sysroot) $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) $(DNNL_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
 # The name of the driver's library, so that this one is loaded instead of it.
 $(OUT)/test/kernels/fake_nvml.so: SO_FLAGS = -Wl,-soname,libnvidia-ml.so.1
-# The library comes first in a build for the sanitizers, since the linker keeps the first of several inline functions of
-# the same name, and those in the objects of tests have no sanitizers.
-define link_tests
-@mkdir -p $(@D)
-@echo "  link     $@"
-@$(CXX) $(CXXFLAGS) -o $@ $(if $(UNIT_TESTS_ONLY),-Wl$(comma)--whole-archive $(filter %.a,$^) -Wl$(comma)--no-whole-archive) $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS) $(GTEST_LIBS)
-endef
 # The order of linking: the program, the libraries that it uses, and the libraries that those use.
 define link
 @mkdir -p $(@D)
 @echo "  link     $@"
-@$(CXX) $(CXXFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS)
+@$(CXX) $(CXXFLAGS) -o $@ $(LIBRARY_FIRST) $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS)
 endef
 
 # Thin archives: they contain the names of the objects instead of copies.
