@@ -24,6 +24,9 @@ else
 
 all: $(OUT)/lockstep compile_commands.json
 
+# Make's own rules would compile the objects of another build with the flags of this one.
+MAKEFLAGS += --no-builtin-rules
+
 # ---- Paths of libraries: NAME_HOME (or DNNL_ROOT) if set, else pkg-config, else the compiler's own paths -------------
 # $(call headers,HOME,package) and $(call libraries,HOME,package,flags when there is no package)
 headers   = $(if $(1),-isystem $(1)/include,$(shell pkg-config --cflags $(2) 2>/dev/null))
@@ -259,8 +262,6 @@ $(BUILD)/%.h.gch: %.h $(BUILD)/flags
 $(OUT)/%.cu.o: %.cu $(OUT)/cuda-flags
 	@echo "  compile  $<"
 	$(compile_kernels)
-# This cancels Make's own rule, which would make a unit's source from its object.
-%: %.o
 $(OUT)/units/%.cu.o: $(BUILD)/units/%.cu $(OUT)/cuda-flags
 	@echo "  compile  $(shell grep -c "\.cu" $<) sources of $(dir $*)"
 	$(compile_kernels)

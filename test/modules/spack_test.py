@@ -159,11 +159,12 @@ def main():
         (resource,) = [options for name, _, options in directives if name == "resource"]
         assert f"{resource['sha256']}  {resource['url'].split('/')[-1]}" in (ROOT / "scripts/deps.sh").read_text()
 
-        # What it installs. The program already exists, so a dry run is enough to see the effect of Spack's arguments.
+        # What it installs. A dry run is enough to see the effect of Spack's arguments, in a folder of its own, since Make
+        # groups the sources of a build without CUDA differently.
         prefix = f"{work}/prefix"
         build, install = phases(Lockstep, [], prefix, f"{work}/stage")
         assert "CUDA=0" in install and not any("cuda" in argument for argument in install), install
-        planned = destinations(make(*install, dry_run=True), prefix)
+        planned = destinations(make(f"BUILD={work}/build", *install, dry_run=True), prefix)
         cuda = "CUDA" in subprocess.run([LOCKSTEP, "--version"], capture_output=True, text=True, check=True).stdout
         # The folder and the CUDA options with which the program was built: `make install` must not rebuild it.
         build = Path(os.path.relpath(LOCKSTEP.parent, ROOT))

@@ -26,7 +26,7 @@ SH
 chmod 755 "$work"/bin/*
 build() {
   REAL=$(command -v g++) make --no-print-directory CXX="$work/bin/g++" AR="$work/bin/ar" BUILD="$work/built" CUDA=0 \
-    "$work/built/lockstep"
+    "${1:-$work/built/lockstep}"
 }
 check "a build" build
 build >"$work/again" 2>&1
@@ -35,5 +35,11 @@ rm "$work"/built/units/src/base/*.o # as if the sources had been added while the
 build >"$work/added" 2>&1
 check "new sources that are older than the library are compiled" grep 'compile  .* sources of src/base/' "$work/added"
 check "  and the library is made again" grep 'archive  .*liblockstep.a' "$work/added"
+# The sanitizers' build links the tests of the release build.
+check "the objects of tests" build test-objects
+find "$work/built/units/test" -name '*.cpp' -exec touch {} +
+plan MODE=asan-ubsan RELEASE="$work/built" UNIT_TESTS_ONLY=1 CUDA=0 tests-here >"$work/sanitized" 2>&1
+check "the sanitizers' build links them" grep -q -- "-fsanitize=.* $work/built/units/test/.*\.o" "$work/sanitized"
+check "  and compiles none of them" bash -c "! grep -E -- '-o $work/built/' '$work/sanitized'"
 check "make install" plan install PREFIX="$work/prefix"
 finish
