@@ -123,6 +123,7 @@ check "  as bearer" state "s['authorization'] == 'Bearer abc'"
 
 # Ends of a run
 stop() {
+  : >"$work/train" # the output of the run before would end the loop before the program has started
   "$lockstep" train "${options[@]}" run.name=h train.epochs=10000 log.mlflow="$uri" log.every_steps=100 >"$work/train" 2>&1 &
   local pid=$! i
   for ((i = 0; i < 300; ++i)); do grep -q 'MLflow:' "$work/train" && break; sleep 0.1; done
