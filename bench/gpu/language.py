@@ -11,7 +11,7 @@ from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Failure, Item, Skip, tail  
 from speed import peer, where_time_goes, where_time_goes_text  # noqa: E402
 
 # The tests of the ops that a language model consists of; the optimizer is AdamW.
-OPS = ("attention_test", "embedding_test", "head_cross_entropy_test", "matmul_test", "optimizer_test", "rms_norm_test",
+OPS = ("attention_test", "embedding_test", "linear_cross_entropy_test", "matmul_test", "optimizer_test", "rms_norm_test",
        "rotary_test", "swiglu_test")
 MODELS = ("llama_tied", "llama3_biased", "qwen2", "qwen3")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")

@@ -7,7 +7,7 @@ import language  # noqa: E402
 import parts  # noqa: E402
 from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Item  # noqa: E402
 
-OPS = ("low_rank_test", "nf4_matmul_test")
+OPS = ("lora_test", "nf4_matmul_test")
 CASES = ("llama", "qwen2", "nf4", "dropout")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Beside random weights, on random tokens: no file is needed.

@@ -8,7 +8,7 @@ namespace {
 
 struct Case {
   std::int64_t size, channels, out_channels;
-  int window, stride;
+  int kernel_size, stride;
 };
 constexpr Case kCases[] = {{32, 3, 64, 3, 1},    {32, 64, 64, 3, 1},   {32, 64, 128, 3, 2}, {32, 64, 128, 1, 2},
                            {16, 128, 128, 3, 1}, {16, 128, 256, 3, 2}, {8, 256, 256, 3, 1}, {8, 256, 512, 3, 2},
@@ -21,9 +21,9 @@ struct Unit {
     Conv2dDescription d;
     d.x = {kBatch, c.size, c.size, c.channels};
     d.out_channels = c.out_channels;
-    d.window = c.window;
+    d.kernel_size = c.kernel_size;
     d.stride = c.stride;
-    d.padding = c.window / 2;
+    d.padding = c.kernel_size / 2;
     d.dtype = dtype();
     d.x_layout = activation_layout(d.x);
     d.y_layout = activation_layout(d.y());
@@ -42,7 +42,7 @@ struct Unit {
     backward.dweight = arguments.make(n_weight);
     if (normalized) {
       forward.normalization.scale_bias = arguments.make(2 * c.channels);
-      forward.normalization.narrow_scale_bias = arguments.tensor(2 * c.channels);
+      forward.normalization.low_precision_scale_bias = arguments.tensor(2 * c.channels);
       backward.normalization = forward.normalization;
       backward.gradient.gamma = arguments.make(c.channels);
       backward.gradient.beta = arguments.make(c.channels);
@@ -52,7 +52,7 @@ struct Unit {
     } else if (d.input_gradient) {
       backward.dx = arguments.tensor(n_x);
     }
-    flops = 2.0 * static_cast<double>(n_y * c.channels * c.window * c.window);
+    flops = 2.0 * static_cast<double>(n_y * c.channels * c.kernel_size * c.kernel_size);
     bytes = element_bytes() * static_cast<double>(n_x + n_y) + kFloatBytes * static_cast<double>(n_weight);
   }
 
@@ -68,8 +68,8 @@ struct Unit {
 void register_case(const Case& c, bool in_network) {
   const std::string name = std::string(in_network ? "unit" : "conv") + "/" + std::to_string(c.size) + "x" +
                            std::to_string(c.size) + "x" + std::to_string(c.channels) + "-" +
-                           std::to_string(c.out_channels) + "_" + std::to_string(c.window) + "x" +
-                           std::to_string(c.window) + (c.stride > 1 ? "/2" : "");
+                           std::to_string(c.out_channels) + "_" + std::to_string(c.kernel_size) + "x" +
+                           std::to_string(c.kernel_size) + (c.stride > 1 ? "/2" : "");
   add(name + "/forward", [c, in_network](benchmark::State& state) {
     Unit unit(c, in_network);
     const auto stream = backend().make_stream();

@@ -6,8 +6,8 @@
 
 #include "bench/micro/support.h"
 #include "lockstep/ops/embedding.h"
-#include "lockstep/ops/head_cross_entropy.h"
-#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/linear_cross_entropy.h"
+#include "lockstep/ops/lora.h"
 #include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/ops/rotary.h"
 #include "lockstep/ops/swiglu.h"
@@ -97,17 +97,17 @@ void swiglu(benchmark::State& state, bool is_backward) {
   measure(state, run, 0, (is_backward ? 5 : 3) * element_bytes() * static_cast<double>(n));
 }
 
-void low_rank(benchmark::State& state, bool is_backward, double dropout) {
+void lora(benchmark::State& state, bool is_backward, double dropout) {
   Arguments arguments;
-  const LowRankDescription d{.rows = kTokens,
-                             .in_features = kWidth,
-                             .out_features = kWidth + 2 * kKvHeads * kHeadDim,
-                             .rank = 8,
-                             .parts = {{0, kWidth, 1}, {kWidth, 192, 2}, {kWidth + 192, 192, 3}},
-                             .scale = 2,
-                             .dtype = dtype(),
-                             .dropout = dropout,
-                             .tokens = kTokens};
+  const LoraDescription d{.rows = kTokens,
+                          .in_features = kWidth,
+                          .out_features = kWidth + 2 * kKvHeads * kHeadDim,
+                          .rank = 8,
+                          .parts = {{0, kWidth, 1}, {kWidth, 192, 2}, {kWidth + 192, 192, 3}},
+                          .scale = 2,
+                          .dtype = dtype(),
+                          .dropout = dropout,
+                          .tokens = kTokens};
   const auto op = backend().make(d);
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
@@ -115,7 +115,7 @@ void low_rank(benchmark::State& state, bool is_backward, double dropout) {
   *scalars = {};
   auto* const ids = static_cast<std::uint32_t*>(arguments.bytes(sizeof(std::uint32_t)));
   *ids = 1;
-  const LowRank::Samples samples{.ids = ids, .scalars = scalars};
+  const Lora::Samples samples{.ids = ids, .scalars = scalars};
   const void *const x = arguments.tensor(kTokens * kWidth), *const a = arguments.tensor(d.ranks() * kWidth);
   const void* const b = arguments.tensor(d.columns() * d.rank);
   void *const y = arguments.tensor(kTokens * d.out_features), *const dx = arguments.tensor(kTokens * kWidth);
@@ -154,19 +154,19 @@ void nf4_matmul(benchmark::State& state, bool is_backward) {
 
 void head(benchmark::State& state, bool is_inference) {
   Arguments arguments;
-  const auto op = backend().make(HeadCrossEntropyDescription{
+  const auto op = backend().make(LinearCrossEntropyDescription{
       .rows = kTokens, .width = kWidth, .vocabulary = kVocabulary, .dtype = dtype(), .inference = is_inference});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   auto* const scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
   *scalars = {.loss_weight = 1.0f / kTokens};
-  const HeadCrossEntropy::Forward args{.x = arguments.tensor(kTokens * kWidth),
-                                       .weight = arguments.tensor(kVocabulary * kWidth),
-                                       .targets = make_ids(arguments),
-                                       .sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums))),
-                                       .scalars = scalars,
-                                       .dx = arguments.tensor(kTokens * kWidth),
-                                       .dweight = arguments.make(kVocabulary * kWidth)};
+  const LinearCrossEntropy::Forward args{.x = arguments.tensor(kTokens * kWidth),
+                                         .weight = arguments.tensor(kVocabulary * kWidth),
+                                         .targets = make_ids(arguments),
+                                         .sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums))),
+                                         .scalars = scalars,
+                                         .dx = arguments.tensor(kTokens * kWidth),
+                                         .dweight = arguments.make(kVocabulary * kWidth)};
   const double product = 2.0 * static_cast<double>(kTokens) * kWidth * kVocabulary;
   measure(
       state, [&] { op->forward(args, memory, *stream); }, (is_inference ? 1 : 3) * product,
@@ -186,13 +186,13 @@ int main(int argc, char** argv) {
   add("rotary/256x960/backward", [](benchmark::State& state) { rotary(state, true); });
   add("swiglu/256x1536/forward", [](benchmark::State& state) { swiglu(state, false); });
   add("swiglu/256x1536/backward", [](benchmark::State& state) { swiglu(state, true); });
-  add("low_rank/256x576-960/forward", [](benchmark::State& state) { low_rank(state, false, 0); });
-  add("low_rank/256x576-960/backward", [](benchmark::State& state) { low_rank(state, true, 0); });
-  add("low_rank/256x576-960/forward, dropout", [](benchmark::State& state) { low_rank(state, false, 0.05); });
-  add("low_rank/256x576-960/backward, dropout", [](benchmark::State& state) { low_rank(state, true, 0.05); });
+  add("lora/256x576-960/forward", [](benchmark::State& state) { lora(state, false, 0); });
+  add("lora/256x576-960/backward", [](benchmark::State& state) { lora(state, true, 0); });
+  add("lora/256x576-960/forward, dropout", [](benchmark::State& state) { lora(state, false, 0.05); });
+  add("lora/256x576-960/backward, dropout", [](benchmark::State& state) { lora(state, true, 0.05); });
   add("nf4_matmul/256x576-3072/forward", [](benchmark::State& state) { nf4_matmul(state, false); });
   add("nf4_matmul/256x576-3072/data gradient", [](benchmark::State& state) { nf4_matmul(state, true); });
-  add("head_cross_entropy/256x576-49152/gradients", [](benchmark::State& state) { head(state, false); });
-  add("head_cross_entropy/256x576-49152/inference", [](benchmark::State& state) { head(state, true); });
+  add("linear_cross_entropy/256x576-49152/gradients", [](benchmark::State& state) { head(state, false); });
+  add("linear_cross_entropy/256x576-49152/inference", [](benchmark::State& state) { head(state, true); });
   return run_all(argc, argv);
 }

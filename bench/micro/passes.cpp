@@ -88,20 +88,20 @@ void add_both(const std::string& name, const Argument& argument) {
 /// `in_network`: a pending normalisation with ReLU of its input, as after ResNet-50's first convolution.
 void add_pool(const std::string& name, Pool2dDescription d, bool in_network = false) {
   d.dtype = dtype();
-  d.y_dtype = d.window == 0 ? DType::fp32 : d.dtype;  // the head computes in fp32
+  d.y_dtype = d.kernel_size == 0 ? DType::fp32 : d.dtype;  // the head computes in fp32
   d.x_layout = activation_layout(d.x);
-  d.y_layout = d.window == 0 ? Layout::nhwc : activation_layout(d.y());
+  d.y_layout = d.kernel_size == 0 ? Layout::nhwc : activation_layout(d.y());
   if (in_network) d.normalization = InputNormalization{};
   struct Planned {
     explicit Planned(const Pool2dDescription& d) : op(backend().make(d)), memory(arguments.memory_of(*op)) {
       const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
       forward.x = backward.x = arguments.tensor(n_x);
-      const bool is_head = d.window == 0;  // which computes in fp32
+      const bool is_head = d.kernel_size == 0;  // which computes in fp32
       forward.y = is_head ? arguments.make(n_y) : arguments.tensor(n_y);
       backward.dy = is_head ? arguments.make(n_y) : arguments.tensor(n_y);
       if (d.normalization) {
         forward.normalization.scale_bias = arguments.make(2 * d.x[3]);
-        forward.normalization.narrow_scale_bias = arguments.tensor(2 * d.x[3]);
+        forward.normalization.low_precision_scale_bias = arguments.tensor(2 * d.x[3]);
         backward.normalization = forward.normalization;
         backward.gradient.mean_inverse_stddev = arguments.make(2 * d.x[3]);
         backward.gradient.dz = arguments.tensor(n_x);
@@ -358,9 +358,11 @@ int main(int argc, char** argv) {
     add_batch_norm(shape);
   add_pool("max_pool", {.kind = Pool2dDescription::Kind::max, .x = {kBatch, 32, 32, 64}});
   add_pool("max_pool_unit", {.kind = Pool2dDescription::Kind::max, .x = {kBatch, 32, 32, 64}}, true);
-  add_pool(
-      "average_pool",
-      {.kind = Pool2dDescription::Kind::average, .x = {kBatch, 4, 4, 512}, .window = 0, .stride = 1, .padding = 0});
+  add_pool("average_pool", {.kind = Pool2dDescription::Kind::average,
+                            .x = {kBatch, 4, 4, 512},
+                            .kernel_size = 0,
+                            .stride = 1,
+                            .padding = 0});
   add_matmul(512, 10);
   add_matmul(2048, 1000);
   add_attention(256);

@@ -24,7 +24,7 @@ inline constexpr std::int64_t kBatch = 32;  // samples per rank, as in `make ben
 inline Backend& backend() {
   static const auto algorithms = [] {
     auto timed = std::make_shared<Algorithms>();
-    timed->time_unknown();
+    timed->enable_timing();
     return timed;
   }();
   static const std::unique_ptr<Backend> instance =
@@ -84,8 +84,9 @@ class Arguments {
     return owned_.back()->data();
   }
   OpMemory memory_of(const Op& op) {
-    const OpNeeds needs = op.needs();
-    return {bytes(std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes)), bytes(needs.saved_bytes)};
+    const OpMemoryRequirements requirements = op.memory_requirements();
+    return {bytes(std::max(requirements.forward_workspace_bytes, requirements.backward_workspace_bytes)),
+            bytes(requirements.saved_bytes)};
   }
 
  private:

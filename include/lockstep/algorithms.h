@@ -32,12 +32,12 @@ class Algorithms {
 
   /// From now on an unknown choice is timed, and `after_each` is called after each algorithm. Otherwise the first
   /// algorithm is used, and the table is not complete.
-  void time_unknown(std::function<void()> after_each = {}) {
+  void enable_timing(std::function<void()> after_each = {}) {
     times_ = true;
     is_complete_ = true;
     after_each_ = std::move(after_each);
   }
-  void time_no_more() {
+  void disable_timing() {
     times_ = false;
     after_each_ = {};
   }

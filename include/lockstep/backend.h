@@ -47,7 +47,7 @@ struct DeviceUsage {
   std::optional<int> index{};  // its number on the node, as nvidia-smi counts
 };
 
-/// How far a stream has come, in allocate_host() memory, zero at first (Backend::count).
+/// How far a stream has come, in allocate_host() memory, zero at first (Backend::record_progress).
 struct StreamProgress {
   std::uint64_t count = 0, what = 0;
 };
@@ -88,7 +88,7 @@ class Backend {
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
   /// When `stream` reaches this point, `what` is written and then the count is increased by one. The watchdog reads
   /// both, also while a captured graph runs.
-  virtual void count(StreamProgress* h_progress, std::uint64_t what, Stream& /*stream*/) {
+  virtual void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& /*stream*/) {
     std::atomic_ref(h_progress->what).store(what);
     std::atomic_ref(h_progress->count).fetch_add(1);
   }

@@ -42,7 +42,7 @@ struct Config {
     std::string recompute = "none";       // none | block | selective
     std::string base_precision = "same";  // of the matrices of a frozen base: same (as `precision`) | nf4
     std::string license;                  // of the trained model, for its card; empty: unknown
-    /// Adapters of low rank beside the matrices of a frozen base.
+    /// Low-rank adapters beside the matrices of a frozen base.
     struct Lora {
       int rank = 0;  // 0: none
       double alpha = 16;

@@ -16,22 +16,22 @@ struct LossScale {
 
 struct LossScaling {
   std::uint32_t growth_steps = 2000;  // the scale grows after so many steps in a row without an overflow; 0: constant
-  float growth = 2;
-  float backoff = 0.5f;  // the scale is multiplied by this when a gradient is infinite or no number
-  float least = 1;
-  float greatest = 0x1p24f;
+  float growth_factor = 2;
+  float backoff_factor = 0.5f;  // the scale is multiplied by this when a gradient is infinite or no number
+  float min_scale = 1;
+  float max_scale = 0x1p24f;
 };
 
 /// The state after a step whose gradients were finite, or not.
 constexpr LossScale next_loss_scale(const LossScale& now, const LossScaling& scaling, bool is_finite) {
   if (scaling.growth_steps == 0) return now;
   if (!is_finite) {
-    const float less = now.scale * scaling.backoff;
-    return {less < scaling.least ? scaling.least : less, 0};
+    const float less = now.scale * scaling.backoff_factor;
+    return {less < scaling.min_scale ? scaling.min_scale : less, 0};
   }
   if (now.good_steps + 1 < scaling.growth_steps) return {now.scale, now.good_steps + 1};
-  const float more = now.scale * scaling.growth;
-  return {more > scaling.greatest ? scaling.greatest : more, 0};
+  const float more = now.scale * scaling.growth_factor;
+  return {more > scaling.max_scale ? scaling.max_scale : more, 0};
 }
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ enum class Layout : std::uint8_t { nhwc, nchw16c };
 constexpr std::string_view name(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; }
 
 /// Bytes an op needs in addition to its arguments. A workspace lives for one call, `saved` from forward to backward.
-struct OpNeeds {
+struct OpMemoryRequirements {
   std::size_t forward_workspace_bytes = 0;
   std::size_t backward_workspace_bytes = 0;
   std::size_t saved_bytes = 0;
@@ -38,7 +38,7 @@ struct OpMemory {
 class Op {
  public:
   virtual ~Op() = default;
-  virtual OpNeeds needs() const = 0;
+  virtual OpMemoryRequirements memory_requirements() const = 0;
   /// One line for `lockstep plan`: the algorithm chosen, and what is fused.
   virtual std::string describe() const = 0;
 

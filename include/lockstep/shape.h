@@ -1,6 +1,6 @@
 // A shape of up to four dimensions, row-major, the last one contiguous.
 // Letters used everywhere: N samples of a micro-batch on one rank, H height, W width,
-// C channels, K output channels, R x S the convolution window (height x width).
+// C channels, K output channels, R x S the kernel size of a convolution (height x width).
 // Images are (N, H, W, C); convolution weights in canonical form (K, C, R, S), as torchvision has them.
 #pragma once
 

@@ -45,7 +45,7 @@ class CpuActivation final : public Activation {
  public:
   CpuActivation(const ActivationDescription& d, const CpuContext& context) : d_(d), context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return fmt::format("{}: own kernel, one pass", name(d_.function)); }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

@@ -19,7 +19,7 @@ class CpuAdd final : public Add {
  public:
   CpuAdd(const AddDescription& d, const CpuContext& context) : d_(d), context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel, one pass"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override { add(args.a, args.b, args.y); }

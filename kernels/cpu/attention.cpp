@@ -83,7 +83,7 @@ class CpuAttention final : public Attention {
  public:
   CpuAttention(const AttentionDescription& d, const CpuContext& context);
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     return {
         .forward_workspace_bytes = forward_.plan.size_bytes(),
         .backward_workspace_bytes = backward_.plan.size_bytes(),

@@ -41,10 +41,10 @@ class CpuBatchNorm final : public BatchNorm {
         channels_(d.x[3]),
         tiling_({d.x[0], d.x[1] * d.x[2], d.x[3], d.layout, d.dtype}, context, kBackwardTensors) {}
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    needs.backward_workspace_bytes = static_cast<std::size_t>(kCoefficients * tiling_.width) * sizeof(float);
-    return needs;
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
+    requirements.backward_workspace_bytes = static_cast<std::size_t>(kCoefficients * tiling_.width) * sizeof(float);
+    return requirements;
   }
 
   std::string describe() const override {
@@ -73,7 +73,7 @@ class CpuBatchNorm final : public BatchNorm {
       put(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
       put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
     }
-    narrow(args.scale_bias, args.narrow_scale_bias);
+    narrow(args.scale_bias, args.low_precision_scale_bias);
   }
 
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream&) override {
@@ -86,7 +86,7 @@ class CpuBatchNorm final : public BatchNorm {
       args.mean_inverse_stddev[c] = args.running_mean[c];
       args.mean_inverse_stddev[channels_ + c] = static_cast<float>(1.0 / std::sqrt(variance + description_.epsilon));
     }
-    narrow(args.scale_bias, args.narrow_scale_bias);
+    narrow(args.scale_bias, args.low_precision_scale_bias);
   }
 
   // dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)

@@ -25,7 +25,7 @@ struct CachedAttentionTask {
   const E* qkv = nullptr;
   const std::int32_t* slot = nullptr;
   const std::int32_t* position = nullptr;
-  const std::int32_t* source = nullptr;
+  const std::int32_t* cache_indirection = nullptr;
   E* cache = nullptr;
   E* y = nullptr;
 
@@ -74,7 +74,7 @@ class CpuCachedAttention final : public CachedAttention {
     scratch_bytes_ = plan.size_bytes();
   }
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     return {.forward_workspace_bytes = scratch_bytes_ * static_cast<std::size_t>(parts_)};
   }
   std::string describe() const override { return fmt::format("{}: own kernels", text(d_)); }
@@ -91,7 +91,7 @@ class CpuCachedAttention final : public CachedAttention {
                                         .qkv = static_cast<const E*>(args.qkv),
                                         .slot = args.slot,
                                         .position = args.position,
-                                        .source = args.source,
+                                        .cache_indirection = args.cache_indirection,
                                         .cache = static_cast<E*>(args.cache),
                                         .y = static_cast<E*>(args.y)};
       store_new(task);

@@ -111,13 +111,13 @@ void cached_attention(const CachedAttentionTask<E>& task, Range items, const Cac
       scratch.total[i] = 0;
     }
     const std::int64_t own = task.slot[row], n_keys = task.position[row] + 1;
-    const std::int32_t* const source = task.source + own * task.capacity;
+    const std::int32_t* const cache_indirection = task.cache_indirection + own * task.capacity;
     const E* keys[kCacheBlock];
     const E* values[kCacheBlock];
     for (std::int64_t first = 0; first < n_keys; first += kCacheBlock) {
       const std::int64_t count = n_keys - first < kCacheBlock ? n_keys - first : kCacheBlock;
       for (std::int64_t s = 0; s < count; ++s) {
-        const std::int64_t given = source[first + s];
+        const std::int64_t given = cache_indirection[first + s];
         const bool is_own = first + s == n_keys - 1 || given < 0 || given >= task.slots;
         keys[s] = task.key(is_own ? own : given, head, first + s);
         values[s] = keys[s] + task.values_after_keys();

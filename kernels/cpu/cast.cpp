@@ -24,7 +24,7 @@ class CpuCast final : public Cast {
  public:
   explicit CpuCast(const CpuContext& context) : context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {

@@ -32,7 +32,7 @@ class CpuClipNorm final : public ClipNorm {
     }
   }
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {

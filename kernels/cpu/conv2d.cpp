@@ -35,7 +35,7 @@ class CpuConv2d final : public Conv2d {
  public:
   CpuConv2d(const Conv2dDescription& description, const CpuContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return forward_->weight_layout(); }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
@@ -55,7 +55,7 @@ class CpuConv2d final : public Conv2d {
   NormalizedInput normalized_;
   Activation x_shape_, y_shape_;
   std::size_t x_bytes_;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
 
   struct ForwardOffsets {
     std::size_t z = 0, bare = 0, sums = 0;
@@ -82,7 +82,7 @@ CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& con
       data_gradient_ = make_bare_convolution(backward, Direction::data_gradient, context, context.algorithms);
     plan_backward();
   }
-  if (normalized_ == NormalizedInput::saved) needs_.saved_bytes = x_bytes_;
+  if (normalized_ == NormalizedInput::saved) requirements_.saved_bytes = x_bytes_;
 }
 
 void CpuConv2d::plan_forward() {
@@ -92,7 +92,7 @@ void CpuConv2d::plan_forward() {
   forward_at_.bare = workspace.take(forward_->workspace_bytes());
   workspace.rewind(mark);
   if (description_.statistics) forward_at_.sums = workspace.take(channel_sums_workspace_bytes(y_shape_, context_));
-  needs_.forward_workspace_bytes = workspace.size_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
 }
 
 void CpuConv2d::plan_backward() {
@@ -105,7 +105,7 @@ void CpuConv2d::plan_backward() {
   workspace.rewind(mark);
   if (description_.normalization)
     backward_at_.normalize = workspace.take(normalize_backward_workspace_bytes(x_shape_, context_));
-  needs_.backward_workspace_bytes = workspace.size_bytes();
+  requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
 std::string CpuConv2d::describe() const {

@@ -207,7 +207,7 @@ Timing time_layouts(const Shape& shape, const CpuContext& context) {
 /// The key has no batch size, so that ranks whose batch is one sample smaller use the same algorithm.
 std::string key(const Conv2dDescription& d, Direction direction) {
   return fmt::format("conv2d {}x{}x{} -> {}, {}x{}/{}+{}, {}, {} to {}, weights {}, {}", d.x[1], d.x[2], d.x[3],
-                     d.out_channels, d.window, d.window, d.stride, d.padding, name(d.dtype), name(d.x_layout),
+                     d.out_channels, d.kernel_size, d.kernel_size, d.stride, d.padding, name(d.dtype), name(d.x_layout),
                      name(d.y_layout), d.weight_layout ? d.weight_layout->describe() : "free", name(direction));
 }
 
@@ -238,7 +238,7 @@ void BareConvolution::weight_gradient(const void*, const void*, float*, bool, vo
 }
 
 std::string text(const Conv2dDescription& d) {
-  return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.window, d.window, d.stride);
+  return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.kernel_size, d.kernel_size, d.stride);
 }
 
 void check(const Conv2dDescription& d) {
@@ -246,12 +246,12 @@ void check(const Conv2dDescription& d) {
           "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
           "{}: x must be (N, H, W, C) and out_channels positive", text(d));
-  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
-          "{}: window and stride must be positive, padding {} not negative", text(d), d.padding);
-  const std::int64_t smallest = d.window - 2 * d.padding;
+  require(d.kernel_size > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
+          "{}: kernel size and stride must be positive, padding {} not negative", text(d), d.padding);
+  const std::int64_t smallest = d.kernel_size - 2 * d.padding;
   require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
-          "{}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d), d.window,
-          d.padding, smallest, d.x[1], d.x[2]);
+          "{}: a kernel size of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d),
+          d.kernel_size, d.padding, smallest, d.x[1], d.x[2]);
   require(d.x_layout == Layout::nhwc || d.x[3] % kBlock == 0, ErrorCode::op_description,
           "{}: x in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock, d.x[3]);
   require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,

@@ -45,7 +45,7 @@ struct Tap {
 
 /// The layout of the weights: (K/16, C/16, R, S, 16 k, 16 c).
 BlockedLayout tiles_of(const Conv2dDescription& d) {
-  return {{d.out_channels, d.x[3], d.window, d.window}, "ABcd16a16b"};
+  return {{d.out_channels, d.x[3], d.kernel_size, d.kernel_size}, "ABcd16a16b"};
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
@@ -126,8 +126,8 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
       x_{d.x[1], d.x[2], d.x[3]},
       y_{d.y()[1], d.y()[2], d.out_channels},
       positions_{y_.height, y_.width, (d.padding + d.stride - 1) / d.stride},
-      in_place_(d.window == 1 && d.stride == 1 && images_ * x_.height * x_.width % kBlock == 0),
-      n_taps_(d.window * d.window),
+      in_place_(d.kernel_size == 1 && d.stride == 1 && images_ * x_.height * x_.width % kBlock == 0),
+      n_taps_(d.kernel_size * d.kernel_size),
       parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_))) {
   if (in_place_) {  // without neighbours, pixels form images of one block of positions
     images_ = images_ * x_.height * x_.width / kBlock;
@@ -146,7 +146,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
   Product forward = make_product({}, y_);
   for (const Plane& plane : x_planes_) data_.push_back(make_product(plane, x_));
   for (int tap = 0; tap < n_taps_; ++tap) {
-    const std::int64_t row = tap / d.window - d.padding, column = tap % d.window - d.padding;
+    const std::int64_t row = tap / d.kernel_size - d.padding, column = tap % d.kernel_size - d.padding;
     const std::int64_t rows = floor_divide(row, d.stride), columns = floor_divide(column, d.stride);
     const std::int64_t plane = (row - rows * d.stride) * d.stride + column - columns * d.stride;
     const std::int64_t distance = rows * positions_.pitch() + columns;
@@ -156,7 +156,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
     data_[static_cast<std::size_t>(plane)].window.push_back(tap);
   }
   forward_.push_back(std::move(forward));
-  if (d.window == 1) x_planes_.resize(1);  // no tap reads the others
+  if (d.kernel_size == 1) x_planes_.resize(1);  // no tap reads the others
 
   if (direction == Direction::forward) bytes_ = run_bytes(x_, x_planes_.size());
   if (direction == Direction::data_gradient) bytes_ = run_bytes(y_, y_planes_.size());
@@ -175,7 +175,7 @@ void AmxConvolution::plan_weight_gradient() {
 }
 
 AmxConvolution::Product AmxConvolution::make_product(const Plane& to, const Image& output) const {
-  Product product{.taps = {}, .window = {}, .to = to, .pixels = {}};
+  Product product{.taps = {}, .kernel_size = {}, .to = to, .pixels = {}};
   for (std::int64_t h = 0; h < positions_.height + positions_.border; ++h)
     for (std::int64_t w = 0; w < positions_.pitch(); ++w) {
       const std::int64_t row = to.row + h * to.stride, column = to.column + w * to.stride;
@@ -416,7 +416,7 @@ void AmxConvolution::weight_gradient(const void* x, const void* dy, float* dweig
 
 bool amx_convolution_fits(const Conv2dDescription& d, Direction) {
   if (d.dtype != DType::bf16 || d.x_layout != Layout::nhwc || d.y_layout != Layout::nhwc || d.x[3] % kBlock != 0 ||
-      d.out_channels % kBlock != 0 || d.window % 2 == 0 || d.window > 7 || d.padding != d.window / 2 ||
+      d.out_channels % kBlock != 0 || d.kernel_size % 2 == 0 || d.kernel_size > 7 || d.padding != d.kernel_size / 2 ||
       (d.stride != 1 && d.stride != 2) || !amx_is_usable())
     return false;
   const auto layout = as_blocked_layout(d.weight_layout, tiles_of(d).sizes());

@@ -130,14 +130,14 @@ MatmulConvolution::MatmulConvolution(const Conv2dDescription& d, Direction direc
 }
 
 BlockedLayout MatmulConvolution::tap_matrices(bool over_k) const {
-  return {{y_.channels, x_.channels, description_.window, description_.window}, over_k ? "cdab" : "cdba"};
+  return {{y_.channels, x_.channels, description_.kernel_size, description_.kernel_size}, over_k ? "cdab" : "cdba"};
 }
 
 std::vector<MatmulConvolution::TapsProduct> MatmulConvolution::forward_products() const {
   const Conv2dDescription& d = description_;
   TapsProduct product{.gather = {.from = x_, .positions = {.height = y_.height, .width = y_.width}, .step = d.stride}};
-  for (std::int64_t tap = 0; tap < d.window * d.window; ++tap) {
-    add_tap(product.gather.runs, tap / d.window - d.padding, tap % d.window - d.padding);
+  for (std::int64_t tap = 0; tap < d.kernel_size * d.kernel_size; ++tap) {
+    add_tap(product.gather.runs, tap / d.kernel_size - d.padding, tap % d.kernel_size - d.padding);
     product.taps.push_back(tap);
   }
   std::vector<TapsProduct> products;
@@ -156,8 +156,8 @@ std::vector<MatmulConvolution::TapsProduct> MatmulConvolution::data_products() c
                         .height = (x_.height - row + d.stride - 1) / d.stride,
                         .width = (x_.width - column + d.stride - 1) / d.stride};
       TapsProduct product{.gather = {.from = y_, .positions = plane}};
-      for (std::int64_t tap = 0; tap < d.window * d.window; ++tap) {
-        const std::int64_t r = row + d.padding - tap / d.window, s = column + d.padding - tap % d.window;
+      for (std::int64_t tap = 0; tap < d.kernel_size * d.kernel_size; ++tap) {
+        const std::int64_t r = row + d.padding - tap / d.kernel_size, s = column + d.padding - tap % d.kernel_size;
         if (r % d.stride != 0 || s % d.stride != 0) continue;
         add_tap(product.gather.runs, r / d.stride, s / d.stride);
         product.taps.push_back(tap);
@@ -208,14 +208,14 @@ void MatmulConvolution::plan_run(const Image& output, bool over_k, std::vector<T
 
 void MatmulConvolution::plan_weight_gradient() {
   const Conv2dDescription& d = description_;
-  const std::int64_t window = d.window, tap_bytes = tap_elements_ * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t kernel_size = d.kernel_size, tap_bytes = tap_elements_ * static_cast<std::int64_t>(sizeof(float));
   std::int64_t taps_at_once = 1;
-  for (const std::int64_t n : {window, window * window})
+  for (const std::int64_t n : {kernel_size, kernel_size * kernel_size})
     if (n * tap_bytes <= kSumBytes) taps_at_once = n;
-  for (std::int64_t tap = 0; tap < window * window; ++tap) {
+  for (std::int64_t tap = 0; tap < kernel_size * kernel_size; ++tap) {
     if (tap % taps_at_once == 0)
       taps_.push_back({.from = x_, .positions = {.height = y_.height, .width = y_.width}, .step = d.stride});
-    add_tap(taps_.back().runs, tap / window - d.padding, tap % window - d.padding);
+    add_tap(taps_.back().runs, tap / kernel_size - d.padding, tap % kernel_size - d.padding);
   }
   const std::int64_t total = d.x[0] * y_.height * y_.width, columns = taps_at_once * x_.channels;
   const bool in_place = taps_[0].in_place();
@@ -229,7 +229,7 @@ void MatmulConvolution::plan_weight_gradient() {
       });
   dweight_out_ = make_reorder(tap_matrices(false), DType::fp32, *layout_, DType::fp32, context_);
   WorkspacePlan workspace;
-  at_.dweight = workspace.take(static_cast<std::size_t>(window * window * tap_bytes));
+  at_.dweight = workspace.take(static_cast<std::size_t>(kernel_size * kernel_size * tap_bytes));
   if (dweight_out_) at_.outer = workspace.take(layout_->n_elements() * sizeof(float));
   at_.rows = workspace.take(in_place ? 0 : static_cast<std::size_t>(bytes(taps_matmul_.rows_at_once() * columns)));
   at_.scratchpad = workspace.take(

@@ -36,7 +36,7 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction
   plan.inner_x = image(d.x, inner, inner_tags(d).x);
   plan.inner_y = image(d.y(), inner, inner_tags(d).y);
 
-  const memory::dims weight_dims{d.out_channels, d.x[3], d.window, d.window};
+  const memory::dims weight_dims{d.out_channels, d.x[3], d.kernel_size, d.kernel_size};
   const memory::desc any(weight_dims, inner, Tag::any), any_fp32(weight_dims, Type::f32, Tag::any);
   const memory::dims strides{d.stride, d.stride}, padding{d.padding, d.padding};
   const auto algorithm = dnnl::algorithm::convolution_direct;

@@ -70,7 +70,7 @@ struct WorkspaceOf {
 
 /// The layout of dweight, (K/16, C/16, R, S, 16 c, 16 k).
 BlockedLayout blocks_of(const Conv2dDescription& d) {
-  return {{d.out_channels, d.x[3], d.window, d.window}, "ABcd16b16a"};
+  return {{d.out_channels, d.x[3], d.kernel_size, d.kernel_size}, "ABcd16b16a"};
 }
 
 class WeightGradient final : public BareConvolution {
@@ -110,14 +110,14 @@ void WeightGradient::weight_gradient(const void* x, const void* dy, float* dweig
   task.dy_row = y[2] * 16;
   task.dy_image = y[1] * task.dy_row;
   task.dy_block = task.images * task.dy_image;
-  task.n_taps = d.window * d.window;
+  task.n_taps = d.kernel_size * d.kernel_size;
   task.dweight_block = task.c_blocks * task.n_taps * 256;
   // One block of x and two of dy for so many images stay in the first-level cache while all taps use them.
   constexpr std::int64_t kCacheBytes = 24 * 1024;
   const std::int64_t image_bytes = (task.x_image + 2 * task.dy_image) * std::int64_t{sizeof(float)};
   task.images_at_once = std::max<std::int64_t>(1, kCacheBytes / image_bytes);
   for (int tap = 0; tap < task.n_taps; ++tap) {
-    const std::int64_t row = tap / d.window - d.padding, column = tap % d.window - d.padding;
+    const std::int64_t row = tap / d.kernel_size - d.padding, column = tap % d.kernel_size - d.padding;
     task.taps[static_cast<std::size_t>(tap)] = {on_image(y[1], d.stride, row, d.x[1]),
                                                 on_image(y[2], d.stride, column, d.x[2]), (row * d.x[2] + column) * 16};
   }
@@ -136,7 +136,7 @@ void WeightGradient::weight_gradient(const void* x, const void* dy, float* dweig
 
 bool weight_gradient_fits(const Conv2dDescription& d, Direction direction) {
   if (direction != Direction::weight_gradient || d.dtype != DType::fp32 || d.x_layout != Layout::nchw16c ||
-      d.y_layout != Layout::nchw16c || d.window * d.window > WeightGradientTask::kMaxTaps || !d.weight_layout)
+      d.y_layout != Layout::nchw16c || d.kernel_size * d.kernel_size > WeightGradientTask::kMaxTaps || !d.weight_layout)
     return false;
   const BlockedLayout blocks = blocks_of(d);
   return *as_blocked_layout(d.weight_layout, blocks.sizes()) == blocks;
@@ -146,7 +146,7 @@ std::shared_ptr<const BlockedLayout> weight_gradient_layout(const Conv2dDescript
   return std::make_shared<BlockedLayout>(blocks_of(d));
 }
 
-bool weight_gradient_pays(const Conv2dDescription& d) { return d.window > 1 && d.y()[1] * d.y()[2] <= kMaxPixels; }
+bool weight_gradient_pays(const Conv2dDescription& d) { return d.kernel_size > 1 && d.y()[1] * d.y()[2] <= kMaxPixels; }
 
 std::unique_ptr<BareConvolution> make_weight_gradient(const Conv2dDescription& d, Direction,
                                                       const CpuContext& context) {

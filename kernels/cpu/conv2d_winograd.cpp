@@ -86,7 +86,7 @@ WinogradImages images_of(const void* data, const Shape& s, Layout layout) {
 }
 
 BlockedLayout blocks_of(const Conv2dDescription& d) {
-  return {{d.out_channels, d.x[3], d.window, d.window}, "ABcd16b16a"};
+  return {{d.out_channels, d.x[3], d.kernel_size, d.kernel_size}, "ABcd16b16a"};
 }
 
 class WinogradConvolution final : public BareConvolution {
@@ -213,7 +213,7 @@ void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* 
 }  // namespace
 
 bool winograd_fits(const Conv2dDescription& d, Direction) {
-  return (d.dtype == DType::fp32 || d.dtype == DType::bf16) && d.window == 3 && d.stride == 1 && d.padding == 1 &&
+  return (d.dtype == DType::fp32 || d.dtype == DType::bf16) && d.kernel_size == 3 && d.stride == 1 && d.padding == 1 &&
          d.x[3] % 32 == 0 && d.out_channels % 32 == 0;
 }
 

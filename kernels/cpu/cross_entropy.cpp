@@ -36,10 +36,10 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
         // An exponential costs about as much as moving 100 bytes.
         parts_(part_count(context, d.rows * d.classes * 100)) {}
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    needs.forward_workspace_bytes = static_cast<std::size_t>(description_.rows) * sizeof(RowResult);
-    return needs;
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
+    requirements.forward_workspace_bytes = static_cast<std::size_t>(description_.rows) * sizeof(RowResult);
+    return requirements;
   }
   std::string describe() const override { return "own kernel: each row in fp64"; }
 

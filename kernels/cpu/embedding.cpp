@@ -45,7 +45,7 @@ class CpuEmbedding final : public Embedding {
         parts_of_weight_(part_count(context, static_cast<std::int64_t>(weight_bytes()))),
         layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})) {}
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     if (d_.inference) return {};
     return {.backward_workspace_bytes = static_cast<std::size_t>(d_.rows) * sizeof(IdAndPosition)};
   }

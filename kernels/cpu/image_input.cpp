@@ -76,7 +76,7 @@ class CpuImageInput final : public ImageInput {
     workspace_bytes_ = plan.size_bytes();
   }
 
-  OpNeeds needs() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
+  OpMemoryRequirements memory_requirements() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
 
   std::string describe() const override {
     std::string text = "own kernel: normalisation by table";

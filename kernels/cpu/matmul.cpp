@@ -52,7 +52,7 @@ class CpuMatmul final : public Matmul {
   /// `inner`: the type in which bf16 tensors are multiplied.
   CpuMatmul(const MatmulDescription& description, DType inner, const CpuContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
@@ -85,7 +85,7 @@ class CpuMatmul final : public Matmul {
   Products forward_, data_, weight_;
   Conversion x_in_, weight_in_, bias_in_, dz_in_, y_out_, dx_out_;
   std::size_t scratchpad_bytes_ = 0;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   struct Offsets {
     std::size_t scratchpad = 0, dz = 0, dx = 0;
   } at_;
@@ -100,7 +100,7 @@ CpuMatmul::CpuMatmul(const MatmulDescription& description, DType inner, const Cp
   require_possible_output(d_, text(d_));
   layout_ = canonical_layout(d_.weight_layout, {d_.out_features, d_.in_features});
   if (is_for_rows(d_)) {
-    needs_.forward_workspace_bytes = rows_workspace_bytes(d_);
+    requirements_.forward_workspace_bytes = rows_workspace_bytes(d_);
     return;
   }
   plan();
@@ -142,12 +142,12 @@ void CpuMatmul::place() {
     dz_in_.at = y_out_.at;
     dx_out_.at = x_in_.at;
   }
-  needs_.forward_workspace_bytes = workspace.size_bytes();
-  if (keeps_z()) needs_.saved_bytes = y_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
+  if (keeps_z()) requirements_.saved_bytes = y_bytes();
   if (d_.inference) return;
   if (has_activation()) at_.dz = workspace.take(y_bytes());
   if (is_widened() && d_.input_gradient) at_.dx = workspace.take(x_bytes());
-  needs_.backward_workspace_bytes = workspace.size_bytes();
+  requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
 std::string CpuMatmul::describe() const {
@@ -265,9 +265,10 @@ Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
   std::size_t workspace_bytes = 0, saved_bytes = 0;
   for (const DType inner : kInnerTypes) {
     candidates.push_back(std::make_unique<CpuMatmul>(d, inner, context));
-    const OpNeeds needs = candidates.back()->needs();
-    workspace_bytes = std::max({workspace_bytes, needs.forward_workspace_bytes, needs.backward_workspace_bytes});
-    saved_bytes = std::max(saved_bytes, needs.saved_bytes);
+    const OpMemoryRequirements requirements = candidates.back()->memory_requirements();
+    workspace_bytes =
+        std::max({workspace_bytes, requirements.forward_workspace_bytes, requirements.backward_workspace_bytes});
+    saved_bytes = std::max(saved_bytes, requirements.saved_bytes);
   }
   const TimingBuffer x(bytes(d.rows * d.in_features)), dx(bytes(d.rows * d.in_features));
   const TimingBuffer y(static_cast<std::size_t>(d.rows * d.out_features) * sizeof(float));

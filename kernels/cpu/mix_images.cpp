@@ -26,7 +26,7 @@ class CpuMixImages final : public MixImages {
   CpuMixImages(const MixImagesDescription& d, const CpuContext& context)
       : description_(d), parts_(part_count(context, d.x.n_elements() * 3 * std::int64_t{sizeof(E)})) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

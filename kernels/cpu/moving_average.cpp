@@ -14,7 +14,7 @@ class CpuMovingAverage final : public MovingAverage {
   CpuMovingAverage(const MovingAverageDescription& d, const CpuContext& context)
       : description_(d), parts_(part_count(context, static_cast<std::int64_t>(d.n_elements * 3 * sizeof(float)))) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {

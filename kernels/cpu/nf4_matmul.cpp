@@ -60,7 +60,7 @@ class CpuNf4Matmul final : public Nf4Matmul {
  public:
   CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override {
     return fmt::format("{}: {} in tiles of {} rows{}{}", text(d_), forward_.full->describe(), forward_.tile,
                        data_.full ? fmt::format(", data gradient in tiles of {} columns", data_.tile) : "",
@@ -87,7 +87,7 @@ class CpuNf4Matmul final : public Nf4Matmul {
   Nf4Layout layout_;
   std::int64_t out_;
   TiledProduct forward_, data_, data_adding_;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   struct Places {
     std::size_t scratchpad = 0, tile = 0, x = 0, y = 0, bias = 0, dx = 0;
   } at_;
@@ -143,10 +143,10 @@ CpuNf4Matmul::CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& cont
     at_.y = workspace.take(inner_bytes(rows * out_));  // or dy
     at_.bias = workspace.take(inner_bytes(out_));
   }
-  needs_.forward_workspace_bytes = workspace.size_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
   if (!has_gradient) return;
   if (is_widened()) at_.dx = workspace.take(static_cast<std::size_t>(rows * in) * size_bytes(d.dtype));
-  needs_.backward_workspace_bytes = workspace.size_bytes();
+  requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
 const void* CpuNf4Matmul::inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const {

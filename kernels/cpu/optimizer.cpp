@@ -53,10 +53,10 @@ class CpuOptimizer final : public Optimizer {
         blocks_(cut_into_blocks(d.segments)),
         parts_(part_count(context, static_cast<std::int64_t>(total_elements(blocks_) * 3 * sizeof(float)))) {}
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    if (description_.kind == Kind::lars) needs.forward_workspace_bytes = blocks_.size() * sizeof(BlockNorms);
-    return needs;
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
+    if (description_.kind == Kind::lars) requirements.forward_workspace_bytes = blocks_.size() * sizeof(BlockNorms);
+    return requirements;
   }
 
   std::string describe() const override {

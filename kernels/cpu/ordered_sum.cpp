@@ -17,7 +17,7 @@ class CpuOrderedSum final : public OrderedSum {
  public:
   explicit CpuOrderedSum(const CpuContext& context) : context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {

@@ -86,13 +86,14 @@ namespace {
 
 /// One axis: the pixels inside the image under each window, and the windows over each pixel.
 struct PoolAxis {
-  PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t window, std::int64_t stride, std::int64_t padding) {
+  PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t kernel_size, std::int64_t stride,
+           std::int64_t padding) {
     for (std::int64_t p = 0; p < out_size; ++p) {
       const std::int64_t begin = p * stride - padding;
-      under.push_back({std::max<std::int64_t>(begin, 0), std::min(begin + window, size)});
+      under.push_back({std::max<std::int64_t>(begin, 0), std::min(begin + kernel_size, size)});
     }
     for (std::int64_t pixel = 0; pixel < size; ++pixel) {
-      const std::int64_t too_early = pixel + padding - window;  // a window that begins here ends before the pixel
+      const std::int64_t too_early = pixel + padding - kernel_size;  // a window that begins here ends before the pixel
       over.push_back({too_early < 0 ? 0 : too_early / stride + 1, std::min((pixel + padding) / stride + 1, out_size)});
     }
   }
@@ -116,9 +117,9 @@ class CpuPool2d final : public Pool2d {
                  .c = d.x[3],
                  .out_h = y[1],
                  .out_w = y[2],
-                 .window_w = d.window == 0 ? d.x[2] : d.window,
-                 .stride = d.window == 0 ? 1 : d.stride,
-                 .padding = d.window == 0 ? 0 : d.padding,
+                 .window_w = d.kernel_size == 0 ? d.x[2] : d.kernel_size,
+                 .stride = d.kernel_size == 0 ? 1 : d.stride,
+                 .padding = d.kernel_size == 0 ? 0 : d.padding,
                  .x_layout = d.x_layout,
                  .y_layout = d.y_layout,
                  .x_stride = d.x_layout == Layout::nhwc ? d.x[3] : 16,
@@ -129,13 +130,13 @@ class CpuPool2d final : public Pool2d {
                  .windows_over_column = columns_.over.data()};
   }
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    if (description_.inference) return needs;
-    if (max_) needs.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
+    if (description_.inference) return requirements;
+    if (max_) requirements.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
     if (description_.normalization)
-      needs.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
-    return needs;
+      requirements.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
+    return requirements;
   }
 
   std::string describe() const override {
@@ -184,8 +185,8 @@ class CpuPool2d final : public Pool2d {
   using Y = typename Types::Y;
 
   static PoolAxis make_axis(const Pool2dDescription& d, int axis) {
-    if (d.window == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
-    return {d.x[axis], d.y()[axis], d.window, d.stride, d.padding};
+    if (d.kernel_size == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
+    return {d.x[axis], d.y()[axis], d.kernel_size, d.stride, d.padding};
   }
 
   /// What is divided among threads: rows of pixels, or blocks of 16 channels.
@@ -232,16 +233,19 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext
           "pooling on the CPU returns the type of its input or fp32, not {}", name(d.y_dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "pooling needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
-  require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::op_description,
-          "pooling needs a window greater than its padding and a stride of at least 1, but has window {}, padding "
+  require(d.kernel_size == 0 || (d.kernel_size > d.padding && d.padding >= 0 && d.stride > 0),
+          ErrorCode::op_description,
+          "pooling needs a kernel size greater than its padding and a stride of at least 1, but has kernel size {}, "
+          "padding "
           "{}, stride {}",
-          d.window, d.padding, d.stride);
+          d.kernel_size, d.padding, d.stride);
   const Shape y = d.y();
-  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description, "a pooling window of {} with padding {} does not fit {}",
-          d.window, d.padding, d.x.text());
+  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description,
+          "a pooling kernel size of {} with padding {} does not fit {}", d.kernel_size, d.padding, d.x.text());
   require((d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc) || d.x[3] % 16 == 0, ErrorCode::op_description,
           "channel blocks of 16 need a multiple of 16 channels, but {} has {}", d.x.text(), d.x[3]);
-  const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
+  const std::int64_t window_elements =
+      d.kernel_size == 0 ? d.x[1] * d.x[2] : std::int64_t{d.kernel_size} * d.kernel_size;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
           "max pooling on the CPU trains with windows of up to 256 elements, not {}", window_elements);
   if (d.dtype == DType::fp32) return std::make_unique<CpuPool2d<PoolTypes<float, float>>>(d, context);

@@ -24,7 +24,7 @@ class CpuRandomErase final : public RandomErase {
   CpuRandomErase(const RandomEraseDescription& d, const CpuContext& context)
       : description_(d), parts_(part_count(context, d.x.n_elements() * 2 * std::int64_t{sizeof(E)})) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

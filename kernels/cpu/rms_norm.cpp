@@ -54,7 +54,7 @@ class CpuRmsNorm final : public RmsNorm {
         n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)),
         parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     if (d_.inference) return {};
     return {.backward_workspace_bytes = static_cast<std::size_t>(n_blocks_ * d_.width) * sizeof(float),
             .saved_bytes = static_cast<std::size_t>(d_.rows) * sizeof(float)};

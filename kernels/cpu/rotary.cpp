@@ -51,7 +51,7 @@ class CpuRotary final : public Rotary {
         parts_(std::min(part_count(context, 2 * d.rows * d.row_size() * static_cast<std::int64_t>(size_bytes(d.dtype))),
                         static_cast<int>(n_blocks_))) {}
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     if (d_.inference || !d_.norm) return {};
     return {.backward_workspace_bytes = static_cast<std::size_t>(n_blocks_ * 2 * d_.head_dim) * sizeof(float)};
   }

@@ -32,7 +32,7 @@ class CpuSwiGlu final : public SwiGlu {
   CpuSwiGlu(const SwiGluDescription& d, const CpuContext& context)
       : d_(d), parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel, one pass forward and one backward"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override { run(args.x, nullptr, args.y, false); }

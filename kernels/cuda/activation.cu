@@ -93,7 +93,7 @@ class CudaActivation final : public Activation {
  public:
   CudaActivation(const ActivationDescription& d, const CudaContext& context) : d_(d), context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return fmt::format("{}: own kernel, one pass", name(d_.function)); }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {

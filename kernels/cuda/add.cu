@@ -34,7 +34,7 @@ class CudaAdd final : public Add {
  public:
   CudaAdd(const AddDescription& d, const CudaContext& context) : d_(d), context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel, one pass"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {

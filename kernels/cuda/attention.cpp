@@ -27,7 +27,7 @@ class CudaAttention final : public Attention {
  public:
   CudaAttention(const AttentionDescription& d, const CudaContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override;
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
@@ -46,7 +46,7 @@ class CudaAttention final : public Attention {
   AttentionDescription d_;
   AttentionShape forward_shape_, backward_shape_;
   std::unique_ptr<PlannedAttention> forward_, backward_;  // null: our own kernels
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   std::size_t saved_lists_ = 0;                          // offset in `saved`
   std::size_t forward_lists_ = 0, forward_graph_ = 0;    // offsets in the workspace of forward
   std::size_t backward_delta_ = 0, backward_graph_ = 0;  // and of backward
@@ -104,9 +104,9 @@ void CudaAttention::plan_memory() {
     if (has_graphs()) backward_graph_ = backward.take(backward_->workspace_bytes());
   }
   if (has_graphs()) forward_graph_ = forward.take(forward_->workspace_bytes());
-  needs_ = {.forward_workspace_bytes = forward.size_bytes(),
-            .backward_workspace_bytes = backward.size_bytes(),
-            .saved_bytes = saved.size_bytes()};
+  requirements_ = {.forward_workspace_bytes = forward.size_bytes(),
+                   .backward_workspace_bytes = backward.size_bytes(),
+                   .saved_bytes = saved.size_bytes()};
 }
 
 std::string CudaAttention::describe() const {

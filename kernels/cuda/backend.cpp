@@ -9,11 +9,11 @@
 #include "kernels/cuda/backend_ops.h"
 #include "kernels/cuda/base/captured_graph.h"
 #include "kernels/cuda/base/check.h"
-#include "kernels/cuda/base/count.h"
 #include "kernels/cuda/base/cublaslt.h"
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/nvml.h"
 #include "kernels/cuda/base/nvtx.h"
+#include "kernels/cuda/base/record_progress.h"
 #include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
 
@@ -185,8 +185,8 @@ class CudaBackend final : public OpsBackend {
     return std::make_unique<CudaGraph>();
   }
   std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
-  void count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {
-    cuda::count(h_progress, what, stream);
+  void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {
+    cuda::record_progress(h_progress, what, stream);
   }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override {
     copy(d_target, h_source, size_bytes, stream);

@@ -52,7 +52,7 @@ __global__ void finalize_channels(const BatchNorm::FinalizeBoth both, std::int64
   const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
   const double inverse_stddev = 1.0 / sqrt(variance + epsilon);
   const double scale = args.gamma[c] * inverse_stddev;
-  put_scale_bias<T>(args.scale_bias, args.narrow_scale_bias, n_channels, c, scale, args.beta[c] - mean * scale);
+  put_scale_bias<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c, scale, args.beta[c] - mean * scale);
   args.mean_inverse_stddev[c] = static_cast<float>(mean);
   args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
   if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) return;
@@ -68,7 +68,7 @@ __global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInferen
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
   const double scale = args.gamma[c] / sqrt(args.running_variance[c] + epsilon);
-  put_scale_bias<T>(args.scale_bias, args.narrow_scale_bias, n_channels, c, scale,
+  put_scale_bias<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c, scale,
                     args.beta[c] - args.running_mean[c] * scale);
   if (args.mean_inverse_stddev == nullptr) return;
   args.mean_inverse_stddev[c] = args.running_mean[c];
@@ -155,7 +155,7 @@ class CudaBatchNorm final : public BatchNorm {
   CudaBatchNorm(const BatchNormDescription& d, const CudaContext& context)
       : description_(d), context_(context), rows_(d.x[0] * d.x[1] * d.x[2]), channels_(d.x[3]) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
 
   std::string describe() const override {
     return "own kernels: scale and bias in fp64; backward one pass over dz and x";

@@ -26,7 +26,7 @@ struct Sizes {
   const T* qkv = nullptr;
   const std::int32_t* slot = nullptr;
   const std::int32_t* position = nullptr;
-  const std::int32_t* source = nullptr;
+  const std::int32_t* cache_indirection = nullptr;
   T* cache = nullptr;
 
   __device__ std::int64_t packed_width() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
     const int count = n_keys - first < kTile ? n_keys - first : kTile;
     __syncthreads();  // of the tile before this one
     if (thread < count) {
-      const std::int64_t given = s.source[own * s.capacity + first + thread];
+      const std::int64_t given = s.cache_indirection[own * s.capacity + first + thread];
       const bool is_own = first + thread == n_keys - 1 || given < 0 || given >= s.slots;
       places[thread] = s.key(is_own ? own : given, group_head, first + thread) - s.cache;
     }
@@ -116,7 +116,7 @@ class CudaCachedAttention final : public CachedAttention {
  public:
   explicit CudaCachedAttention(const CachedAttentionDescription& d) : d_(d) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return fmt::format("{}: own kernels", text(d_)); }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
@@ -131,7 +131,7 @@ class CudaCachedAttention final : public CachedAttention {
                            .qkv = static_cast<const T*>(args.qkv),
                            .slot = args.slot,
                            .position = args.position,
-                           .source = args.source,
+                           .cache_indirection = args.cache_indirection,
                            .cache = static_cast<T*>(args.cache)};
       const auto rows = static_cast<unsigned>(d_.rows);
       launch(store_new<T>, {.blocks = rows, .threads = kThreads}, stream, sizes);

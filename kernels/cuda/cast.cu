@@ -59,7 +59,7 @@ class CudaCast final : public Cast {
  public:
   explicit CudaCast(const CudaContext& context) : context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {

@@ -6,8 +6,8 @@
 //
 // Weights have the type of x and are read as they are; only where x is padded or in blocks, which a network's first
 // layer is, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten.
-// In fp16 and bf16 the graphs give dweight in that type; the caller turns it into fp32 (narrow_dweight), or else the
-// unit does. The graphs' sums are fp32, and are turned into fp64 only where the description asks for it.
+// In fp16 and bf16 the graphs give dweight in that type; the caller turns it into fp32 (low_precision_dweight), or else
+// the unit does. The graphs' sums are fp32, and are turned into fp64 only where the description asks for it.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -34,14 +34,14 @@ class CudaConv2d final : public Conv2d {
   CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level, const CudaContext& context,
              Algorithms* algorithms);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   DType statistics_dtype() const override {
     return d_.fp32_sums && d_.statistics && unit_.gives_statistics() ? DType::fp32 : DType::fp64;
   }
   DType sums_dtype() const override { return d_.fp32_sums && fused_gradient_ ? DType::fp32 : DType::fp64; }
-  bool gives_narrow_dweight() const override { return narrows() && !unit_.has_own_input(); }
+  bool gives_low_precision_dweight() const override { return narrows() && !unit_.has_own_input(); }
   std::optional<PartWorkspaces> workspace_of_parts() const override { return part_workspaces_; }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
@@ -60,11 +60,12 @@ class CudaConv2d final : public Conv2d {
 
   bool narrows() const { return d_.dtype != DType::fp32; }
   bool is_in_blocks() const { return unit_.input == ConvolutionInput::blocks; }
-  PixelBlocks blocks() const { return pixel_blocks(d_.x, d_.out_channels, d_.window, d_.padding); }
-  Rows weight_rows() const { return {d_.out_channels * d_.window * d_.window, d_.x[3], unit_.shape.x[3]}; }
+  PixelBlocks blocks() const { return pixel_blocks(d_.x, d_.out_channels, d_.kernel_size, d_.padding); }
+  Rows weight_rows() const { return {d_.out_channels * d_.kernel_size * d_.kernel_size, d_.x[3], unit_.shape.x[3]}; }
   /// Bytes of the graphs' weights and of their gradient, in the graphs' type.
   std::size_t weight_bytes() const {
-    return static_cast<std::size_t>(d_.out_channels * unit_.shape.window * unit_.shape.window * unit_.shape.x[3]) *
+    return static_cast<std::size_t>(d_.out_channels * unit_.shape.kernel_size * unit_.shape.kernel_size *
+                                    unit_.shape.x[3]) *
            size_bytes(d_.dtype);
   }
   /// What forward computes for itself and for backward: in `saved`, or for inference in the workspace.
@@ -72,9 +73,11 @@ class CudaConv2d final : public Conv2d {
     return at(d_.inference ? memory.workspace : memory.saved, offset);
   }
   /// Scale and bias in the graphs' type.
-  const void* scale_bias(const NormalizationForward& n) const { return narrows() ? n.narrow_scale_bias : n.scale_bias; }
+  const void* scale_bias(const NormalizationForward& n) const {
+    return narrows() ? n.low_precision_scale_bias : n.scale_bias;
+  }
   const void* residual_scale_bias(const NormalizationForward& n) const {
-    return narrows() ? n.narrow_residual_scale_bias : n.residual_scale_bias;
+    return narrows() ? n.low_precision_residual_scale_bias : n.residual_scale_bias;
   }
   /// z, or x padded or in blocks, if it is in memory; otherwise x.
   void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
@@ -96,7 +99,7 @@ class CudaConv2d final : public Conv2d {
   std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_,
       fused_gradient_;  // null: not computed
   Activation x_shape_, y_shape_;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   PartWorkspaces part_workspaces_;
 
   struct KeptOffsets {
@@ -121,7 +124,7 @@ CudaConv2d::CudaConv2d(const Conv2dDescription& description, const ConvolutionUn
       x_shape_(activation(description.x, description.dtype)),
       y_shape_(activation(description.y(), description.dtype)) {
   layout_ = d_.weight_layout;
-  if (!layout_) layout_ = std::make_shared<KrscLayout>(d_.out_channels, d_.window, d_.x[3]);
+  if (!layout_) layout_ = std::make_shared<KrscLayout>(d_.out_channels, d_.kernel_size, d_.x[3]);
   require(dynamic_cast<const KrscLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
           "conv2d {}: weights in the layout {} are not those of the cuda backend", text(unit_.shape),
           layout_->describe());
@@ -147,14 +150,14 @@ void CudaConv2d::plan_kept() {
   WorkspacePlan kept;
   if (unit_.input == ConvolutionInput::saved || unit_.input == ConvolutionInput::temporary || unit_.has_own_input())
     kept_at_.z = kept.take(bytes_of(unit_.shape.x, d_.dtype));
-  needs_.saved_bytes = kept.size_bytes();
+  requirements_.saved_bytes = kept.size_bytes();
 }
 
 void CudaConv2d::plan_forward() {
   WorkspacePlan workspace;
   if (d_.inference) {
-    workspace.take(needs_.saved_bytes);
-    needs_.saved_bytes = 0;
+    workspace.take(requirements_.saved_bytes);
+    requirements_.saved_bytes = 0;
   }
   if (unit_.has_own_input()) forward_at_.weight = workspace.take(weight_bytes());
   if (unit_.gives_statistics())
@@ -164,7 +167,7 @@ void CudaConv2d::plan_forward() {
   workspace.rewind(mark);
   if (d_.statistics && !unit_.gives_statistics())
     forward_at_.sums = workspace.take(channel_sums_workspace_bytes(y_shape_, context_));
-  needs_.forward_workspace_bytes = workspace.size_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
 }
 
 void CudaConv2d::plan_backward() {
@@ -188,7 +191,7 @@ void CudaConv2d::plan_backward() {
       backward_at_.normalize = workspace.take(normalize_backward_workspace_bytes(x_shape_, context_));
   }
   part_workspaces_ = {.weight_gradient = of_weight.size_bytes(), .rest = workspace.size_bytes()};
-  needs_.backward_workspace_bytes = std::max(part_workspaces_.weight_gradient, part_workspaces_.rest);
+  requirements_.backward_workspace_bytes = std::max(part_workspaces_.weight_gradient, part_workspaces_.rest);
 }
 
 std::string CudaConv2d::describe() const {
@@ -285,11 +288,12 @@ void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stre
 }
 
 void CudaConv2d::weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
-  const bool accumulate = args.dweight_mode == GradientMode::accumulate, is_narrow = args.narrow_dweight != nullptr;
-  require(!is_narrow || gives_narrow_dweight(), ErrorCode::internal,
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate,
+             is_narrow = args.low_precision_dweight != nullptr;
+  require(!is_narrow || gives_low_precision_dweight(), ErrorCode::internal,
           "conv2d {}: its weight gradient is not written in {}", text(unit_.shape), lockstep::name(d_.dtype));
   const bool in_place = is_narrow || (!narrows() && !accumulate);
-  void* const dweight = is_narrow  ? args.narrow_dweight
+  void* const dweight = is_narrow  ? args.low_precision_dweight
                         : in_place ? args.dweight
                                    : at(memory.workspace, backward_at_.dweight);
   ConvolutionTensors tensors{.x = input(args.x, args.normalization, memory), .dy = args.dy, .dweight = dweight};
@@ -363,20 +367,20 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
   const std::size_t x_bytes = bytes_of(d.x, d.dtype), y_bytes = bytes_of(d.y(), d.dtype);
   const std::size_t weight_bytes = convolution.weight_layout()->n_elements() * sizeof(float);
   const std::size_t channels = static_cast<std::size_t>(std::max(d.x[3], d.out_channels));
-  const OpNeeds needs = convolution.needs();
+  const OpMemoryRequirements requirements = convolution.memory_requirements();
   const auto x = memory(x_bytes), z = memory(x_bytes), residual = memory(x_bytes), dx = memory(x_bytes),
              added = memory(x_bytes), y = memory(y_bytes), weight = memory(weight_bytes),
              dweight = memory(weight_bytes), numbers = memory(2 * channels * sizeof(float)),
              sums = memory(2 * channels * sizeof(double)), other_sums = memory(2 * channels * sizeof(double)),
-             workspace = memory(std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes)),
-             saved = memory(needs.saved_bytes);
+             workspace = memory(std::max(requirements.forward_workspace_bytes, requirements.backward_workspace_bytes)),
+             saved = memory(requirements.saved_bytes);
   const bool stores = d.normalization && d.normalization->store;
   const NormalizationForward normalization{.scale_bias = numbers->as<float>(),
                                            .residual = residual->as(),
                                            .residual_scale_bias = numbers->as<float>(),
                                            .z = z->as(),
-                                           .narrow_scale_bias = numbers->as(),
-                                           .narrow_residual_scale_bias = numbers->as()};
+                                           .low_precision_scale_bias = numbers->as(),
+                                           .low_precision_residual_scale_bias = numbers->as()};
   const OpMemory op_memory{workspace->as(), saved->as()};
   const bool fp32 = convolution.sums_dtype() == DType::fp32;
   return cuda::seconds_of(
@@ -389,26 +393,27 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
                              .fp32_statistics = sums->as<float>()},
                             op_memory, stream);
         if (d.inference) return;
-        convolution.backward({.dy = y->as(),
-                              .x = x->as(),
-                              .weight = weight->as(),
-                              .dweight = dweight->as<float>(),
-                              .dx = dx->as(),
-                              .normalization = normalization,
-                              .gradient = {.mean_inverse_stddev = numbers->as<float>(),
-                                           .residual_mean_inverse_stddev = numbers->as<float>(),
-                                           .added = stores ? added->as() : nullptr,
-                                           .dz = dx->as(),
-                                           .sums = sums->as<double>(),
-                                           .residual_sums = other_sums->as<double>(),
-                                           .fp32_sums = fp32 ? sums->as<float>() : nullptr,
-                                           .fp32_residual_sums = fp32 ? other_sums->as<float>() : nullptr,
-                                           .gamma = numbers->as<float>(),
-                                           .beta = numbers->as<float>(),
-                                           .residual_gamma = numbers->as<float>(),
-                                           .residual_beta = numbers->as<float>()},
-                              .narrow_dweight = convolution.gives_narrow_dweight() ? dweight->as() : nullptr},
-                             op_memory, stream);
+        convolution.backward(
+            {.dy = y->as(),
+             .x = x->as(),
+             .weight = weight->as(),
+             .dweight = dweight->as<float>(),
+             .dx = dx->as(),
+             .normalization = normalization,
+             .gradient = {.mean_inverse_stddev = numbers->as<float>(),
+                          .residual_mean_inverse_stddev = numbers->as<float>(),
+                          .added = stores ? added->as() : nullptr,
+                          .dz = dx->as(),
+                          .sums = sums->as<double>(),
+                          .residual_sums = other_sums->as<double>(),
+                          .fp32_sums = fp32 ? sums->as<float>() : nullptr,
+                          .fp32_residual_sums = fp32 ? other_sums->as<float>() : nullptr,
+                          .gamma = numbers->as<float>(),
+                          .beta = numbers->as<float>(),
+                          .residual_gamma = numbers->as<float>(),
+                          .residual_beta = numbers->as<float>()},
+             .low_precision_dweight = convolution.gives_low_precision_dweight() ? dweight->as() : nullptr},
+            op_memory, stream);
       },
       context);
 }

@@ -37,8 +37,8 @@ const char* name(ConvolutionGraph graph) {
 }
 
 std::string text(const ConvolutionShape& shape) {
-  return fmt::format("{} -> {}, {}x{}/{}+{}, {}", shape.x.text(), shape.out_channels, shape.window, shape.window,
-                     shape.stride, shape.padding, shape.tf32 ? "tf32" : name(shape.dtype));
+  return fmt::format("{} -> {}, {}x{}/{}+{}, {}", shape.x.text(), shape.out_channels, shape.kernel_size,
+                     shape.kernel_size, shape.stride, shape.padding, shape.tf32 ? "tf32" : name(shape.dtype));
 }
 
 std::string choice_text(const ConvolutionShape& shape) {

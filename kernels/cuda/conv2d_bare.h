@@ -40,12 +40,13 @@ const char* name(ConvolutionGraph graph);
 struct ConvolutionShape {
   Shape x;  // (N, H, W, C)
   std::int64_t out_channels = 0;
-  int window = 3, stride = 1, padding = 1;
+  int kernel_size = 3, stride = 1, padding = 1;
   DType dtype = DType::fp32;
   bool tf32 = false;  // fp32 may be multiplied as tf32
 
   Shape y() const {
-    return {x[0], (x[1] + 2 * padding - window) / stride + 1, (x[2] + 2 * padding - window) / stride + 1, out_channels};
+    return {x[0], (x[1] + 2 * padding - kernel_size) / stride + 1, (x[2] + 2 * padding - kernel_size) / stride + 1,
+            out_channels};
   }
 };
 /// "(32, 32, 32, 64) -> 128, 3x3/2, fp16"

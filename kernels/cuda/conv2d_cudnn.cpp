@@ -145,8 +145,8 @@ struct TimingTensors {
         residual(bytes(shape.x, shape.dtype), context),
         dx(bytes(shape.x, shape.dtype), context),
         y(bytes(shape.y(), shape.dtype), context),
-        weight(bytes({shape.out_channels, shape.window, shape.window, shape.x[3]}, shape.dtype), context),
-        dweight(bytes({shape.out_channels, shape.window, shape.window, shape.x[3]}, shape.dtype), context),
+        weight(bytes({shape.out_channels, shape.kernel_size, shape.kernel_size, shape.x[3]}, shape.dtype), context),
+        dweight(bytes({shape.out_channels, shape.kernel_size, shape.kernel_size, shape.x[3]}, shape.dtype), context),
         channels(kVectors * sizeof(float) * static_cast<std::size_t>(std::max(shape.x[3], shape.out_channels)),
                  context) {
     const std::int64_t c = std::max(shape.x[3], shape.out_channels);

@@ -149,7 +149,7 @@ class GraphWriter {
   using Dims = std::vector<std::int64_t>;
   static Dims dims_of(const Shape& s) { return {s[0], s[3], s[1], s[2]}; }
   static Dims strides_of(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[1] * d[3], d[1]}; }
-  Dims weight_dims() const { return {shape_.out_channels, shape_.x[3], shape_.window, shape_.window}; }
+  Dims weight_dims() const { return {shape_.out_channels, shape_.x[3], shape_.kernel_size, shape_.kernel_size}; }
 
   Tensor input(Role role, const Dims& dims, fe::DataType_t type) {
     roles_.push_back(role);

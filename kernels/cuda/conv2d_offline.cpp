@@ -35,14 +35,14 @@ bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int
   switch (graph) {
     case Graph::residual_forward:
     case Graph::normalized_residual_forward:
-      return has_channels && shape.window == 1 && shape.stride == 1;
+      return has_channels && shape.kernel_size == 1 && shape.stride == 1;
     case Graph::normalized_data_gradient_added:
     case Graph::residual_data_gradient_added:
     case Graph::normalized_residual_data_gradient_added:
       return has_channels && shape.stride == 1;
     case Graph::forward_statistics:
     case Graph::normalized_forward:
-      return has_channels && shape.window < 7;
+      return has_channels && shape.kernel_size < 7;
     default:
       return has_channels;
   }

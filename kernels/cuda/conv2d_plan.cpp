@@ -16,7 +16,7 @@ constexpr std::int64_t kMaxElements = 0x7fffffff;  // of a tensor
 ConvolutionShape shape_of(const Conv2dDescription& d) {
   return {.x = d.x,
           .out_channels = d.out_channels,
-          .window = d.window,
+          .kernel_size = d.kernel_size,
           .stride = d.stride,
           .padding = d.padding,
           .dtype = d.dtype,
@@ -48,9 +48,9 @@ ConvolutionShape padded(ConvolutionShape shape, std::int64_t channels) {
   return shape;
 }
 ConvolutionShape in_blocks(ConvolutionShape shape) {
-  const PixelBlocks of = pixel_blocks(shape.x, shape.out_channels, shape.window, shape.padding);
+  const PixelBlocks of = pixel_blocks(shape.x, shape.out_channels, shape.kernel_size, shape.padding);
   shape.x = of.blocks;
-  shape.window = of.block_window;
+  shape.kernel_size = of.block_kernel_size;
   shape.stride = 1;
   shape.padding = 0;
   return shape;
@@ -132,12 +132,12 @@ void check(const Conv2dDescription& d) {
           "conv2d {}: the cuda backend computes in fp32, fp16 or bf16", what);
   require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
           "conv2d {}: x must be (N, H, W, C) and out_channels positive", what);
-  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
-          "conv2d {}: window and stride must be positive, padding {} not negative", what, d.padding);
-  const std::int64_t smallest = d.window - 2 * d.padding;
+  require(d.kernel_size > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
+          "conv2d {}: kernel size and stride must be positive, padding {} not negative", what, d.padding);
+  const std::int64_t smallest = d.kernel_size - 2 * d.padding;
   require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
-          "conv2d {}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", what, d.window,
-          d.padding, smallest, d.x[1], d.x[2]);
+          "conv2d {}: a kernel size of {} with padding {} needs images of at least {} pixels, found {} x {}", what,
+          d.kernel_size, d.padding, smallest, d.x[1], d.x[2]);
   for (const Shape& shape : {d.x, shape_of(d).y()})
     require(
         shape.n_elements() <= kMaxElements, ErrorCode::not_supported,
@@ -163,7 +163,7 @@ ConvolutionUnit unit_at(Level level, const Conv2dDescription& d, const CudaConte
     const auto gives_statistics = [&](const ConvolutionShape& shape) {
       return wants_statistics && plans.has(Graph::forward_statistics, shape);
     };
-    const bool blocks = d.stride == 2 && d.window > 1 && gives_statistics(in_blocks(unit.shape));
+    const bool blocks = d.stride == 2 && d.kernel_size > 1 && gives_statistics(in_blocks(unit.shape));
     unit.input = blocks ? ConvolutionInput::blocks : ConvolutionInput::padded;
     const bool eight = d.x[3] > 4 || gives_statistics(padded(unit.shape, 8));
     unit.shape = blocks ? in_blocks(unit.shape) : padded(unit.shape, eight ? 8 : 4);
@@ -222,7 +222,7 @@ BytesMoved bytes_moved(const Conv2dDescription& d, const ConvolutionUnit& unit) 
   const double x = static_cast<double>(d.x.n_elements()) * element;
   const double y = static_cast<double>(d.y().n_elements()) * element;
   const double n_weights =
-      static_cast<double>(d.out_channels * unit.shape.window * unit.shape.window * unit.shape.x[3]);
+      static_cast<double>(d.out_channels * unit.shape.kernel_size * unit.shape.kernel_size * unit.shape.x[3]);
   const double weight = n_weights * element;
   const double cast = d.dtype == DType::fp32 ? 0 : n_weights * sizeof(float) + weight;  // dweight to fp32
   const double with_residual = d.normalization && d.normalization->residual != Residual::none ? x : 0;

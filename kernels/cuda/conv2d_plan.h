@@ -99,8 +99,8 @@ std::string text(const std::optional<InputNormalization>& normalization);
 /// (K, R, S, C), fp32. Canonical is (K, C, R, S).
 class KrscLayout final : public ParameterLayout {
  public:
-  KrscLayout(std::int64_t out_channels, int window, std::int64_t in_channels)
-      : out_channels_(out_channels), taps_(std::int64_t{window} * window), in_channels_(in_channels) {}
+  KrscLayout(std::int64_t out_channels, int kernel_size, std::int64_t in_channels)
+      : out_channels_(out_channels), taps_(std::int64_t{kernel_size} * kernel_size), in_channels_(in_channels) {}
   std::size_t n_elements() const override { return static_cast<std::size_t>(out_channels_ * taps_ * in_channels_); }
   void pack(std::span<const float> canonical, float* parameter) const override;
   void unpack(const float* parameter, std::span<float> canonical) const override;

@@ -227,12 +227,12 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
  public:
   explicit CudaSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d) : description_(d) {}
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     const auto rows = static_cast<std::size_t>(description_.rows);
-    OpNeeds needs;
-    needs.forward_workspace_bytes = rows * sizeof(RowResult);
-    if (!description_.inference) needs.saved_bytes = rows * sizeof(RowSaved);
-    return needs;
+    OpMemoryRequirements requirements;
+    requirements.forward_workspace_bytes = rows * sizeof(RowResult);
+    if (!description_.inference) requirements.saved_bytes = rows * sizeof(RowSaved);
+    return requirements;
   }
   std::string describe() const override {
     return has_long_rows() ? "own kernels: a block for each row" : "own kernels: a warp for each row";

@@ -189,7 +189,7 @@ class CudaEmbedding final : public Embedding {
     workspace_bytes_ = workspace.size_bytes();
   }
 
-  OpNeeds needs() const override { return {.backward_workspace_bytes = workspace_bytes_}; }
+  OpMemoryRequirements memory_requirements() const override { return {.backward_workspace_bytes = workspace_bytes_}; }
   std::string describe() const override {
     return fmt::format("own kernels; the gradient is summed per id, sorted in {} passes", n_passes_);
   }

@@ -63,10 +63,10 @@ class CudaHash final : public Hash {
       : size_bytes_(d.size_bytes),
         blocks_(blocks_for((d.size_bytes + 15) / 16, kThreads, static_cast<unsigned>(context.multiprocessors) * 8)) {}
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    needs.forward_workspace_bytes = blocks_ * sizeof(std::uint64_t);
-    return needs;
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
+    requirements.forward_workspace_bytes = blocks_ * sizeof(std::uint64_t);
+    return requirements;
   }
   std::string describe() const override { return "own kernels: sum of mixed words, 64 bits"; }
 

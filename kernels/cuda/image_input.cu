@@ -219,7 +219,7 @@ class CudaImageInput final : public ImageInput {
     max_column_taps_ = max_resize_taps(d.regions.max_width, images_.width);
   }
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override {
     std::string text = "own kernel: normalisation";
     if (description_.regions.exist()) text += ", antialiased resizing of regions";

@@ -29,7 +29,7 @@ class CudaMatmul final : public Matmul {
  public:
   CudaMatmul(const MatmulDescription& description, const CudaContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
@@ -43,7 +43,7 @@ class CudaMatmul final : public Matmul {
   CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
   std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null: not computed
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   struct Offsets {
     std::size_t dz = 0, backward = 0;
   } at_;
@@ -72,8 +72,8 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
                    .activation = d.activation,
                    .keeps_z = keeps_z()});
   const auto y_bytes = static_cast<std::size_t>(d.rows * d.out_features) * size_bytes(d.dtype);
-  if (keeps_z()) needs_.saved_bytes = y_bytes;
-  needs_.forward_workspace_bytes = forward_->workspace_bytes();
+  if (keeps_z()) requirements_.saved_bytes = y_bytes;
+  requirements_.forward_workspace_bytes = forward_->workspace_bytes();
   if (d.inference) return;
   weight_gradient_ = plan({.rows = d.out_features, .columns = d.in_features, .inner = d.rows, .a_is_transposed = true});
   if (d.input_gradient)
@@ -82,7 +82,7 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
   if (has_activation()) at_.dz = backward.take(y_bytes);
   at_.backward = backward.take(
       std::max(weight_gradient_->workspace_bytes(), data_gradient_ ? data_gradient_->workspace_bytes() : 0));
-  needs_.backward_workspace_bytes = backward.size_bytes();
+  requirements_.backward_workspace_bytes = backward.size_bytes();
 }
 
 std::string CudaMatmul::describe() const {

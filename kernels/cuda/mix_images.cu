@@ -86,7 +86,7 @@ class CudaMixImages final : public MixImages {
   CudaMixImages(const MixImagesDescription& d, const CudaContext& context)
       : dtype_(d.dtype), images_{image_shape(d.x, "mixing images"), d.seed}, context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {

@@ -26,7 +26,7 @@ class CudaMovingAverage final : public MovingAverage {
   CudaMovingAverage(const MovingAverageDescription& d, const CudaContext& context)
       : description_(d), context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {

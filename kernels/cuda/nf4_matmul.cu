@@ -75,7 +75,7 @@ class CudaNf4Matmul final : public Nf4Matmul {
  public:
   CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override {
     return fmt::format("{}: cuBLASLt, forward {} in tiles of {} rows{}", text(d_), forward_.full->algorithm(),
                        forward_.tile,
@@ -95,7 +95,7 @@ class CudaNf4Matmul final : public Nf4Matmul {
   std::int64_t out_;
   unsigned limit_;  // of blocks
   TiledProduct forward_, data_;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   std::size_t tile_at_ = 0, product_at_ = 0;
 };
 
@@ -140,8 +140,8 @@ CudaNf4Matmul::CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& c
   WorkspacePlan workspace;
   product_at_ = workspace.take(product_bytes);
   tile_at_ = workspace.take(static_cast<std::size_t>(tile) * size_bytes(d.dtype));
-  needs_.forward_workspace_bytes = workspace.size_bytes();
-  if (has_gradient) needs_.backward_workspace_bytes = workspace.size_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
+  if (has_gradient) requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
 void CudaNf4Matmul::expand(const std::byte* weight, const float* scale_values, std::int64_t first_row,

@@ -13,9 +13,9 @@
 #include "lockstep/ops/cross_entropy.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/hash.h"
-#include "lockstep/ops/head_cross_entropy.h"
 #include "lockstep/ops/image_input.h"
-#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/linear_cross_entropy.h"
+#include "lockstep/ops/lora.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/mix_images.h"
 #include "lockstep/ops/moving_average.h"
@@ -42,9 +42,9 @@ Factory<ClipNormDescription> make_clip_norm;
 Factory<Conv2dDescription> make_conv2d;
 Factory<EmbeddingDescription> make_embedding;
 Factory<HashDescription> make_hash;
-Factory<HeadCrossEntropyDescription> make_head_cross_entropy;
 Factory<ImageInputDescription> make_image_input;
-Factory<LowRankDescription> make_low_rank;
+Factory<LinearCrossEntropyDescription> make_linear_cross_entropy;
+Factory<LoraDescription> make_lora;
 Factory<MatmulDescription> make_matmul;
 Factory<MixImagesDescription> make_mix_images;
 Factory<MovingAverageDescription> make_moving_average;
@@ -73,9 +73,9 @@ constexpr OpRow<CudaContext> kOps[] = {
     op_row<make_conv2d>(),
     op_row<make_embedding>(),
     op_row<make_hash>(),
-    op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
-    op_row<make_low_rank>(),
+    op_row<make_linear_cross_entropy>(),
+    op_row<make_lora>(),
     op_row<make_matmul>(),
     op_row<make_mix_images>(),
     op_row<make_moving_average>(),

@@ -189,12 +189,12 @@ class CudaOptimizer final : public Optimizer {
     tables_ = make_segment_tables(description_.segments);
   }
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
     if (description_.kind == Kind::lars)
-      needs.forward_workspace_bytes =
+      requirements.forward_workspace_bytes =
           count_tiles(tables_) * sizeof(Squares) + count_segments(tables_) * sizeof(SgdFactors);
-    return needs;
+    return requirements;
   }
 
   std::string describe() const override {

@@ -53,7 +53,7 @@ class CudaOrderedSum final : public OrderedSum {
  public:
   explicit CudaOrderedSum(const CudaContext& context) : limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {

@@ -26,13 +26,13 @@ struct Span {
 
 /// One axis: which pixels are under which windows.
 struct PoolAxis {
-  int size = 1, out_size = 1, window = 1, stride = 1, padding = 0;
+  int size = 1, out_size = 1, kernel_size = 1, stride = 1, padding = 0;
   FastDivide by_size, by_out_size, by_stride;
 
-  PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t window, int stride, int padding)
+  PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t kernel_size, int stride, int padding)
       : size(static_cast<int>(size)),
         out_size(static_cast<int>(out_size)),
-        window(static_cast<int>(window)),
+        kernel_size(static_cast<int>(kernel_size)),
         stride(stride),
         padding(padding),
         by_size(static_cast<std::uint32_t>(size)),
@@ -41,9 +41,9 @@ struct PoolAxis {
 
   /// The window's first pixel, which may be padding.
   __device__ int begin(int p) const { return p * stride - padding; }
-  __device__ Span pixels_under(int p) const { return {std::max(begin(p), 0), std::min(begin(p) + window, size)}; }
+  __device__ Span pixels_under(int p) const { return {std::max(begin(p), 0), std::min(begin(p) + kernel_size, size)}; }
   __device__ Span windows_over(int pixel) const {
-    const int too_early = pixel + padding - window;  // a window that begins here ends before the pixel
+    const int too_early = pixel + padding - kernel_size;  // a window that begins here ends before the pixel
     const int last = static_cast<int>(by_stride.quotient(static_cast<std::uint32_t>(pixel + padding)));
     return {too_early < 0 ? 0 : static_cast<int>(by_stride.quotient(static_cast<std::uint32_t>(too_early))) + 1,
             std::min(last + 1, out_size)};
@@ -131,13 +131,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   for (std::int64_t row = place.row; row < task.rows; row += place.row_step) {
     const auto [n, p, q] = geometry.out_pixel(row);
     const Span rows = geometry.rows.pixels_under(p), columns = geometry.columns.pixels_under(q);
-    const int window_begin = geometry.rows.begin(p) * geometry.columns.window + geometry.columns.begin(q);
+    const int window_begin = geometry.rows.begin(p) * geometry.columns.kernel_size + geometry.columns.begin(q);
     Floats<kN> result;
     int position[kN];
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
       result[i] = kMax ? -INFINITY : 0.0f;
-      position[i] = rows.begin * geometry.columns.window + columns.begin - window_begin;
+      position[i] = rows.begin * geometry.columns.kernel_size + columns.begin - window_begin;
     }
     for (int h = rows.begin; h < rows.end; ++h) {
       const std::int64_t line = geometry.index(n, h, 0) * walk.c + place.channel;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
         for (int k = 0; k < kTaps; ++k) {
           if (first + k >= columns.end) continue;
           const Floats<kN> z = input[k].values(task, act);
-          const int here = h * geometry.columns.window + first + k - window_begin;
+          const int here = h * geometry.columns.kernel_size + first + k - window_begin;
 #pragma unroll
           for (int i = 0; i < kN; ++i) {
             if constexpr (kMax) {
@@ -292,7 +292,7 @@ struct PoolGradient {
   __device__ void add_window(Floats<kN>& gradient, const Floats<kN>& values, const Bytes<kN>& positions, int down,
                              int right, int p, int q) const {
     if (saved != nullptr) {
-      const int position = down * geometry.columns.window + right;
+      const int position = down * geometry.columns.kernel_size + right;
 #pragma unroll
       for (int k = 0; k < kN; ++k) gradient[k] += positions[k] == position ? values[k] : 0.0f;
     } else {
@@ -323,8 +323,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 }
 
 PoolAxis make_axis(const Pool2dDescription& d, int axis) {
-  if (d.window == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
-  return {d.x[axis], d.y()[axis], d.window, d.stride, d.padding};
+  if (d.kernel_size == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
+  return {d.x[axis], d.y()[axis], d.kernel_size, d.stride, d.padding};
 }
 
 class CudaPool2d final : public Pool2d {
@@ -336,13 +336,13 @@ class CudaPool2d final : public Pool2d {
         geometry_{make_axis(d, 1), make_axis(d, 2)},
         y_pixels_(d.y()[0] * d.y()[1] * d.y()[2]) {}
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    if (description_.inference) return needs;
-    if (is_max()) needs.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
+  OpMemoryRequirements memory_requirements() const override {
+    OpMemoryRequirements requirements;
+    if (description_.inference) return requirements;
+    if (is_max()) requirements.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
     if (description_.normalization)
-      needs.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
-    return needs;
+      requirements.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
+    return requirements;
   }
 
   std::string describe() const override {
@@ -358,7 +358,7 @@ class CudaPool2d final : public Pool2d {
       constexpr int kPack = Pack<T>::kSize;
       const PoolTask<T> task = make_task<T>(args, memory, stream);
       const bool packs = allows_packs<T>(activation_.c, task.x, task.residual, task.y, task.saved);
-      if (description_.window == 0 && !is_max()) {
+      if (description_.kernel_size == 0 && !is_max()) {
         const std::int64_t image_rows = activation_.rows / task.rows;
         RowWalk walk(image_rows, activation_.c, packs ? kPack : 1, kSumThreads, 1, 1);
         const std::int64_t limit = std::max<std::int64_t>(block_limit() / walk.grid.blocks_y, 1);
@@ -454,16 +454,19 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContex
           "pooling needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
   require(d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc, ErrorCode::not_supported,
           "pooling on the device needs nhwc, not {} to {}", name(d.x_layout), name(d.y_layout));
-  require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::op_description,
-          "pooling needs a window greater than its padding and a stride of at least 1, but has window {}, padding "
+  require(d.kernel_size == 0 || (d.kernel_size > d.padding && d.padding >= 0 && d.stride > 0),
+          ErrorCode::op_description,
+          "pooling needs a kernel size greater than its padding and a stride of at least 1, but has kernel size {}, "
+          "padding "
           "{}, stride {}",
-          d.window, d.padding, d.stride);
+          d.kernel_size, d.padding, d.stride);
   const Shape y = d.y();
-  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description, "a pooling window of {} with padding {} does not fit {}",
-          d.window, d.padding, d.x.text());
+  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description,
+          "a pooling kernel size of {} with padding {} does not fit {}", d.kernel_size, d.padding, d.x.text());
   require(d.x[0] * d.x[1] * d.x[2] < kMaxPixels && y[0] * y[1] * y[2] < kMaxPixels, ErrorCode::not_supported,
           "pooling on the device supports fewer than 2^31 pixels, not {} to {}", d.x.text(), y.text());
-  const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
+  const std::int64_t window_elements =
+      d.kernel_size == 0 ? d.x[1] * d.x[2] : std::int64_t{d.kernel_size} * d.kernel_size;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
           "max pooling trains with windows of up to 256 elements, not {}", window_elements);
   return std::make_unique<CudaPool2d>(d, context);

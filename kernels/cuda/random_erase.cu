@@ -70,7 +70,7 @@ class CudaRandomErase final : public RandomErase {
   CudaRandomErase(const RandomEraseDescription& d, const CudaContext& context)
       : dtype_(d.dtype), images_{image_shape(d.x, "random erasing"), d.probability, d.seed}, context_(context) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {

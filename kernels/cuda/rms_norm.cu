@@ -84,7 +84,7 @@ class CudaRmsNorm final : public RmsNorm {
   explicit CudaRmsNorm(const RmsNormDescription& d)
       : d_(d), n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)) {}
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     if (d_.inference) return {};
     return {.backward_workspace_bytes = static_cast<std::size_t>(n_blocks_ * d_.width) * sizeof(float),
             .saved_bytes = static_cast<std::size_t>(d_.rows) * sizeof(float)};

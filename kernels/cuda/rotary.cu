@@ -199,7 +199,7 @@ class CudaRotary final : public Rotary {
   explicit CudaRotary(const RotaryDescription& d)
       : d_(d), n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)) {}
 
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     if (d_.inference || !d_.norm) return {};
     return {.backward_workspace_bytes = static_cast<std::size_t>(2 * n_partial() * d_.head_dim) * sizeof(float)};
   }

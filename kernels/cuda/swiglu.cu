@@ -93,7 +93,7 @@ class CudaSwiGlu final : public SwiGlu {
   CudaSwiGlu(const SwiGluDescription& d, const CudaContext& context)
       : d_(d), limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
 
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernels, one pass forward and one backward"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {

@@ -238,9 +238,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     const trace::Span span(trace::Kind::all_reduce, label);  // shows profilers to which bucket the kernels belong
     const std::uint64_t number = number_of(label, slice.n_elements * size_bytes(slice.dtype));
     stream_->wait(ready);
-    backend_.count(&counters().begun, number, *stream_);
+    backend_.record_progress(&counters().begun, number, *stream_);
     if (slice.n_elements > 0) run(exchange);
-    backend_.count(&counters().ended, number, *stream_);
+    backend_.record_progress(&counters().ended, number, *stream_);
     done.record(*stream_);
   }
 

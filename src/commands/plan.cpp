@@ -182,7 +182,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"compute_weights", m.compute_weights},
             {"nf4_weights", m.nf4_weights},
             {"gradients", m.gradients},
-            {"narrow_gradients", m.narrow_gradients},
+            {"low_precision_gradients", m.low_precision_gradients},
             {"partial_sums", m.partial_sums},
             {"optimizer", m.optimizer},
             {"averages", m.averages},

@@ -62,7 +62,7 @@ class Products {
     x_ = allocate(backend, kBytes);
     weight_ = allocate(backend, packed.size() * sizeof(float));
     y_ = allocate(backend, kBytes);
-    workspace_ = allocate(backend, op_->needs().forward_workspace_bytes);
+    workspace_ = allocate(backend, op_->memory_requirements().forward_workspace_bytes);
     backend.copy_to_device(x_->data(), canonical.data(), kBytes, *stream_);
     backend.copy_to_device(weight_->data(), packed.data(), packed.size() * sizeof(float), *stream_);
     stream_->synchronize();
@@ -109,7 +109,7 @@ double measure_memory(Backend& backend) {
   const auto stream = backend.make_stream();
   const std::size_t size_bytes = static_cast<std::size_t>(kStreamElements) * sizeof(float);
   const auto a = allocate(backend, size_bytes), b = allocate(backend, size_bytes), y = allocate(backend, size_bytes);
-  const auto workspace = allocate(backend, add->needs().forward_workspace_bytes);
+  const auto workspace = allocate(backend, add->memory_requirements().forward_workspace_bytes);
   const auto compute = [&] {
     add->forward({.a = a->data(), .b = b->data(), .y = y->data()}, {workspace->data(), nullptr}, *stream);
     stream->synchronize();

@@ -53,14 +53,16 @@ Decoder::Step Decoder::make_step(const models::LlamaConfig& config, const models
   step.ids = field("tokens", rows);
   step.slots = field("slots", rows);
   step.positions = field("positions", rows);
-  step.source = field("sources", sizes_.slots * sizes_.capacity);
+  step.cache_indirection = field("cache_indirection", sizes_.slots * sizes_.capacity);
   step.selected = field("selected", sizes_.slots);
-  const models::LlamaInputs inputs{
-      .sequence_length = 1,
-      .tokens = step.ids,
-      .positions = step.positions,
-      .cache = {.slots = sizes_.slots, .capacity = sizes_.capacity, .slot = step.slots, .source = step.source},
-      .n_positions = sizes_.positions > 0 ? sizes_.positions : sizes_.capacity};
+  const models::LlamaInputs inputs{.sequence_length = 1,
+                                   .tokens = step.ids,
+                                   .positions = step.positions,
+                                   .cache = {.slots = sizes_.slots,
+                                             .capacity = sizes_.capacity,
+                                             .slot = step.slots,
+                                             .cache_indirection = step.cache_indirection},
+                                   .n_positions = sizes_.positions > 0 ? sizes_.positions : sizes_.capacity};
   const graph::ActivationId hidden = models::llama(graph, config, inputs, options);
   const graph::ActivationId last = layers::select_rows(graph, hidden, step.selected, sizes_.slots, "last tokens");
   const graph::ActivationId logits = layers::linear(graph, last, "lm_head",
@@ -119,10 +121,11 @@ void Decoder::reset() {
   // Places that no token has filled are never read. Zeros keep what is there from being taken for numbers.
   backend_.fill_zero(arenas_.cache, memory().cache_bytes, *stream_);
   stream_->synchronize();
-  sources_.clear();
+  cache_indirection_.clear();
   for (std::int64_t slot = 0; slot < sizes_.slots; ++slot)
-    sources_.insert(sources_.end(), static_cast<std::size_t>(sizes_.capacity), static_cast<std::int32_t>(slot));
-  has_new_sources_ = true;
+    cache_indirection_.insert(cache_indirection_.end(), static_cast<std::size_t>(sizes_.capacity),
+                              static_cast<std::int32_t>(slot));
+  has_new_indirection_ = true;
 }
 
 std::string Decoder::describe() const {
@@ -140,7 +143,7 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
   positions_.assign(static_cast<std::size_t>(step.rows), -1);  // padding
   selected_.assign(static_cast<std::size_t>(sizes_.slots), -1);
   std::size_t n_selected = 0;
-  bool changes_sources = false;
+  bool changes_indirection = false;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const NewToken& token = tokens[i];
     require(token.slot >= 0 && token.slot < sizes_.slots && token.position >= 0 && token.position < sizes_.capacity,
@@ -149,9 +152,10 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
     ids_[i] = token.id;
     slots_[i] = token.slot;
     positions_[i] = token.position;
-    std::int32_t& source = sources_[static_cast<std::size_t>(token.slot * sizes_.capacity + token.position)];
-    changes_sources = changes_sources || source != token.slot;
-    source = token.slot;
+    std::int32_t& cache_indirection =
+        cache_indirection_[static_cast<std::size_t>(token.slot * sizes_.capacity + token.position)];
+    changes_indirection = changes_indirection || cache_indirection != token.slot;
+    cache_indirection = token.slot;
     if (!all_want_logits && !token.wants_logits) continue;
     require(n_selected < selected_.size(), ErrorCode::internal, "more logits are wanted than there are sequences");
     selected_[n_selected++] = static_cast<std::int32_t>(i);
@@ -164,9 +168,10 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
   upload(step.slots, slots_);
   upload(step.positions, positions_);
   upload(step.selected, selected_);
-  if (has_new_sources_ || changes_sources || has_sources_ != &step) upload(step.source, sources_);
-  has_new_sources_ = false;
-  has_sources_ = &step;  // the graphs share the memory of activations, and place theirs differently
+  if (has_new_indirection_ || changes_indirection || has_indirection_ != &step)
+    upload(step.cache_indirection, cache_indirection_);
+  has_new_indirection_ = false;
+  has_indirection_ = &step;  // the graphs share the memory of activations, and place theirs differently
   if (&step != &decode_) {
     graph.forward(*stream_);
   } else if (captured_->begin(*stream_)) {

@@ -62,9 +62,9 @@ class Decoder final : public LanguageModel {
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::span<const float> prefill(std::span<const NewToken> tokens) override;
   std::span<const float> decode(std::span<const NewToken> tokens) override;
-  std::span<std::int32_t> sources() override {
-    has_new_sources_ = true;
-    return sources_;
+  std::span<std::int32_t> cache_indirection() override {
+    has_new_indirection_ = true;
+    return cache_indirection_;
   }
 
  private:
@@ -73,7 +73,7 @@ class Decoder final : public LanguageModel {
     std::unique_ptr<graph::Graph> graph;
     std::int64_t rows = 0;
     graph::TensorId ids = graph::kNoTensor, slots = graph::kNoTensor, positions = graph::kNoTensor;
-    graph::TensorId source = graph::kNoTensor, selected = graph::kNoTensor, logits = graph::kNoTensor;
+    graph::TensorId cache_indirection = graph::kNoTensor, selected = graph::kNoTensor, logits = graph::kNoTensor;
   };
   struct Memories;
   Step make_step(const models::LlamaConfig& config, const models::LlamaOptions& options, std::int64_t rows, DType dtype,
@@ -90,9 +90,9 @@ class Decoder final : public LanguageModel {
   Step decode_;
   std::unique_ptr<Memories> memories_;  // null: the arenas are lent
   DecoderArenas arenas_;
-  std::vector<std::int32_t> sources_;
-  bool has_new_sources_ = true;
-  const void* has_sources_ = nullptr;  // the step whose tensor is up to date
+  std::vector<std::int32_t> cache_indirection_;
+  bool has_new_indirection_ = true;
+  const void* has_indirection_ = nullptr;  // the step whose tensor is up to date
   std::vector<std::int32_t> ids_, slots_, positions_, selected_;
   std::unique_ptr<CapturedGraph> captured_;  // the step of decoding; prefill is rare
   std::unique_ptr<Memory> logits_;           // of the host, (slots, vocabulary)

@@ -111,9 +111,10 @@ void Generator::prefill(std::span<Group* const> groups, const GeneratorEvents& e
       tokens.push_back(
           {.id = ids[i], .slot = slot, .position = static_cast<std::int32_t>(i), .wants_logits = i + 1 == ids.size()});
     if (group->sequences.size() == 1) continue;
-    const std::span<std::int32_t> sources = model_.sources();
+    const std::span<std::int32_t> indirection = model_.cache_indirection();
     for (const Sequence& sequence : group->sequences)
-      std::ranges::fill(sources.subspan(static_cast<std::size_t>(sequence.slot * model_.capacity()), ids.size()), slot);
+      std::ranges::fill(indirection.subspan(static_cast<std::size_t>(sequence.slot * model_.capacity()), ids.size()),
+                        slot);
   }
   const Clock::time_point begin = Clock::now();
   const std::span<const float> logits = model_.prefill(tokens);
@@ -204,9 +205,9 @@ void Generator::search(Group& group, std::span<const float> logits) {
   if (group.is_finished) return;
   const auto capacity = static_cast<std::size_t>(model_.capacity());
   const std::size_t n_tokens = group.prompt->ids.size() + static_cast<std::size_t>(group.n_generated) - 1;
-  const std::span<std::int32_t> sources = model_.sources();
+  const std::span<std::int32_t> indirection = model_.cache_indirection();
   const auto row = [&](const Sequence& sequence) {
-    return sources.subspan(static_cast<std::size_t>(sequence.slot) * capacity, n_tokens);
+    return indirection.subspan(static_cast<std::size_t>(sequence.slot) * capacity, n_tokens);
   };
   std::vector<std::vector<std::int32_t>> before;
   for (const Sequence& sequence : group.sequences) before.emplace_back(row(sequence).begin(), row(sequence).end());

@@ -31,7 +31,7 @@ class LanguageModel {
   virtual std::span<const float> decode(std::span<const NewToken> tokens) = 0;
   /// For each slot and position, (n_slots(), capacity()), the slot in which key and value of that token are: sequences
   /// can share their beginnings. At first, and for what is added, a slot's own. It may be changed between calls.
-  virtual std::span<std::int32_t> sources() = 0;
+  virtual std::span<std::int32_t> cache_indirection() = 0;
 };
 
 }  // namespace lockstep::generate

@@ -173,16 +173,16 @@ void Graph::plan_op_memory() {
   for (auto& node : nodes_) {
     const Op* op = node->op();
     if (!op) continue;
-    OpNeeds needs = op->needs();
+    OpMemoryRequirements requirements = op->memory_requirements();
     if (node->is_forked_) {
       const Node::WeightGradient part = node->weight_gradient_part();
-      needs.backward_workspace_bytes = part.rest_workspace_bytes;
+      requirements.backward_workspace_bytes = part.rest_workspace_bytes;
       second_workspace_bytes_ = std::max(second_workspace_bytes_, part.workspace_bytes);
     }
-    workspace_bytes_ = std::max({workspace_bytes_, needs.forward_workspace_bytes,
-                                 training() ? needs.backward_workspace_bytes : std::size_t{0}});
-    if (!training() || needs.saved_bytes == 0) continue;
-    node->saved_ = memory_.add(node->name() + " saved", needs.saved_bytes);
+    workspace_bytes_ = std::max({workspace_bytes_, requirements.forward_workspace_bytes,
+                                 training() ? requirements.backward_workspace_bytes : std::size_t{0}});
+    if (!training() || requirements.saved_bytes == 0) continue;
+    node->saved_ = memory_.add(node->name() + " saved", requirements.saved_bytes);
     node->writes(Phase::forward, node->saved_);
     if (has_backward(*node)) node->reads(Phase::backward, node->saved_);
   }
@@ -271,11 +271,11 @@ void Graph::plan_parameter_writers() {
   else
     require(order == parameters_.finished(), ErrorCode::internal,
             "two graphs of one model finish their gradients in different orders");
-  plan_narrow_gradients(last);
+  plan_low_precision_gradients(last);
 }
 
 /// `writers`: of each parameter, the last one.
-void Graph::plan_narrow_gradients(const std::vector<ParameterUse*>& writers) {
+void Graph::plan_low_precision_gradients(const std::vector<ParameterUse*>& writers) {
   for (auto& node : nodes_)
     for (ParameterUse* use : node->parameters())
       use->gives_narrow_ = use->gives_narrow_ && use->is_first_writer_ && use->is_last_writer_;
@@ -284,9 +284,9 @@ void Graph::plan_narrow_gradients(const std::vector<ParameterUse*>& writers) {
     const ParameterUse* use = writers[static_cast<std::size_t>(id)];
     const Parameter& parameter = parameters_[id];
     const bool is_narrow = use != nullptr && use->gives_narrow_;
-    if (is_narrow && !continues) narrow_gradients_.push_back({parameter.begin, 0});
+    if (is_narrow && !continues) low_precision_gradients_.push_back({parameter.begin, 0});
     if (is_narrow) {
-      ElementRange& range = narrow_gradients_.back();
+      ElementRange& range = low_precision_gradients_.back();
       range.n_elements = parameter.begin + parameter.n_elements - range.begin;
     }
     continues = is_narrow;

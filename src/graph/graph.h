@@ -146,9 +146,9 @@ class Graph {
   bool is_read_in_fp32(ParameterId id) const;
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const ExecutionOrder& order() const { return order_; }
-  /// The parts of the gradient arena whose values backward leaves in Bindings::narrow_gradients, at the same elements:
-  /// ascending, as few as possible.
-  const std::vector<ElementRange>& narrow_gradients() const { return narrow_gradients_; }
+  /// The parts of the gradient arena whose values backward leaves in Bindings::low_precision_gradients, at the same
+  /// elements: ascending, as few as possible.
+  const std::vector<ElementRange>& low_precision_gradients() const { return low_precision_gradients_; }
 
   // Running
   /// Null: there is none.
@@ -184,7 +184,7 @@ class Graph {
   void drop_useless_recomputation();
   void plan_liveness();
   void plan_parameter_writers();
-  void plan_narrow_gradients(const std::vector<ParameterUse*>& writers);
+  void plan_low_precision_gradients(const std::vector<ParameterUse*>& writers);
   struct Observers {
     std::function<void(ParameterId)> before, done;
   };
@@ -200,7 +200,7 @@ class Graph {
   std::vector<Block> recomputed_;
   ExecutionOrder order_;
   std::vector<std::vector<ParameterId>> finished_;  // by each node's backward
-  std::vector<ElementRange> narrow_gradients_;
+  std::vector<ElementRange> low_precision_gradients_;
   MemoryPlan memory_;
   std::size_t workspace_bytes_ = 0, second_workspace_bytes_ = 0, exchange_bytes_ = 0;
   std::size_t cache_bytes_ = 0;

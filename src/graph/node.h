@@ -32,11 +32,11 @@ struct Bindings {
   /// The fp32 masters. Those before element `first_parameter` of the arena are not there: another rank may have them.
   const float* parameters = nullptr;
   std::size_t first_parameter = 0;
-  const void* compute_weights = nullptr;   // the parameters rounded to compute_dtype, each at the same element
-  DType compute_dtype = DType::fp32;       // fp32: there are no rounded weights
-  const std::byte* nf4_weights = nullptr;  // matrices in NF4: Parameter::nf4_begin
-  void* narrow_gradients = nullptr;        // in compute_dtype, where ops write some: Graph::narrow_gradients()
-  std::byte* exchange = nullptr;           // small sums between ranks
+  const void* compute_weights = nullptr;    // the parameters rounded to compute_dtype, each at the same element
+  DType compute_dtype = DType::fp32;        // fp32: there are no rounded weights
+  const std::byte* nf4_weights = nullptr;   // matrices in NF4: Parameter::nf4_begin
+  void* low_precision_gradients = nullptr;  // in compute_dtype, where ops write some: Graph::low_precision_gradients()
+  std::byte* exchange = nullptr;            // small sums between ranks
   std::byte* activations = nullptr;
   std::byte* cache = nullptr;  // keys and values of earlier tokens (Graph::add_cache); outlives the step
   void* workspace = nullptr;
@@ -93,13 +93,13 @@ class ParameterUse {
   /// In Node::plan: weights() gives the values in this type, which is fp32 or the compute type of the graph.
   void read_as(DType dtype) { dtype_ = dtype; }
   DType dtype() const { return dtype_; }
-  /// In Node::plan: the op can overwrite narrow_gradient(), in the compute type. It is then widened to fp32 and added
-  /// together with those of other parameters.
-  void can_give_narrow_gradient() { gives_narrow_ = true; }
+  /// In Node::plan: the op can overwrite low_precision_gradient(), in the compute type. It is then widened to fp32 and
+  /// added together with those of other parameters.
+  void can_give_low_precision_gradient() { gives_narrow_ = true; }
   /// Null: the op writes gradient().
-  void* narrow_gradient(const Run& run) const {
+  void* low_precision_gradient(const Run& run) const {
     if (!gives_narrow_ || !is_trained(run)) return nullptr;
-    return static_cast<std::byte*>(run.at.narrow_gradients) + run.parameters[id_].begin * size_bytes(dtype_);
+    return static_cast<std::byte*>(run.at.low_precision_gradients) + run.parameters[id_].begin * size_bytes(dtype_);
   }
   const void* weights(const Run& run) const {
     if (!exists()) return nullptr;

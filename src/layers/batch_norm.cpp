@@ -48,9 +48,9 @@ class BatchNormNode final : public Node {
     norm_->scale_bias = memory.add(name() + " scale, bias", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->scale_bias);
     if (size_bytes(x.dtype) < sizeof(float)) {
-      norm_->narrow_scale_bias =
+      norm_->low_precision_scale_bias =
           memory.add(name() + " scale, bias in " + std::string(lockstep::name(x.dtype)), 2 * c * size_bytes(x.dtype));
-      writes(Phase::forward, norm_->narrow_scale_bias);
+      writes(Phase::forward, norm_->low_precision_scale_bias);
     }
     if (!graph.training()) return;
     norm_->mean_inverse_stddev = memory.add(name() + " mean, 1/stddev", 2 * c * sizeof(float));
@@ -107,7 +107,7 @@ class BatchNormNode final : public Node {
                                .beta = beta_.master(run),
                                .scale_bias = run.tensor<float>(norm_->scale_bias),
                                .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
-                               .narrow_scale_bias = run.tensor(norm_->narrow_scale_bias)},
+                               .low_precision_scale_bias = run.tensor(norm_->low_precision_scale_bias)},
                               memory(run), run.stream);
       return;
     }
@@ -145,7 +145,8 @@ class BatchNormNode final : public Node {
     earlier_ = other;
     other->is_joined_ = true;
     reads(Phase::forward, other->norm_->statistics);
-    for (TensorId t : {other->norm_->scale_bias, other->norm_->narrow_scale_bias, other->norm_->mean_inverse_stddev})
+    for (TensorId t :
+         {other->norm_->scale_bias, other->norm_->low_precision_scale_bias, other->norm_->mean_inverse_stddev})
       writes(Phase::forward, t);
   }
 
@@ -162,7 +163,7 @@ class BatchNormNode final : public Node {
             .batch_statistics_weight = weight_,
             .batch_statistics_mode = run.gradients.mode,
             .fp32_statistics = in_fp32 ? run.tensor<float>(norm_->statistics) : nullptr,
-            .narrow_scale_bias = run.tensor(norm_->narrow_scale_bias)};
+            .low_precision_scale_bias = run.tensor(norm_->low_precision_scale_bias)};
   }
 
   BatchNorm::Backward backward_args(const Run& run) {

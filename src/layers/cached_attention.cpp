@@ -37,7 +37,7 @@ class CachedAttentionNode final : public Node, public CountsFlops {
     op_->forward({.qkv = run.tensor(x_),
                   .slot = run.tensor<const std::int32_t>(options_.slot),
                   .position = run.tensor<const std::int32_t>(options_.positions),
-                  .source = run.tensor<const std::int32_t>(options_.source),
+                  .cache_indirection = run.tensor<const std::int32_t>(options_.cache_indirection),
                   .cache = run.at.cache + cache_,
                   .y = run.tensor(y_)},
                  memory(run), run.stream);

@@ -25,7 +25,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     const Activation& y = graph.activation(out_);
     Conv2dDescription description{.x = x.shape,
                                   .out_channels = options_.out_channels,
-                                  .window = options_.window,
+                                  .kernel_size = options_.kernel_size,
                                   .stride = options_.stride,
                                   .padding = options_.padding,
                                   .dtype = y.dtype,
@@ -47,9 +47,9 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     op_ = backend.make(description);
     in_.give_sums_as(op_->sums_dtype());
     weight_.read_as(description.dtype);
-    if (op_->gives_narrow_dweight()) weight_.can_give_narrow_gradient();
+    if (op_->gives_low_precision_dweight()) weight_.can_give_low_precision_gradient();
     flops_ = {.forward = 2.0 * static_cast<double>(y.shape.n_elements()) *
-                         static_cast<double>(x.shape[3] * options_.window * options_.window),
+                         static_cast<double>(x.shape[3] * options_.kernel_size * options_.kernel_size),
               .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
     y_ = graph.make_data(out_, *this);
     if (!norm_) return;
@@ -108,7 +108,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
             .dx_mode = in_.dx_mode(),
             .normalization = in_.forward_args(run),
             .gradient = in_.backward_args(run),
-            .narrow_dweight = weight_.narrow_gradient(run),
+            .low_precision_dweight = weight_.low_precision_gradient(run),
             .part = part};
   }
 
@@ -128,12 +128,12 @@ ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, 
   const Shape in = graph.activation(x).shape;
   const Shape out = Conv2dDescription{.x = in,
                                       .out_channels = options.out_channels,
-                                      .window = options.window,
+                                      .kernel_size = options.kernel_size,
                                       .stride = options.stride,
                                       .padding = options.padding}
                         .y();
-  const Shape weight{options.out_channels, in[3], options.window, options.window};
-  const double fan_out = static_cast<double>(options.out_channels) * options.window * options.window;
+  const Shape weight{options.out_channels, in[3], options.kernel_size, options.kernel_size};
+  const double fan_out = static_cast<double>(options.out_channels) * options.kernel_size * options.kernel_size;
   const ParameterId id =
       graph.parameters().parameter({.name = name + ".weight",
                                     .shape = weight,

@@ -60,7 +60,7 @@ MixedImages mix_images(Graph& graph, ActivationId images, const MixImagesOptions
 
 struct ConvolutionOptions {
   std::int64_t out_channels = 0;
-  int window = 3, stride = 1, padding = 1;
+  int kernel_size = 3, stride = 1, padding = 1;
   bool trainable = true;  // false: frozen
 };
 /// It has no bias, since a batch norm follows. Weights: normal, variance 2 / (K * R * S) (He et al. 2015, fan out).
@@ -148,7 +148,7 @@ struct CachedAttentionOptions {
   std::int64_t slots = 0;                                                 // sequences that the cache has room for
   std::int64_t capacity = 0;                                              // tokens of each
   graph::TensorId slot = graph::kNoTensor, positions = graph::kNoTensor;  // (tokens) int32
-  graph::TensorId source = graph::kNoTensor;                              // (slots, capacity) int32
+  graph::TensorId cache_indirection = graph::kNoTensor;                   // (slots, capacity) int32
 };
 ActivationId cached_attention(Graph& graph, ActivationId qkv, const std::string& name,
                               const CachedAttentionOptions& options);
@@ -162,10 +162,10 @@ ActivationId select_rows(Graph& graph, ActivationId x, graph::TensorId numbers, 
 /// config_range if train.freeze selects only one of them.
 void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias);
 
-ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int window, int stride, int padding);
+ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int kernel_size, int stride, int padding);
 ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string& name);
 
-/// Adapters of low rank beside the matrix of a layer (lockstep/ops/low_rank.h), for those of its parts that are
+/// Low-rank adapters beside the matrix of a layer (lockstep/ops/lora.h), for those of its parts that are
 /// targets. Part P has the parameters P.lora_A.weight (rank, in) and P.lora_B.weight (out of P, rank), as in PEFT.
 struct AdapterOptions {
   std::int64_t rank = 0;  // 0: there are none
@@ -202,7 +202,7 @@ struct CrossEntropyOptions {
 void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, std::size_t sums_offset,
                    const CrossEntropyOptions& options = {});
 
-struct HeadCrossEntropyOptions {
+struct LinearCrossEntropyOptions {
   std::int64_t vocabulary = 0;
   std::string weight{};                         // another layer's weight, shared; empty: NAME.weight
   std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(width), as torch.nn.Linear
@@ -212,7 +212,7 @@ struct HeadCrossEntropyOptions {
 /// linear() without bias, and cross_entropy() of its result with `targets`, (...) int32, in chunks of positions, so
 /// that the logits of a batch never exist. The gradients are computed in the forward pass, so this must be the last
 /// layer that reads x or uses the weight.
-void head_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
-                        std::size_t sums_offset, const HeadCrossEntropyOptions& options);
+void linear_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
+                          std::size_t sums_offset, const LinearCrossEntropyOptions& options);
 
 }  // namespace lockstep::layers

@@ -5,7 +5,7 @@
 #include "graph/nf4.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
-#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/lora.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/philox.h"
@@ -19,17 +19,17 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 /// The adapters of a layer.
 struct Adapter {
   ParameterUse a, b;
-  LowRankDescription description;  // the parts and the dropout; the sizes follow when the layer is planned
+  LoraDescription description;  // the parts and the dropout; the sizes follow when the layer is planned
   TensorId sample_ids = kNoTensor;
-  std::unique_ptr<LowRank> op;
+  std::unique_ptr<Lora> op;
 };
 
 /// The matmul and the adapters of a layer, which run one after the other.
 class WithAdapter final : public Op {
  public:
   WithAdapter(const Op& product, const Op& adapter) : product_(product), adapter_(adapter) {}
-  OpNeeds needs() const override {
-    const OpNeeds a = product_.needs(), b = adapter_.needs();
+  OpMemoryRequirements memory_requirements() const override {
+    const OpMemoryRequirements a = product_.memory_requirements(), b = adapter_.memory_requirements();
     require(b.saved_bytes == 0, ErrorCode::internal, "an adapter keeps {} bytes for backward", b.saved_bytes);
     return {.forward_workspace_bytes = std::max(a.forward_workspace_bytes, b.forward_workspace_bytes),
             .backward_workspace_bytes = std::max(a.backward_workspace_bytes, b.backward_workspace_bytes),
@@ -180,7 +180,7 @@ class LinearNode final : public Node, public CountsFlops {
 
   void plan_adapter(const Graph& graph, Backend& backend, const MatmulDescription& product) {
     const Activation& x = graph.activation(in_);
-    LowRankDescription& d = adapter_->description;
+    LoraDescription& d = adapter_->description;
     d.rows = product.rows;
     d.in_features = product.in_features;
     d.out_features = product.out_features;
@@ -202,7 +202,7 @@ class LinearNode final : public Node, public CountsFlops {
     flops_.passes = (flops_.total() + own * passes) / (flops_.forward + own);
     flops_.forward += own;
   }
-  LowRank::Samples samples(const Run& run) const {
+  Lora::Samples samples(const Run& run) const {
     return {.ids = run.tensor<const std::uint32_t>(adapter_->sample_ids), .scalars = run.at.scalars};
   }
 
@@ -233,7 +233,7 @@ std::optional<Adapter> adapter_of(Graph& graph, const std::string& name, std::in
   if (o.rank == 0) return {};
   std::vector<NamedRows> layers = options.parts;
   if (layers.empty()) layers.push_back({name, options.out_features});
-  LowRankDescription d{.rank = o.rank, .scale = o.scale, .dropout = o.dropout, .seed = o.seed};
+  LoraDescription d{.rank = o.rank, .scale = o.scale, .dropout = o.dropout, .seed = o.seed};
   std::vector<NamedRows> of_a, of_b;
   std::int64_t begin = 0;
   for (const NamedRows& layer : layers) {

@@ -23,7 +23,7 @@ void NormalizedInput::plan(Graph& graph, Node& node) {
   x_ = graph.data_of(p->raw, node);
   norm_ = p->norm;
   scale_bias_ = norm_->scale_bias;
-  narrow_scale_bias_ = norm_->narrow_scale_bias;
+  low_precision_scale_bias_ = norm_->low_precision_scale_bias;
   if (p->residual != kNoActivation) {
     residual_ = graph.data_of(p->residual, node);
     normalization_->residual = InputNormalization::Residual::plain;
@@ -31,10 +31,10 @@ void NormalizedInput::plan(Graph& graph, Node& node) {
   if (p->residual_norm) {
     residual_norm_ = p->residual_norm;
     residual_scale_bias_ = residual_norm_->scale_bias;
-    narrow_residual_scale_bias_ = residual_norm_->narrow_scale_bias;
+    low_precision_residual_scale_bias_ = residual_norm_->low_precision_scale_bias;
     normalization_->residual = InputNormalization::Residual::normalized;
   }
-  for (TensorId t : {scale_bias_, residual_scale_bias_, narrow_scale_bias_, narrow_residual_scale_bias_})
+  for (TensorId t : {scale_bias_, residual_scale_bias_, low_precision_scale_bias_, low_precision_residual_scale_bias_})
     node.reads(Phase::forward, t);
   if (normalization_->store) z_ = graph.make_data(input_, node);
 }
@@ -58,15 +58,15 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
   }
   const PendingNormalization& p = *pending_normalization(graph, input_);
   if (!a.needs_gradient) {  // everything before is frozen: only the weights' gradient reads the input
-    for (TensorId t :
-         {z_, residual_, scale_bias_, residual_scale_bias_, narrow_scale_bias_, narrow_residual_scale_bias_})
+    for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, low_precision_scale_bias_,
+                       low_precision_residual_scale_bias_})
       node.reads(Phase::backward, t);
     return;
   }
   mean_inverse_stddev_ = p.norm->mean_inverse_stddev;
   added_ = a.gradient;
-  for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, narrow_scale_bias_, narrow_residual_scale_bias_,
-                     mean_inverse_stddev_, added_})
+  for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, low_precision_scale_bias_,
+                     low_precision_residual_scale_bias_, mean_inverse_stddev_, added_})
     node.reads(Phase::backward, t);
   const std::size_t sums_bytes = 2 * static_cast<std::size_t>(a.shape[3]) * size_bytes(norm_->sums_dtype);
   p.norm->sums = sums_ = memory.add(a.name + " sums", sums_bytes);
@@ -89,7 +89,7 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
 }
 
 std::vector<TensorId> NormalizedInput::weight_gradient_reads() const {
-  return {x_, z_, scale_bias_, narrow_scale_bias_};
+  return {x_, z_, scale_bias_, low_precision_scale_bias_};
 }
 
 NormalizationForward NormalizedInput::forward_args(const Run& run) const {
@@ -97,8 +97,8 @@ NormalizationForward NormalizedInput::forward_args(const Run& run) const {
           .residual = run.tensor(residual_),
           .residual_scale_bias = run.tensor<const float>(residual_scale_bias_),
           .z = run.tensor(z_),
-          .narrow_scale_bias = run.tensor(narrow_scale_bias_),
-          .narrow_residual_scale_bias = run.tensor(narrow_residual_scale_bias_)};
+          .low_precision_scale_bias = run.tensor(low_precision_scale_bias_),
+          .low_precision_residual_scale_bias = run.tensor(low_precision_residual_scale_bias_)};
 }
 
 NormalizationBackward NormalizedInput::backward_args(const Run& run) const {

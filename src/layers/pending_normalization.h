@@ -19,7 +19,7 @@ namespace lockstep::layers {
 struct NormTensors {
   graph::TensorId statistics = graph::kNoTensor;                   // (2, C), by the producer of the raw activation
   graph::TensorId scale_bias = graph::kNoTensor;                   // (2, C)
-  graph::TensorId narrow_scale_bias = graph::kNoTensor;            // (2, C) in the activation's type; none in fp32
+  graph::TensorId low_precision_scale_bias = graph::kNoTensor;     // (2, C) in the activation's type; none in fp32
   graph::TensorId mean_inverse_stddev = graph::kNoTensor;          // (2, C)
   graph::TensorId sums = graph::kNoTensor;                         // (2, C), by the owner in backward
   DType statistics_dtype = DType::fp64, sums_dtype = DType::fp64;  // as the ops that compute them say; else fp32
@@ -100,7 +100,7 @@ class NormalizedInput {
   graph::TensorId x_ = graph::kNoTensor, z_ = graph::kNoTensor, residual_ = graph::kNoTensor;
   std::shared_ptr<NormTensors> norm_, residual_norm_;  // null: there is none
   graph::TensorId scale_bias_ = graph::kNoTensor, residual_scale_bias_ = graph::kNoTensor;
-  graph::TensorId narrow_scale_bias_ = graph::kNoTensor, narrow_residual_scale_bias_ = graph::kNoTensor;
+  graph::TensorId low_precision_scale_bias_ = graph::kNoTensor, low_precision_residual_scale_bias_ = graph::kNoTensor;
   graph::TensorId mean_inverse_stddev_ = graph::kNoTensor, residual_mean_inverse_stddev_ = graph::kNoTensor;
   graph::TensorId added_ = graph::kNoTensor, dz_ = graph::kNoTensor;
   graph::TensorId sums_ = graph::kNoTensor, residual_sums_ = graph::kNoTensor;

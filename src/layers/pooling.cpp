@@ -65,11 +65,11 @@ ActivationId pool(Graph& graph, ActivationId x, const std::string& name, const P
 
 }  // namespace
 
-ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int window, int stride, int padding) {
+ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int kernel_size, int stride, int padding) {
   return pool(graph, x, name,
               {.kind = Pool2dDescription::Kind::max,
                .x = graph.activation(x).shape,
-               .window = window,
+               .kernel_size = kernel_size,
                .stride = stride,
                .padding = padding,
                .dtype = graph.activation(x).dtype,
@@ -81,7 +81,7 @@ ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string
   return pool(graph, x, name,
               {.kind = Pool2dDescription::Kind::average,
                .x = graph.activation(x).shape,
-               .window = 0,
+               .kernel_size = 0,
                .stride = 1,
                .padding = 0,
                .dtype = graph.activation(x).dtype,

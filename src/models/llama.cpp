@@ -111,7 +111,7 @@ class Decoder {
                                      .capacity = cache.capacity,
                                      .slot = cache.slot,
                                      .positions = inputs_.positions,
-                                     .source = cache.source});
+                                     .cache_indirection = cache.cache_indirection});
   }
 
   /// One matrix product for gate and up.

@@ -26,10 +26,10 @@ struct LlamaOptions {
 /// For generating text: keys and values of earlier tokens. Then sequence_length is 1, and the tokens of a batch, each
 /// with a position, may belong to any of the sequences (lockstep/ops/cached_attention.h).
 struct LlamaCache {
-  std::int64_t slots = 0;                     // sequences; 0: there is no cache
-  std::int64_t capacity = 0;                  // tokens of each
-  graph::TensorId slot = graph::kNoTensor;    // (batch) int32
-  graph::TensorId source = graph::kNoTensor;  // (slots, capacity) int32
+  std::int64_t slots = 0;                                // sequences; 0: there is no cache
+  std::int64_t capacity = 0;                             // tokens of each
+  graph::TensorId slot = graph::kNoTensor;               // (batch) int32
+  graph::TensorId cache_indirection = graph::kNoTensor;  // (slots, capacity) int32
 };
 
 /// Each (batch, sequence_length) int32. `document_start`: the place in the row of the first token of the document of

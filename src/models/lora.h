@@ -1,4 +1,4 @@
-// Adapters of low rank of a decoder (model.lora): which layers have them, and the names of their parameters, which are
+// Low-rank adapters of a decoder (model.lora): which layers have them, and the names of their parameters, which are
 // those of PEFT without its prefix: "model.layers.0.self_attn.q_proj.lora_A.weight".
 #pragma once
 

@@ -37,18 +37,18 @@ ActivationId residual_block(Graph& graph, ActivationId x, const Block& block) {
   };
   ActivationId y;
   if (block.bottleneck) {
-    y = inner(x, 1, {.out_channels = block.width, .window = 1, .stride = 1, .padding = 0});
+    y = inner(x, 1, {.out_channels = block.width, .kernel_size = 1, .stride = 1, .padding = 0});
     y = inner(y, 2, {.out_channels = block.width, .stride = block.stride});
-    y = last(y, 3, {.out_channels = block.out_channels, .window = 1, .stride = 1, .padding = 0});
+    y = last(y, 3, {.out_channels = block.out_channels, .kernel_size = 1, .stride = 1, .padding = 0});
   } else {
     y = inner(x, 1, {.out_channels = block.width, .stride = block.stride});
     y = last(y, 2, {.out_channels = block.out_channels});
   }
   ActivationId shortcut = x;
   if (block.stride != 1 || in_channels != block.out_channels) {
-    const ActivationId projected =
-        layers::convolution(graph, x, block.name + ".downsample.0",
-                            {.out_channels = block.out_channels, .window = 1, .stride = block.stride, .padding = 0});
+    const ActivationId projected = layers::convolution(
+        graph, x, block.name + ".downsample.0",
+        {.out_channels = block.out_channels, .kernel_size = 1, .stride = block.stride, .padding = 0});
     shortcut = layers::batch_norm(graph, projected, block.name + ".downsample.1", block.batch_norm);
   }
   return layers::relu(graph, layers::add(graph, y, shortcut));
@@ -64,7 +64,7 @@ ActivationId resnet(Graph& graph, ActivationId images, const Config::Model& mode
   const bool imagenet = model.stem == "imagenet";
   ActivationId x = layers::convolution(
       graph, images, "conv1",
-      imagenet ? layers::ConvolutionOptions{.out_channels = model.width, .window = 7, .stride = 2, .padding = 3}
+      imagenet ? layers::ConvolutionOptions{.out_channels = model.width, .kernel_size = 7, .stride = 2, .padding = 3}
                : layers::ConvolutionOptions{.out_channels = model.width});
   x = layers::relu(graph, layers::batch_norm(graph, x, "bn1", batch_norm));
   if (imagenet) x = layers::max_pool(graph, x, "maxpool", 3, 2, 1);

@@ -41,9 +41,9 @@ class Builder {
     return name;
   }
 
-  std::string convolution(const std::string& x, const std::string& name, int window, int stride, int padding) {
+  std::string convolution(const std::string& x, const std::string& name, int kernel_size, int stride, int padding) {
     onnx::NodeProto& conv = node("Conv", name, {x, weight(name + ".weight")});
-    set_window(conv, window, stride, padding);
+    set_kernel(conv, kernel_size, stride, padding);
     return name;
   }
   std::string batch_norm(const std::string& x, const std::string& name) {
@@ -61,7 +61,7 @@ class Builder {
     return x + ".relu";
   }
   std::string max_pool(const std::string& x) {
-    set_window(node("MaxPool", "maxpool", {x}), 3, 2, 1);
+    set_kernel(node("MaxPool", "maxpool", {x}), 3, 2, 1);
     return "maxpool";
   }
   static void set_integer(onnx::NodeProto& node, const char* name, std::int64_t value) {
@@ -78,8 +78,8 @@ class Builder {
     attribute.set_type(onnx::AttributeProto::INTS);
     for (const std::int64_t value : values) attribute.add_ints(value);
   }
-  static void set_window(onnx::NodeProto& node, int window, int stride, int padding) {
-    set_integers(node, "kernel_shape", {window, window});
+  static void set_kernel(onnx::NodeProto& node, int kernel_size, int stride, int padding) {
+    set_integers(node, "kernel_shape", {kernel_size, kernel_size});
     set_integers(node, "strides", {stride, stride});
     set_integers(node, "pads", {padding, padding, padding, padding});
   }
@@ -91,9 +91,9 @@ class Builder {
 
 std::string residual_block(Builder& builder, const std::string& x, const std::string& name, bool bottleneck, int stride,
                            bool has_projection) {
-  const auto unit = [&](const std::string& in, int number, int window, int step) {
+  const auto unit = [&](const std::string& in, int number, int kernel_size, int step) {
     const std::string digit = std::to_string(number);
-    const std::string y = builder.convolution(in, name + ".conv" + digit, window, step, window / 2);
+    const std::string y = builder.convolution(in, name + ".conv" + digit, kernel_size, step, kernel_size / 2);
     return builder.batch_norm(y, name + ".bn" + digit);
   };
   std::string y;

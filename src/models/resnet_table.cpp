@@ -45,11 +45,12 @@ Config::Model infer_resnet(const TensorShapes& tensors, const std::string& sourc
   };
 
   const Shape first = shape_of("conv1.weight", 4);
-  const std::int64_t width = first[0], window = first[2];
-  require(window == 3 || window == 7, ErrorCode::checkpoint_mismatch,
-          "{} is not a ResNet that Lockstep supports: the window of conv1 is {}; supported are 3 (stem cifar) and 7 "
-          "(imagenet)",
-          source, window);
+  const std::int64_t width = first[0], kernel_size = first[2];
+  require(
+      kernel_size == 3 || kernel_size == 7, ErrorCode::checkpoint_mismatch,
+      "{} is not a ResNet that Lockstep supports: the kernel size of conv1 is {}; supported are 3 (stem cifar) and 7 "
+      "(imagenet)",
+      source, kernel_size);
 
   std::array<int, 4> blocks{};
   for (std::size_t stage = 0; stage < blocks.size(); ++stage)
@@ -69,7 +70,7 @@ Config::Model infer_resnet(const TensorShapes& tensors, const std::string& sourc
   Config::Model model;
   model.family = "resnet";
   model.depth = known->depth;
-  model.stem = window == 7 ? "imagenet" : "cifar";
+  model.stem = kernel_size == 7 ? "imagenet" : "cifar";
   model.width = static_cast<int>(width);
   model.classes = static_cast<int>(shape_of("fc.weight", 2)[0]);
   return model;

@@ -43,7 +43,7 @@ void autotune(World& world, Algorithms& algorithms, const std::function<void()>&
     save();
     throw StoppedBySignal{};
   };
-  algorithms.time_unknown([&] {
+  algorithms.enable_timing([&] {
     ++n_timed;
     if (seconds_since(last_report) > kSecondsBetweenReports || stop_requested()) {
       last_report = Clock::now();
@@ -56,7 +56,7 @@ void autotune(World& world, Algorithms& algorithms, const std::function<void()>&
     }
   });
   plan();
-  algorithms.time_no_more();
+  algorithms.disable_timing();
   save();
   stop_if(exchange(world, Report::over));
 }

@@ -46,8 +46,8 @@ std::string memory_text(const MemoryReport& m) {
          fmt::format("{:.3f} bytes for each of {} parameters",
                      static_cast<double>(m.nf4_weights) / static_cast<double>(m.n_in_nf4), m.n_in_nf4));
   line("gradients", m.gradients, "");
-  if (m.narrow_gradients > 0)
-    line(fmt::format("gradients ({})", name(m.compute_dtype)), m.narrow_gradients, "before conversion to fp32");
+  if (m.low_precision_gradients > 0)
+    line(fmt::format("gradients ({})", name(m.compute_dtype)), m.low_precision_gradients, "before conversion to fp32");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
   line("optimizer state", m.optimizer, m.shards_optimizer ? kShard : "");
   if (m.averages > 0) line("averages (ema)", m.averages, m.shards_optimizer ? kShard : "");

@@ -34,7 +34,7 @@ class SquareProduct {
     x_ = allocate(matrix);
     weight_ = allocate(op_->weight_layout()->n_elements() * element);
     y_ = allocate(matrix);
-    workspace_ = allocate(op_->needs().forward_workspace_bytes);
+    workspace_ = allocate(op_->memory_requirements().forward_workspace_bytes);
   }
 
   void compute() {

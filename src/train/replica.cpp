@@ -37,9 +37,10 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
-  if (memory.narrow_gradients > 0) {
-    narrow_gradients_ = backend.allocate(memory.narrow_gradients, "gradients in 16 bits");
-    backend.fill_zero(narrow_gradients_->data(), memory.narrow_gradients, *stream_);  // the padding between tensors
+  if (memory.low_precision_gradients > 0) {
+    low_precision_gradients_ = backend.allocate(memory.low_precision_gradients, "gradients in 16 bits");
+    backend.fill_zero(low_precision_gradients_->data(), memory.low_precision_gradients,
+                      *stream_);  // the padding between tensors
     widen_ = backend.make(CastDescription{.from = plan.compute_dtype(), .to = DType::fp32});
   }
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
@@ -60,9 +61,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   if (plan.averages() == Averages::kept) averages_ = std::make_unique<WeightAverages>(plan, backend);
   hash_ =
       backend.make(HashDescription{.size_bytes = plan.shards_masters() ? memory.compute_weights : memory.parameters});
-  workspace_ = backend.allocate(
-      std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),
-      "workspace");
+  workspace_ = backend.allocate(std::max({memory.workspace, optimizer_->memory_requirements().forward_workspace_bytes,
+                                          hash_->memory_requirements().forward_workspace_bytes}),
+                                "workspace");
   if (plan.uses_second_stream()) {
     second_stream_ = backend.make_stream();
     second_workspace_ = backend.allocate(memory.second_workspace, "workspace of weight gradients");
@@ -72,20 +73,21 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   if (plan.loss_scaling()) loss_scale_ = &state_->loss_scale;
   set_loss_scale({.scale = static_cast<float>(plan.config().loss_scale.initial)});
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
-  const graph::Bindings bindings{.parameters = parameter_arena_.masters(),
-                                 .first_parameter = parameter_arena_.first_master(),
-                                 .compute_weights = parameter_arena_.compute_weights(),
-                                 .compute_dtype = parameter_arena_.compute_dtype(),
-                                 .nf4_weights = parameter_arena_.nf4_weights(),
-                                 .narrow_gradients = narrow_gradients_ ? narrow_gradients_->data() : nullptr,
-                                 .exchange = exchange,
-                                 .activations = static_cast<std::byte*>(activations_->data()),
-                                 .workspace = workspace_->data(),
-                                 .second_stream = second_stream_.get(),
-                                 .second_workspace = second_workspace_ ? second_workspace_->data() : nullptr,
-                                 .scalars = &state_->scalars,
-                                 .loss_scale = loss_scale_,
-                                 .communicator = &communicator};
+  const graph::Bindings bindings{
+      .parameters = parameter_arena_.masters(),
+      .first_parameter = parameter_arena_.first_master(),
+      .compute_weights = parameter_arena_.compute_weights(),
+      .compute_dtype = parameter_arena_.compute_dtype(),
+      .nf4_weights = parameter_arena_.nf4_weights(),
+      .low_precision_gradients = low_precision_gradients_ ? low_precision_gradients_->data() : nullptr,
+      .exchange = exchange,
+      .activations = static_cast<std::byte*>(activations_->data()),
+      .workspace = workspace_->data(),
+      .second_stream = second_stream_.get(),
+      .second_workspace = second_workspace_ ? second_workspace_->data() : nullptr,
+      .scalars = &state_->scalars,
+      .loss_scale = loss_scale_,
+      .communicator = &communicator};
   for (PlannedGraph* planned : plan.all()) planned->graph->bind(bindings);
   if (plan.sampler() != nullptr) plan.sampler()->bind(bindings);
   // The sums of all graphs are at the same position.
@@ -223,10 +225,10 @@ void Replica::backward_of_last() {
 
 void Replica::widen_gradients(ElementRange range) {
   const graph::ParameterGradients target = accumulator_->target(running_.micro_batch);
-  for (const ElementRange& narrow : running_.planned->graph->narrow_gradients()) {
+  for (const ElementRange& narrow : running_.planned->graph->low_precision_gradients()) {
     const std::size_t begin = std::max(range.begin, narrow.begin), end = std::min(range.end(), narrow.end());
     if (begin >= end) continue;
-    const auto* source = static_cast<const std::byte*>(narrow_gradients_->data());
+    const auto* source = static_cast<const std::byte*>(low_precision_gradients_->data());
     graph::observed(device_trace_.get(), trace::Kind::backward, kWidenSpan, [&] {
       widen_->apply({.source = source + begin * size_bytes(plan_.compute_dtype()),
                      .target = target.arena + begin,

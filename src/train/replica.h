@@ -166,7 +166,8 @@ class Replica {
   Communicator& communicator_;
   std::unique_ptr<Stream> stream_, second_stream_;  // the second one is null if the plan does not use it
   ParameterArena parameter_arena_;
-  std::unique_ptr<Memory> gradients_, narrow_gradients_, optimizer_memory_, activations_, workspace_, second_workspace_;
+  std::unique_ptr<Memory> gradients_, low_precision_gradients_, optimizer_memory_, activations_, workspace_,
+      second_workspace_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Cast> widen_;  // null: no gradients are in 16 bits
   std::unique_ptr<ClipNorm> clip_norm_;

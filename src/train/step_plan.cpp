@@ -129,7 +129,7 @@ std::optional<LossScaling> describe_loss_scaling(const Config& config) {
   if (kind == "none") return std::nullopt;
   LossScaling scaling;
   scaling.growth_steps = kind == "constant" ? 0 : static_cast<std::uint32_t>(c.growth_steps);
-  scaling.greatest = std::max(scaling.greatest, static_cast<float>(c.initial));
+  scaling.max_scale = std::max(scaling.max_scale, static_cast<float>(c.initial));
   return scaling;
 }
 
@@ -286,9 +286,10 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   };
   for (const auto& [key, planned] : training_) {
     count(planned);
-    const std::vector<ElementRange>& narrow = planned.graph->narrow_gradients();
+    const std::vector<ElementRange>& narrow = planned.graph->low_precision_gradients();
     if (!narrow.empty())
-      m.narrow_gradients = std::max(m.narrow_gradients, narrow.back().end() * size_bytes(m.compute_dtype));
+      m.low_precision_gradients =
+          std::max(m.low_precision_gradients, narrow.back().end() * size_bytes(m.compute_dtype));
   }
   if (evaluates) count(evaluation_);
   if (evaluates && sampler_) {

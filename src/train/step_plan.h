@@ -45,9 +45,9 @@ struct MemoryReport {
   std::int64_t n_in_nf4 = 0;                              // their parameters
   bool shards_masters = false, shards_optimizer = false;  // train.shard
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
-  std::size_t second_workspace = 0;  // of weight gradients on a second stream
-  std::size_t narrow_gradients = 0;  // in compute_dtype, of weights whose ops write no fp32
-  std::size_t averages = 0;          // of the weights (ema.decay): sharded as the optimizer's states
+  std::size_t second_workspace = 0;         // of weight gradients on a second stream
+  std::size_t low_precision_gradients = 0;  // in compute_dtype, of weights whose ops write no fp32
+  std::size_t averages = 0;                 // of the weights (ema.decay): sharded as the optimizer's states
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, after the gradients
   std::size_t node_buffers = 0;  // of a node's leader, for the data of other nodes
@@ -55,7 +55,7 @@ struct MemoryReport {
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + compute_weights + nf4_weights + gradients + narrow_gradients + partial_sums + optimizer +
+    return parameters + compute_weights + nf4_weights + gradients + low_precision_gradients + partial_sums + optimizer +
            averages + activations + workspace + second_workspace + exchange + node_buffers + uploads + loader +
            checkpoint;
   }

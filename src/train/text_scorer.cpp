@@ -102,11 +102,11 @@ std::unique_ptr<TextScorer::Step> TextScorer::make_step(const models::LlamaConfi
   const graph::ActivationId hidden = models::llama(
       graph, model,
       {.sequence_length = length, .tokens = step->tokens, .positions = step->positions, .n_positions = n_positions});
-  layers::head_cross_entropy(graph, hidden, "lm_head", step->targets, graph.add_exchange(sizeof(LossSums)),
-                             {.vocabulary = model.vocabulary,
-                              .weight = models::llama_head(model) + ".weight",
-                              .initial = models::llama_initializer(model),
-                              .losses = step->losses});
+  layers::linear_cross_entropy(graph, hidden, "lm_head", step->targets, graph.add_exchange(sizeof(LossSums)),
+                               {.vocabulary = model.vocabulary,
+                                .weight = models::llama_head(model) + ".weight",
+                                .initial = models::llama_initializer(model),
+                                .losses = step->losses});
   graph.plan(backend_);
   return step;
 }

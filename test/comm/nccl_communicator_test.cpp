@@ -91,7 +91,7 @@ TEST(Nccl, RunsBetweenReadyAndWaitingWork) {
   std::vector<std::string> communication_calls;
   for (const test::Call& call : device().recording().calls())
     if (call.stream >= 0 && call.stream != compute) communication_calls.push_back(call.what);
-  EXPECT_EQ(communication_calls, (std::vector<std::string>{"wait", "count", "count", "record"}));
+  EXPECT_EQ(communication_calls, (std::vector<std::string>{"wait", "record_progress", "record_progress", "record"}));
   test_world->barrier();
 }
 

@@ -232,9 +232,9 @@ check "  captured steps" entry lm-training 'fp16: captured and uncaptured steps 
 check "  recomputation" entry lm-training 'model.recompute=block gives the same bits' passed 'the same bits'
 check "  ranks" entry lm-training 'train.micro_batches: 4 ranks give the same bits as one' passed 'the same bits'
 cp "$build/test/list" "$work/list"
-list_tests kernels/{low_rank,nf4_matmul,attention}_test
+list_tests kernels/{lora,nf4_matmul,attention}_test
 check "lora: one differs" refused 1 'adapters, bf16: the losses are those of a CPU' gpu_check lora
-check "  the ops of adapters" entry lora low_rank_test passed '^1 tests'
+check "  the ops of adapters" entry lora lora_test passed '^1 tests'
 check "  golden curves" entry lora 'nf4, bf16, compared with PEFT in fp64' passed '1.50 times'
 check "  losses" entry lora 'adapters beside NF4, fp32: the losses are those of a CPU' passed 'at most 2.0e-04, 1e-03 allowed'
 check "  recomputation" entry lora 'adapters: model.recompute=block gives the same bits' passed 'the same bits'

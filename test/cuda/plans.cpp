@@ -35,9 +35,9 @@ namespace {
 class NoConvolution final : public Conv2d {
  public:
   explicit NoConvolution(const Conv2dDescription& d) : layout_(d.weight_layout) {
-    if (!layout_) layout_ = std::make_shared<KrscLayout>(d.out_channels, d.window, d.x[3]);
+    if (!layout_) layout_ = std::make_shared<KrscLayout>(d.out_channels, d.kernel_size, d.x[3]);
   }
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "none"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward&, const OpMemory&, Stream&) override {}
@@ -63,8 +63,8 @@ class Notes final : public PlanningBackend {
     const auto& d = *static_cast<const Conv2dDescription*>(request.description);
     if (!d.weight_layout) return std::make_unique<NoConvolution>(d);  // only its layout is used
     const auto key = [](const Conv2dDescription& c) {
-      return fmt::format("{} {} {} {} {} {}", c.x.text(), c.out_channels, c.window, c.stride, text(c.normalization),
-                         c.input_gradient);
+      return fmt::format("{} {} {} {} {} {}", c.x.text(), c.out_channels, c.kernel_size, c.stride,
+                         text(c.normalization), c.input_gradient);
     };
     const auto known = std::find_if(convolutions.begin(), convolutions.end(),
                                     [&](const Convolution& c) { return key(c.description) == key(d); });

@@ -175,7 +175,7 @@ TEST_F(Regions, TheOpResizesThemAsTheHostDoes) {
                    .sample_ids = reinterpret_cast<const std::uint32_t*>(upload(2)),
                    .scalars = device.upload(std::vector<StepScalars>{StepScalars{}}),
                    .y = y},
-                  device.op_memory(op->needs()), device.stream());
+                  device.op_memory(op->memory_requirements()), device.stream());
       const std::vector<float> values = device.download(y, n_values);
       for (std::size_t i = 0; i < kSamples; ++i) {
         std::vector<std::uint8_t> expected(set->info().image_bytes());

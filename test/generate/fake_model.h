@@ -1,5 +1,6 @@
 // An artificial language model for tests: the logits of the next token are a function of the whole sequence, which the
-// model reads back from its cache through the sources. An error in slots, positions or sources changes the tokens.
+// model reads back from its cache through the indirection. An error in slots, positions or indirection changes the
+// tokens.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,12 +31,13 @@ class FakeModel final : public LanguageModel {
         vocabulary_(vocabulary),
         cache_(static_cast<std::size_t>(slots * capacity), -1) {
     for (std::int64_t slot = 0; slot < slots; ++slot)
-      sources_.insert(sources_.end(), static_cast<std::size_t>(capacity), static_cast<std::int32_t>(slot));
+      cache_indirection_.insert(cache_indirection_.end(), static_cast<std::size_t>(capacity),
+                                static_cast<std::int32_t>(slot));
   }
   std::int64_t n_slots() const override { return slots_; }
   std::int64_t capacity() const override { return capacity_; }
   std::int64_t vocabulary() const override { return vocabulary_; }
-  std::span<std::int32_t> sources() override { return sources_; }
+  std::span<std::int32_t> cache_indirection() override { return cache_indirection_; }
   std::span<const float> prefill(std::span<const NewToken> tokens) override {
     n_prefilled += tokens.size();
     return add(tokens, false);
@@ -57,12 +59,13 @@ class FakeModel final : public LanguageModel {
     logits_.clear();
     for (const NewToken& token : tokens) {
       cache_[at(token.slot, token.position)] = token.id;
-      sources_[at(token.slot, token.position)] = token.slot;
+      cache_indirection_[at(token.slot, token.position)] = token.slot;
     }
     for (const NewToken& token : tokens) {
       if (!all_want_logits && !token.wants_logits) continue;
       std::vector<std::int32_t> sequence;
-      for (std::int64_t p = 0; p <= token.position; ++p) sequence.push_back(cache_[at(sources_[at(token.slot, p)], p)]);
+      for (std::int64_t p = 0; p <= token.position; ++p)
+        sequence.push_back(cache_[at(cache_indirection_[at(token.slot, p)], p)]);
       const std::vector<float> row = logits_after(sequence, vocabulary_);
       logits_.insert(logits_.end(), row.begin(), row.end());
     }
@@ -70,7 +73,7 @@ class FakeModel final : public LanguageModel {
   }
 
   std::int64_t slots_, capacity_, vocabulary_;
-  std::vector<std::int32_t> cache_, sources_;
+  std::vector<std::int32_t> cache_, cache_indirection_;
   std::vector<float> logits_;
 };
 

@@ -27,7 +27,7 @@ Outputs run(Backend& backend, const ActivationDescription& d, const std::vector<
             const std::vector<float>& dx_before, GradientMode mode) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const void* const d_x = device.upload_as(d.dtype, x);
   void* const y = device.garbage_as(d.dtype, x.size());
   op->forward({.x = d_x, .y = y}, memory, device.stream());

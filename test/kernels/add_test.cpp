@@ -23,7 +23,7 @@ Outputs run(Backend& backend, const AddDescription& d, GradientMode da_mode, Gra
   const auto input = [&](std::uint32_t stream) { return rounded_to(rounded, random_normal(d.n_elements, stream)); };
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   void* const y = device.garbage_as(d.dtype, n);
   op->forward({.a = device.upload_as(d.dtype, input(1)), .b = device.upload_as(d.dtype, input(2)), .y = y}, memory,
               device.stream());

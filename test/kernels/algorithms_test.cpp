@@ -28,7 +28,7 @@ TEST(Algorithms, UnknownChoicesAreTimedOnce) {
   EXPECT_EQ(algorithms.choose("a", kNames, time), 0u) << "the first while nothing is timed";
   EXPECT_EQ(n_timed, 0);
   EXPECT_FALSE(algorithms.is_complete());
-  algorithms.time_unknown();
+  algorithms.enable_timing();
   EXPECT_TRUE(algorithms.is_complete());
   EXPECT_EQ(algorithms.choose("a", kNames, time), 1u);
   EXPECT_EQ(n_timed, 3);
@@ -51,7 +51,7 @@ TEST(Algorithms, RememberedChoicesAreUsed) {
 TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
   Algorithms algorithms;
   int n_called = 0;
-  algorithms.time_unknown([&] { ++n_called; });
+  algorithms.enable_timing([&] { ++n_called; });
   const auto only_the_last = [](std::size_t i) -> double {
     if (i < 2) fail(ErrorCode::out_of_memory, "no memory for its workspace");
     return 5;
@@ -62,7 +62,7 @@ TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
   EXPECT_EQ(algorithms.choose("b", kNames, none), 0u);
   EXPECT_FALSE(algorithms.choices().contains("b")) << "another start may find one";
   EXPECT_EQ(n_called, 6);
-  algorithms.time_no_more();
+  algorithms.disable_timing();
   EXPECT_EQ(algorithms.choose("b", kNames, only_the_last), 0u);
   EXPECT_EQ(n_called, 6);
 }
@@ -70,7 +70,7 @@ TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
 TEST(Algorithms, ChoicesMadeUnderLoadAreMarkedUntilTheyAreMadeAgain) {
   Algorithms algorithms;
   algorithms.remember({{"c", "fast"}}, {"c"});
-  algorithms.time_unknown();
+  algorithms.enable_timing();
   bool is_under_load = true;
   const auto time_all = [&] { return Timing{.seconds = {3, 1, 2}, .is_under_load = is_under_load}; };
   EXPECT_EQ(algorithms.choose("a", kNames, time_all), 1u);
@@ -91,7 +91,7 @@ TEST(Algorithms, ChoicesMadeUnderLoadAreMarkedUntilTheyAreMadeAgain) {
 /// Every algorithm of every direction computes the values of the fixed one, up to rounding.
 void expect_algorithms_agree(const Conv2dDescription& d) {
   const auto timed = std::make_shared<Algorithms>();
-  timed->time_unknown();
+  timed->enable_timing();
   const auto fixed = make_backend({.device = "cpu", .threads = 2});
   const auto first = make_backend({.device = "cpu", .threads = 2, .algorithms = timed});
   const std::string chosen = first->make(d)->describe();
@@ -122,10 +122,10 @@ TEST(Algorithms, AllAlgorithmsOfConvolutionsAgree) {
   for (const DType dtype : {DType::fp32, DType::bf16})
     for (const Layout layout : {Layout::nhwc, Layout::nchw16c})
       for (const int stride : {1, 2})
-        for (const int window : {1, 3}) {
+        for (const int kernel_size : {1, 3}) {
           if (dtype == DType::bf16 && layout != Layout::nhwc) continue;
-          Conv2dDescription d{.x = {3, 8, 7, 64}, .out_channels = 32, .window = window, .stride = stride};
-          d.padding = window / 2;
+          Conv2dDescription d{.x = {3, 8, 7, 64}, .out_channels = 32, .kernel_size = kernel_size, .stride = stride};
+          d.padding = kernel_size / 2;
           d.dtype = dtype;
           d.x_layout = d.y_layout = layout;
           expect_algorithms_agree(d);
@@ -137,7 +137,7 @@ TEST(Algorithms, DoNotChangeTheLayoutOfWeights) {
   Conv2dDescription d{.x = {2, 8, 8, 64}, .out_channels = 32};
   const std::string fixed = make_backend({.device = "cpu"})->make(d)->weight_layout()->describe();
   const auto timed = std::make_shared<Algorithms>();
-  timed->time_unknown();
+  timed->enable_timing();
   (void)make_backend({.device = "cpu", .algorithms = timed})->make(d);
   Algorithms::Choices choices = timed->choices();
   for (auto& [key, algorithm] : choices) {
@@ -164,7 +164,7 @@ TEST(Algorithms, LayoutsAreChosenAndTimedToo) {
   EXPECT_TRUE(algorithms->is_complete());
   EXPECT_EQ(backend->activation_layout({2, 6, 6, 64}, DType::fp32), Layout::nchw16c) << "the fixed one";
   EXPECT_FALSE(algorithms->is_complete());
-  algorithms->time_unknown();
+  algorithms->enable_timing();
   const Layout timed = backend->activation_layout({2, 6, 6, 64}, DType::fp32);
   EXPECT_EQ(algorithms->choices().at("layout 6x6x64, fp32"), name(timed));
   EXPECT_EQ(algorithms->choices().size(), 3u) << "nothing else is stored for it";

@@ -73,7 +73,7 @@ struct Outputs {
 Outputs run(Backend& backend, const AttentionDescription& d, const Inputs& in) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   Attention::Forward forward;
   forward.qkv = device.upload_as(d.dtype, in.qkv);
   if (d.documents) forward.document_start = device.upload(in.document_start);
@@ -248,7 +248,7 @@ TEST(Attention, Inference) {
     AttentionDescription d = describe(c);
     const Outputs expected = run(*backend, d, in);
     d.inference = true;
-    EXPECT_EQ(backend->make(d)->needs().saved_bytes, 0u) << name;
+    EXPECT_EQ(backend->make(d)->memory_requirements().saved_bytes, 0u) << name;
     EXPECT_EQ(run(*backend, d, in).y, expected.y) << name;
   }
 }

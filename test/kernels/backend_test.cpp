@@ -209,8 +209,8 @@ TEST_P(CpuMatmulModes, MatchLoopsInDouble) {
   const auto bias = random_values(size(out), 3), dy = random_values(size(rows * out), 4);
   const auto layout = op->weight_layout();
 
-  const OpNeeds needs = op->needs();
-  Buffer workspace(*backend, std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes) / 4);
+  const OpMemoryRequirements requirements = op->memory_requirements();
+  Buffer workspace(*backend, std::max(requirements.forward_workspace_bytes, requirements.backward_workspace_bytes) / 4);
   Buffer x_memory(*backend, x), bias_memory(*backend, bias), dy_memory(*backend, dy);
   Buffer y(*backend, size(rows * out)), weight(*backend, layout->n_elements());
   layout->pack(w, weight.data());

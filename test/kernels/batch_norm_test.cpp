@@ -62,7 +62,7 @@ Finalized finalize(Backend& backend, const BatchNormDescription& d, const Inputs
   args.batch_statistics_mode = mode;
   if (mode == GradientMode::overwrite) args.batch_statistics = device.garbage<float>(n);
   if (mode == GradientMode::accumulate) args.batch_statistics = device.upload(in.before);
-  op->finalize(args, device.op_memory(op->needs()), device.stream());
+  op->finalize(args, device.op_memory(op->memory_requirements()), device.stream());
   Finalized out{device.download(args.scale_bias, n), device.download(args.mean_inverse_stddev, n), {}};
   if (args.batch_statistics) out.batch_statistics = device.download(args.batch_statistics, n);
   return out;
@@ -128,7 +128,7 @@ TEST(BatchNorm, FinalizeInferenceAgreesWithTheReference) {
     args.beta = device.upload(in.beta);
     args.scale_bias = device.garbage<float>(n);
     args.mean_inverse_stddev = device.garbage<float>(n);
-    op->finalize_inference(args, device.op_memory(op->needs()), device.stream());
+    op->finalize_inference(args, device.op_memory(op->memory_requirements()), device.stream());
     std::vector<float> out = device.download(args.scale_bias, n);
     const std::vector<float> mean_inverse_stddev = device.download(args.mean_inverse_stddev, n);
     out.insert(out.end(), mean_inverse_stddev.begin(), mean_inverse_stddev.end());
@@ -181,7 +181,7 @@ BackwardOutputs run_backward(Backend& backend, BatchNormDescription d, const Inp
     args.dgamma = device.upload(before);
     args.dbeta = device.upload(before);
   }
-  op->backward(args, device.op_memory(op->needs()), device.stream());
+  op->backward(args, device.op_memory(op->memory_requirements()), device.stream());
   BackwardOutputs out;
   out.dx = from_layout(d.x, c.layout, device.download_as(d.dtype, dx, in.dz.size()));
   if (args.dgamma) out.dgamma = device.download(args.dgamma, channels);
@@ -254,7 +254,7 @@ TEST(BatchNorm, ComputesTwoNormsOfOneGradient) {
           BatchNormDescription d = describe(shape);
           d.dtype = dtype;
           const auto op = backend->make(d);
-          const OpMemory memory = device.op_memory(op->needs());
+          const OpMemory memory = device.op_memory(op->memory_requirements());
           const void* const dz = device.upload_as(dtype, in.dz);
           struct Norm {
             BatchNorm::Finalize finalize;
@@ -313,7 +313,7 @@ TEST(BatchNorm, TakesSumsInFp32) {
       const Finalized expected = finalize(*backend, describe(shape), in, GradientMode::overwrite);
       Device device(*backend);
       const auto op = backend->make(describe(shape));
-      const OpMemory memory = device.op_memory(op->needs());
+      const OpMemory memory = device.op_memory(op->memory_requirements());
       const BatchNorm::Finalize args{
           .gamma = device.upload(in.gamma),
           .beta = device.upload(in.beta),
@@ -357,15 +357,15 @@ TEST(BatchNorm, NarrowsScaleAndBias) {
         BatchNormDescription d = describe(shape);
         d.dtype = dtype;
         const auto op = backend->make(d);
-        const OpMemory memory = device.op_memory(op->needs());
+        const OpMemory memory = device.op_memory(op->memory_requirements());
         const BatchNorm::Finalize args{.statistics = device.upload(in.statistics),
                                        .gamma = device.upload(in.gamma),
                                        .beta = device.upload(in.beta),
                                        .scale_bias = device.garbage<float>(n),
                                        .mean_inverse_stddev = device.garbage<float>(n),
-                                       .narrow_scale_bias = device.garbage_as(dtype, n)};
+                                       .low_precision_scale_bias = device.garbage_as(dtype, n)};
         op->finalize(args, memory, device.stream());
-        EXPECT_EQ(device.download_as(dtype, args.narrow_scale_bias, n),
+        EXPECT_EQ(device.download_as(dtype, args.low_precision_scale_bias, n),
                   rounded_to(dtype, device.download(args.scale_bias, n)))
             << name;
         const BatchNorm::FinalizeInference inference{.running_mean = device.upload(random_normal(shape[3], 6)),
@@ -373,9 +373,9 @@ TEST(BatchNorm, NarrowsScaleAndBias) {
                                                      .gamma = args.gamma,
                                                      .beta = args.beta,
                                                      .scale_bias = device.garbage<float>(n),
-                                                     .narrow_scale_bias = device.garbage_as(dtype, n)};
+                                                     .low_precision_scale_bias = device.garbage_as(dtype, n)};
         op->finalize_inference(inference, memory, device.stream());
-        EXPECT_EQ(device.download_as(dtype, inference.narrow_scale_bias, n),
+        EXPECT_EQ(device.download_as(dtype, inference.low_precision_scale_bias, n),
                   rounded_to(dtype, device.download(inference.scale_bias, n)))
             << name;
       }
@@ -392,7 +392,7 @@ TEST(BatchNorm, BackwardThroughConstantStatistics) {
       const auto channels = static_cast<std::size_t>(shape[3]);
       Device device(*backend);
       const auto op = backend->make(describe(shape));
-      const OpMemory memory = device.op_memory(op->needs());
+      const OpMemory memory = device.op_memory(op->memory_requirements());
       const float* gamma = device.upload(in.gamma);
       const BatchNorm::FinalizeInference finalize{
           .running_mean = device.upload(random_normal(shape[3], 6)),

@@ -32,7 +32,7 @@ CachedAttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
           .scale = c.scale};
 }
 
-/// Rows of several sequences in turn, some following each other in one; padding; sources in other slots.
+/// Rows of several sequences in turn, some following each other in one; padding; keys and values in other slots.
 struct Inputs {
   Inputs(const Case& c, DType dtype)
       : qkv(rounded_to(dtype, random_normal(c.rows * describe(c).packed_width(), 1))),
@@ -49,11 +49,13 @@ struct Inputs {
     }
     for (std::int64_t i = 0; i < c.slots * c.capacity; ++i) {
       const std::int64_t own = i / c.capacity, p = i % c.capacity;
-      source.push_back(static_cast<std::int32_t>(p % 3 == 0 ? own : p % 17 == 16 ? c.slots + p : (own + p) % c.slots));
+      cache_indirection.push_back(static_cast<std::int32_t>(p % 3 == 0     ? own
+                                                            : p % 17 == 16 ? c.slots + p
+                                                                           : (own + p) % c.slots));
     }
   }
   std::vector<float> qkv, cache;
-  std::vector<std::int32_t> slot, position, source;
+  std::vector<std::int32_t> slot, position, cache_indirection;
 };
 
 struct Outputs {
@@ -64,13 +66,13 @@ struct Outputs {
 Outputs run(Backend& backend, const CachedAttentionDescription& d, const Inputs& in) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const auto n = static_cast<std::size_t>(d.rows * d.heads * d.head_dim);
   CachedAttention::Forward args;
   args.qkv = device.upload_as(d.dtype, in.qkv);
   args.slot = device.upload(in.slot);
   args.position = device.upload(in.position);
-  args.source = device.upload(in.source);
+  args.cache_indirection = device.upload(in.cache_indirection);
   args.cache = device.upload_as(d.dtype, in.cache);
   args.y = device.garbage_as(d.dtype, n);
   op->forward(args, memory, device.stream());
@@ -84,7 +86,9 @@ testing::AssertionResult all_near(const CachedAttentionDescription& d, const Inp
   if (actual.cache != expected.cache) return testing::AssertionFailure() << "the caches differ";
   std::vector<float> cache = in.cache, magnitude(expected.y.size());
   reference::cached_attention_forward<float>(
-      d, {in.qkv.data(), in.slot.data(), in.position.data(), in.source.data(), cache.data(), magnitude.data()}, true);
+      d,
+      {in.qkv.data(), in.slot.data(), in.position.data(), in.cache_indirection.data(), cache.data(), magnitude.data()},
+      true);
   double q = 0, k = 0;
   for (const float v : in.qkv) q = std::max(q, std::abs(double{v}));
   for (const float v : cache) k = std::max(k, std::abs(double{v}));
@@ -160,9 +164,9 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
       d.rows = 2 * chunk;
       Device device(*backend);
       const auto op = backend->make(d);
-      const OpMemory memory = device.op_memory(op->needs());
-      std::vector<std::int32_t> source;
-      for (std::int32_t i = 0; i < 2 * kLength; ++i) source.push_back(i / kLength);
+      const OpMemory memory = device.op_memory(op->memory_requirements());
+      std::vector<std::int32_t> cache_indirection;
+      for (std::int32_t i = 0; i < 2 * kLength; ++i) cache_indirection.push_back(i / kLength);
       void* const cache = device.garbage_as(DType::fp32, static_cast<std::size_t>(2 * d.cached_elements()));
       std::vector<float> y;
       for (std::int32_t begin = 0; begin < kLength; begin += chunk) {
@@ -181,7 +185,7 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
         op->forward({.qkv = device.upload(x),
                      .slot = device.upload(slot),
                      .position = device.upload(position),
-                     .source = device.upload(source),
+                     .cache_indirection = device.upload(cache_indirection),
                      .cache = cache,
                      .y = out},
                     memory, device.stream());
@@ -203,7 +207,8 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
                                                               .head_dim = all.head_dim,
                                                               .inference = true});
     void* const y = device.garbage_as(DType::fp32, first.size());
-    attention->forward({.qkv = device.upload(qkv), .y = y}, device.op_memory(attention->needs()), device.stream());
+    attention->forward({.qkv = device.upload(qkv), .y = y}, device.op_memory(attention->memory_requirements()),
+                       device.stream());
     EXPECT_TRUE(near(device.download_as(DType::fp32, y, first.size()), first, 4e-6)) << name;
   }
 }

@@ -21,8 +21,8 @@ std::vector<To> run(Backend& backend, const CastDescription& d, const std::vecto
   const From* source = device.upload(values);
   To* target = device.garbage<To>(values.size());
   const auto op = backend.make(d);
-  op->apply({.source = source, .target = target, .n_elements = values.size()}, device.op_memory(op->needs()),
-            device.stream());
+  op->apply({.source = source, .target = target, .n_elements = values.size()},
+            device.op_memory(op->memory_requirements()), device.stream());
   return device.download(target, values.size());
 }
 
@@ -75,7 +75,7 @@ TEST(Cast, AnyLengthAtAnyAlignment) {
         std::uint16_t* target = device.upload(std::vector<std::uint16_t>(kSize, 7));
         const auto op = backend->make(kNarrow);
         op->apply({.source = source + 4 * begin, .target = target + begin, .n_elements = n},
-                  device.op_memory(op->needs()), device.stream());
+                  device.op_memory(op->memory_requirements()), device.stream());
         const std::vector<std::uint16_t> bits = device.download(target, kSize);
         for (std::size_t i = 0; i < kSize; ++i)
           ASSERT_EQ(bits[i], i >= begin && i < begin + n ? to_bf16(values[i + 3 * begin]).bits : 7)
@@ -107,7 +107,7 @@ TEST(Cast, AddsToFp32) {
           float* target = device.upload(before);
           const auto op = backend->make(is_fp16 ? kFromHalf : kWide);
           op->apply({.source = source + 8 * begin, .target = target + begin, .n_elements = n, .accumulate = true},
-                    device.op_memory(op->needs()), device.stream());
+                    device.op_memory(op->memory_requirements()), device.stream());
           const std::vector<float> sums = device.download(target, kSize);
           for (std::size_t i = 0; i < kSize; ++i)
             ASSERT_EQ(sums[i], i >= begin && i < begin + n ? before[i] + added[i + 7 * begin] : before[i])

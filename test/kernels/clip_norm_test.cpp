@@ -197,7 +197,7 @@ TEST(ClipNorm, UpdatesTheLossScale) {
                       {{1024, 0}, kNan, 12, {512, 0}, 0},      {{6, 2}, -kInfinity, 12, {4, 0}, 0},  // the least
                       {{1024, 2}, 1, kNan, {1024, 3}, 0},   // a loss that is NaN is not caused by the scale
                       {{1024, 4}, 1, 1000, {2048, 0}, 0}};  // nor is a spike
-  const LossScaling scaling{.growth_steps = 5, .least = 4, .greatest = 6000};
+  const LossScaling scaling{.growth_steps = 5, .min_scale = 4, .max_scale = 6000};
   const LossScaling constant{.growth_steps = 0};
   reference::ReferenceBackend reference;
   for (const Row& row : rows)

@@ -17,7 +17,7 @@ void run_case(Conv2dDescription d, const CpuContext& context, Algorithms* algori
   SCOPED_TRACE(d.x.text() + " to " + d.y().text());
   const Shape in = d.x, out = d.y();
   const auto n_in = static_cast<std::size_t>(in.n_elements()), n_out = static_cast<std::size_t>(out.n_elements());
-  const auto n_weight = static_cast<std::size_t>(d.out_channels * in[3] * d.window * d.window);
+  const auto n_weight = static_cast<std::size_t>(d.out_channels * in[3] * d.kernel_size * d.kernel_size);
   const auto x = random_values(n_in, 1), weight = random_values(n_weight, 2), dy = random_values(n_out, 3);
   const Naive expected = naive(d, x, weight, dy);
 
@@ -28,7 +28,7 @@ void run_case(Conv2dDescription d, const CpuContext& context, Algorithms* algori
     EXPECT_EQ(conv->describe().find("ref:"), std::string::npos) << "a reference implementation of oneDNN was chosen";
   }
   const auto layout = conv->weight_layout();
-  Memory memory(conv->needs());
+  Memory memory(conv->memory_requirements());
   NoStream stream;
   Buffer x_memory(relayout(in, x, Layout::nhwc, d.x_layout)), dy_memory(relayout(out, dy, Layout::nhwc, d.y_layout));
   Buffer y_memory(n_out), parameter(layout->n_elements());
@@ -117,7 +117,8 @@ TEST(Conv2dByMatmul, MatchesLoopsInDouble) {
 TEST(Conv2dByMatmul, AcceptsWeightsInAnyLayout) {
   Conv2dDescription d = describe({2, 6, 5, 19}, 24, 3, 2, 1);
   for (const char* notation : {"abcd", "cdba", "ABcd16b16a"}) {  // the last is padded
-    d.weight_layout = std::make_shared<BlockedLayout>(Sizes{d.out_channels, d.x[3], d.window, d.window}, notation);
+    d.weight_layout =
+        std::make_shared<BlockedLayout>(Sizes{d.out_channels, d.x[3], d.kernel_size, d.kernel_size}, notation);
     Algorithms algorithms = remembered("matmul", d, CpuContext{1});
     run_case(d, CpuContext{1}, &algorithms);
   }
@@ -142,12 +143,12 @@ TEST(WeightGradientOfSmallImages, MatchesLoopsInDoubleOnEachInstructionSet) {
         Conv2dDescription d = shape;
         d.x_layout = d.y_layout = Layout::nchw16c;
         d.weight_layout =
-            std::make_shared<BlockedLayout>(Sizes{d.out_channels, d.x[3], d.window, d.window}, "ABcd16b16a");
+            std::make_shared<BlockedLayout>(Sizes{d.out_channels, d.x[3], d.kernel_size, d.kernel_size}, "ABcd16b16a");
         ASSERT_TRUE(weight_gradient_fits(d, Direction::weight_gradient));
         ASSERT_TRUE(weight_gradient_pays(d));
         const auto op = make_weight_gradient(d, Direction::weight_gradient, CpuContext{2});
         const auto n_x = static_cast<std::size_t>(d.x.n_elements()), n_y = static_cast<std::size_t>(d.y().n_elements());
-        const auto n_weight = static_cast<std::size_t>(d.out_channels * d.x[3] * d.window * d.window);
+        const auto n_weight = static_cast<std::size_t>(d.out_channels * d.x[3] * d.kernel_size * d.kernel_size);
         const auto x = random_values(n_x, 1), dy = random_values(n_y, 3);
         const Naive expected = naive(d, x, std::vector<float>(n_weight), dy);
         Buffer x_memory(relayout(d.x, x, Layout::nhwc, d.x_layout));
@@ -158,7 +159,7 @@ TEST(WeightGradientOfSmallImages, MatchesLoopsInDoubleOnEachInstructionSet) {
         op->weight_gradient(x_memory.data(), dy_memory.data(), dweight.data(), accumulate, workspace.data());
         limit_isa(Isa::avx512);
         std::vector<float> canonical(n_weight);  // from (K/16, C/16, R, S, 16 c, 16 k)
-        const std::int64_t taps = d.window * d.window, channels = d.x[3];
+        const std::int64_t taps = d.kernel_size * d.kernel_size, channels = d.x[3];
         for (std::int64_t k = 0; k < d.out_channels; ++k)
           for (std::int64_t c = 0; c < channels; ++c)
             for (std::int64_t tap = 0; tap < taps; ++tap)

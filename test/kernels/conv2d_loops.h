@@ -98,13 +98,13 @@ inline Naive naive(const Conv2dDescription& d, const std::vector<float>& x, cons
       for (std::int64_t w = 0; w < out[2]; ++w)
         for (std::int64_t k = 0; k < out[3]; ++k) {
           const std::size_t o = position(out, Layout::nhwc, n, h, w, k);
-          for (std::int64_t r = 0; r < d.window; ++r)
-            for (std::int64_t s = 0; s < d.window; ++s) {
+          for (std::int64_t r = 0; r < d.kernel_size; ++r)
+            for (std::int64_t s = 0; s < d.kernel_size; ++s) {
               const std::int64_t row = h * d.stride + r - d.padding, column = w * d.stride + s - d.padding;
               if (row < 0 || row >= in[1] || column < 0 || column >= in[2]) continue;
               for (std::int64_t c = 0; c < in[3]; ++c) {
                 const std::size_t i = position(in, Layout::nhwc, n, row, column, c);
-                const auto p = static_cast<std::size_t>(((k * in[3] + c) * d.window + r) * d.window + s);
+                const auto p = static_cast<std::size_t>(((k * in[3] + c) * d.kernel_size + r) * d.kernel_size + s);
                 result.y[o].add(x[i], weight[p]);
                 result.dx[i].add(dy[o], weight[p]);
                 result.dweight[p].add(dy[o], x[i]);
@@ -127,18 +127,18 @@ inline void expect_close(const std::vector<float>& actual, const std::vector<Sum
 }
 
 struct Memory {
-  explicit Memory(const OpNeeds& needs)
-      : workspace(std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes) / 4),
-        saved(needs.saved_bytes / 4) {}
+  explicit Memory(const OpMemoryRequirements& requirements)
+      : workspace(std::max(requirements.forward_workspace_bytes, requirements.backward_workspace_bytes) / 4),
+        saved(requirements.saved_bytes / 4) {}
   OpMemory op() { return {workspace.data(), saved.data()}; }
   Buffer workspace, saved;
 };
 
-inline Conv2dDescription describe(const Shape& x, std::int64_t out_channels, int window, int stride, int padding) {
+inline Conv2dDescription describe(const Shape& x, std::int64_t out_channels, int kernel_size, int stride, int padding) {
   Conv2dDescription d;
   d.x = x;
   d.out_channels = out_channels;
-  d.window = window;
+  d.kernel_size = kernel_size;
   d.stride = stride;
   d.padding = padding;
   return d;
@@ -164,7 +164,7 @@ inline const std::vector<Conv2dDescription>& cases() {
 /// Remembers `algorithm` for every choice of this convolution.
 inline Algorithms remembered(const std::string& algorithm, const Conv2dDescription& d, const CpuContext& context) {
   Algorithms timed;  // collects the keys
-  timed.time_unknown();
+  timed.enable_timing();
   (void)make_conv2d(d, {.threads = context.threads, .algorithms = &timed});
   Algorithms::Choices choices = timed.choices();
   for (auto& [key, chosen] : choices) chosen = algorithm;

@@ -12,7 +12,7 @@ namespace {
 
 TEST(Conv2dWeights, SurvivePackingAndUnpacking) {
   for (Conv2dDescription d : cases()) {
-    const auto n = static_cast<std::size_t>(d.out_channels * d.x[3] * d.window * d.window);
+    const auto n = static_cast<std::size_t>(d.out_channels * d.x[3] * d.kernel_size * d.kernel_size);
     const auto weight = random_values(n, 4);
     const auto layout = make_conv2d(d, CpuContext{1})->weight_layout();
     ASSERT_GE(layout->n_elements(), n);
@@ -35,13 +35,13 @@ TEST(Conv2dWeights, AreSharedWithAnOpOfAnotherBatch) {
   d.weight_layout = training->weight_layout();
   const auto inference = make_conv2d(d, CpuContext{1});
   EXPECT_EQ(inference->weight_layout(), training->weight_layout());
-  EXPECT_EQ(inference->needs().backward_workspace_bytes, 0u);
+  EXPECT_EQ(inference->memory_requirements().backward_workspace_bytes, 0u);
 
   const auto x = random_values(8 * 8 * 32, 5), weight = random_values(48 * 32 * 9, 6);
   const Naive expected = naive(d, x, weight, std::vector<float>(8 * 8 * 48));
   Buffer x_memory(x), y_memory(8 * 8 * 48), parameter(training->weight_layout()->n_elements());
   training->weight_layout()->pack(weight, parameter.data());
-  Memory memory(inference->needs());
+  Memory memory(inference->memory_requirements());
   NoStream stream;
   Conv2d::Forward forward;
   forward.x = x_memory.data();
@@ -69,8 +69,8 @@ Step normalised_step(const CpuOptions& options, const CpuContext& context, bool 
   auto conv = make_conv2d(
       d, {.threads = context.threads, .options = options, .algorithms = algorithm.empty() ? nullptr : &algorithms});
   const auto n = static_cast<std::size_t>(d.x.n_elements());
-  Memory memory(conv->needs());
-  EXPECT_EQ(conv->needs().saved_bytes, store || options.recompute_normalized ? 0u : n * 4);
+  Memory memory(conv->memory_requirements());
+  EXPECT_EQ(conv->memory_requirements().saved_bytes, store || options.recompute_normalized ? 0u : n * 4);
   NoStream stream;
   Buffer x(random_values(n, 1)), residual(random_values(n, 2)), scale_bias(random_values(128, 3)), z(n), y(n);
   Buffer dy(random_values(n, 4)), added(random_values(n, 5)), dz(n), mean_inverse_stddev(random_values(128, 6));

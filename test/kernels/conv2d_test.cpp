@@ -55,8 +55,8 @@ TEST_P(Conv2dTest, AgreesWithTheReference) {
           if (!fits(d.x, x_layout) || !fits(d.y(), y_layout)) continue;
           if (!computes_in(*backend, x_layout) || !computes_in(*backend, y_layout)) continue;
           SCOPED_TRACE(std::string(name) + ", " + text(x_layout) + " to " + text(y_layout) + ", x " + d.x.text() +
-                       ", y " + d.y().text() + ", window " + std::to_string(d.window) + ", " + text(d.normalization) +
-                       ", " + text(mode));
+                       ", y " + d.y().text() + ", kernel size " + std::to_string(d.kernel_size) + ", " +
+                       text(d.normalization) + ", " + text(mode));
           Conv2dDescription planned = d;
           planned.x_layout = x_layout;
           planned.y_layout = y_layout;
@@ -85,8 +85,8 @@ TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
   const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
   d.dtype = DType::bf16;
   for (auto& [name, backend] : tested_backends()) {
-    SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", window " +
-                 std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
+    SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", kernel size " +
+                 std::to_string(d.kernel_size) + ", " + text(d.normalization) + ", " + text(mode));
     const UnitOutputs actual = run(*backend, d, inputs, mode);
     expect_within_rounding(actual, expected, magnitude, lengths(d), d.dtype);
     if (backend->name() != "cpu") continue;
@@ -132,8 +132,8 @@ TEST_P(Conv2dLevelsTest, AgreeWithTheReference) {
     Conv2dDescription planned = d;
     planned.dtype = dtype;
     for (auto& [name, backend] : fusing_backends()) {
-      SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", window " +
-                   std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
+      SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", kernel size " +
+                   std::to_string(d.kernel_size) + ", " + text(d.normalization) + ", " + text(mode));
       expect_within_rounding(run(*backend, planned, inputs, mode), expected, magnitude, lengths(d), dtype);
     }
   }
@@ -158,9 +158,9 @@ TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
       UnitModes mode = modes[(i + 4 * j) % modes.size()];
       for (auto& [name, backend] : fusing_backends()) {
         SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", " + text(d.normalization) + ", " + text(mode));
-        d.fp32_sums = mode.narrow_dweight = false;
+        d.fp32_sums = mode.low_precision_dweight = false;
         const UnitOutputs expected = run(*backend, d, inputs, mode);
-        d.fp32_sums = mode.narrow_dweight = true;
+        d.fp32_sums = mode.low_precision_dweight = true;
         const UnitOutputs actual = run(*backend, d, inputs, mode);
         const auto op = backend->make(d);
         const auto rounded = [](DType dtype, std::vector<double> sums) {
@@ -175,7 +175,7 @@ TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
         EXPECT_EQ(actual.sums, rounded(op->sums_dtype(), expected.sums));
         EXPECT_EQ(actual.residual_sums, rounded(op->sums_dtype(), expected.residual_sums));
         n_in_fp32 += op->statistics_dtype() == DType::fp32 && op->sums_dtype() == DType::fp32;
-        n_narrow += op->gives_narrow_dweight();
+        n_narrow += op->gives_low_precision_dweight();
       }
     }
   EXPECT_GT(n_in_fp32, 5 / normalization_step());
@@ -205,7 +205,7 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
   Conv2dDescription d = describe(kFp16Cases[4], InputNormalization{InputNormalization::Residual::plain, true, true});
   d.dtype = DType::fp16;
   const auto timed = std::make_shared<Algorithms>();
-  timed->time_unknown();
+  timed->enable_timing();
   make_cuda_on_host_backend("", timed)->make(d);
   ASSERT_EQ(timed->choices().size(), 1u);
   for (const char* level : {"passes", "statistics", "chain"}) {
@@ -295,7 +295,7 @@ TEST(Conv2d, WeightsSurviveTheirLayout) {
   for (const ConvolutionCase& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
       const auto layout = backend->make(describe(c, std::nullopt))->weight_layout();
-      const std::vector<float> weight = random_normal(c.out_channels * c.x[3] * c.window * c.window, 902);
+      const std::vector<float> weight = random_normal(c.out_channels * c.x[3] * c.kernel_size * c.kernel_size, 902);
       std::vector<float> packed(layout->n_elements(), NAN);
       std::vector<float> unpacked(weight.size(), NAN);
       layout->pack(weight, packed.data());

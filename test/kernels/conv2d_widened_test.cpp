@@ -18,9 +18,9 @@
 namespace lockstep::cpu {
 namespace {
 
-Conv2dDescription describe(const Shape& x, std::int64_t out_channels, int window, int stride) {
-  Conv2dDescription d{.x = x, .out_channels = out_channels, .window = window, .stride = stride};
-  d.padding = window / 2;
+Conv2dDescription describe(const Shape& x, std::int64_t out_channels, int kernel_size, int stride) {
+  Conv2dDescription d{.x = x, .out_channels = out_channels, .kernel_size = kernel_size, .stride = stride};
+  d.padding = kernel_size / 2;
   d.dtype = DType::bf16;
   return d;
 }

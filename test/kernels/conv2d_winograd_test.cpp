@@ -118,7 +118,7 @@ TEST(Conv2dWinograd, OtherWindowsStridesAndChannelsDoNotFit) {
     change(d);
     return cpu::winograd_fits(d, cpu::Direction::forward);
   };
-  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.window = 5; }));
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.kernel_size = 5; }));
   EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.stride = 2; }));
   EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.padding = 0; }));
   EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.out_channels = 48; }));

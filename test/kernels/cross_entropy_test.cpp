@@ -95,7 +95,7 @@ Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inp
             float loss_scale = 0) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   SoftmaxCrossEntropy::Forward forward;
   forward.logits = device.upload_as(d.dtype, in.logits);
   forward.labels = device.upload(in.labels);

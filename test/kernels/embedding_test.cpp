@@ -75,7 +75,7 @@ std::vector<float> run_forward(Backend& backend, const EmbeddingDescription& d, 
   const auto op = backend.make(d);
   void* const y = device.garbage_as(d.dtype, in.dy.size());
   op->forward({.ids = device.upload(in.ids), .weight = device.upload_as(d.dtype, in.weight), .y = y},
-              device.op_memory(op->needs()), device.stream());
+              device.op_memory(op->memory_requirements()), device.stream());
   return device.download_as(d.dtype, y, in.dy.size());
 }
 
@@ -83,7 +83,7 @@ std::vector<float> run_forward(Backend& backend, const EmbeddingDescription& d, 
 std::vector<float> run_backward(Backend& backend, const EmbeddingDescription& d, const Inputs& in, GradientMode mode) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   float* const dweight =
       mode == GradientMode::overwrite ? device.garbage<float>(in.weight.size()) : device.upload(in.dweight_before);
   op->backward(

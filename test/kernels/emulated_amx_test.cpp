@@ -63,7 +63,7 @@ std::string attention_in_bf16() {
 }
 
 Conv2dDescription convolution_in_bf16() {
-  return {.x = {1, 8, 8, 32}, .out_channels = 32, .window = 3, .padding = 1, .dtype = DType::bf16};
+  return {.x = {1, 8, 8, 32}, .out_channels = 32, .kernel_size = 3, .padding = 1, .dtype = DType::bf16};
 }
 
 /// Otherwise the other tests of this program would test something else.

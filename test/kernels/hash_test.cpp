@@ -20,7 +20,7 @@ std::uint64_t run(Backend& backend, const std::vector<float>& data, std::size_t 
   Hash::Apply args;
   args.data = device.upload(data);
   args.hash = device.garbage<std::uint64_t>(1);
-  op->apply(args, device.op_memory(op->needs()), device.stream());
+  op->apply(args, device.op_memory(op->memory_requirements()), device.stream());
   return device.download(args.hash, 1)[0];
 }
 

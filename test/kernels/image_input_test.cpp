@@ -56,7 +56,7 @@ std::vector<float> run(Backend& backend, const ImageInputDescription& d, const s
   args.sample_ids = device.upload(sample_ids);
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
   args.y = device.garbage_as(d.dtype, images.size());
-  op->forward(args, device.op_memory(op->needs()), device.stream());
+  op->forward(args, device.op_memory(op->memory_requirements()), device.stream());
   return device.download_as(d.dtype, args.y, images.size());
 }
 

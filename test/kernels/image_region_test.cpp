@@ -77,7 +77,7 @@ std::vector<float> run(Backend& backend, const ImageInputDescription& d, const B
   args.scalars = device.upload(std::vector<StepScalars>{StepScalars{}});
   const auto n_values = static_cast<std::size_t>(d.x.n_elements());
   args.y = device.garbage_as(d.dtype, n_values);
-  op->forward(args, device.op_memory(op->needs()), device.stream());
+  op->forward(args, device.op_memory(op->memory_requirements()), device.stream());
   return device.download_as(d.dtype, args.y, n_values);
 }
 

@@ -89,7 +89,7 @@ Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, Grad
             GradientMode parameter_mode) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const auto layout = op->weight_layout();
   std::vector<float> packed(layout->n_elements());
   layout->pack(in.weight, packed.data());
@@ -196,7 +196,7 @@ TEST(Matmul, InBf16WithEachTypeOfProducts) {
   for (auto* values : {&in.x, &in.weight, &in.bias, &in.dy, &in.dx_before}) *values = rounded_to(DType::bf16, *values);
   MatmulDescription d = describe(c);
   const auto timed = std::make_shared<Algorithms>();
-  timed->time_unknown();
+  timed->enable_timing();
   d.dtype = DType::bf16;
   (void)make_backend({.device = "cpu", .threads = 1, .algorithms = timed})->make(d);
   if (timed->choices().empty()) GTEST_SKIP() << "this processor multiplies in fp32 only";
@@ -315,7 +315,7 @@ TEST(Matmul, FewRowsHaveTheSameBitsInAnyBatch) {
                          .weight = device.upload_as(type, weight),
                          .bias = c.bias ? device.upload_as(type, bias) : nullptr,
                          .y = y},
-                        device.op_memory(op->needs()), device.stream());
+                        device.op_memory(op->memory_requirements()), device.stream());
             return device.download_as(y_type, y, n);
           };
           SCOPED_TRACE(fmt::format("{}, {} -> {}, {}, fp32 output {}", name, in_features, out_features,

@@ -62,7 +62,7 @@ Outputs run(Backend& backend, const Shape& shape, const Inputs& in, std::uint32_
   args.y = device.garbage_as(dtype, in.x.size());
   args.partner_labels = device.garbage<std::int32_t>(in.labels.size());
   args.weight = device.garbage<float>(1);
-  op->forward(args, device.op_memory(op->needs()), device.stream());
+  op->forward(args, device.op_memory(op->memory_requirements()), device.stream());
   return {device.download_as(dtype, args.y, in.x.size()), device.download(args.partner_labels, in.labels.size()),
           device.download(args.weight, 1)[0]};
 }

@@ -25,7 +25,7 @@ std::vector<float> run(Backend& backend, std::size_t n_elements, std::optional<f
   args.running = device.upload(before);
   args.batch = device.upload(batch);
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
-  op->apply(args, device.op_memory(op->needs()), device.stream());
+  op->apply(args, device.op_memory(op->memory_requirements()), device.stream());
   return device.download(args.running, n_elements);
 }
 

@@ -47,7 +47,7 @@ struct Outputs {
 Outputs run(Backend& backend, const Nf4MatmulDescription& d, const Inputs& in, GradientMode mode) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const auto& values = graph::nf4_scale_values();
   const float* const scale_values = device.upload(std::vector<float>(values.begin(), values.end()));
   const std::byte* const weight = device.upload(in.weight);

@@ -90,7 +90,7 @@ struct Outputs {
 struct PlannedConv {
   PlannedConv(Device& device, const Conv2dDescription& d, const std::vector<float>& canonical)
       : op(device.backend().make(d)),
-        memory(device.op_memory(op->needs())),
+        memory(device.op_memory(op->memory_requirements())),
         n_canonical(canonical.size()),
         layout(op->weight_layout()) {
     std::vector<float> packed(layout->n_elements());
@@ -123,7 +123,7 @@ class Chain {
         conv1_(device_, first_conv(layout), in.weight1),
         conv2_(device_, d2_, in.weight2),
         batch_norm_(backend.make(norm(layout))),
-        norm_memory_(device_.op_memory(batch_norm_->needs())),
+        norm_memory_(device_.op_memory(batch_norm_->memory_requirements())),
         middle_(device_.garbage<float>(in.residual.size())),
         y_(device_.garbage<float>(in.dy.size())),
         dimage_(device_.garbage<float>(in.image.size())),

@@ -157,7 +157,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
   d.weight_dtype = weight_dtype;
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const std::size_t n_state = static_cast<std::size_t>(d.n_states()) * kElements;
   Optimizer::Apply args;
   args.parameters = device.upload(initial);
@@ -225,7 +225,7 @@ TEST(Optimizer, ShardsGiveTheBitsOfTheWhole) {
           args.state = n_state > 0 ? device.upload(std::vector<float>(n_state)) : nullptr;
           args.gradients = device.upload(gradient(0));
           args.scalars = device.upload(std::vector<StepScalars>{scalars});
-          op->apply(args, device.op_memory(op->needs()), device.stream());
+          op->apply(args, device.op_memory(op->memory_requirements()), device.stream());
           const std::size_t shift = d.parameters_are_sharded ? 16 : range.begin;
           const std::vector<float> updated = device.download(args.parameters, shift + range.n_elements);
           std::copy_n(updated.begin() + static_cast<std::ptrdiff_t>(shift), range.n_elements,
@@ -351,7 +351,7 @@ TEST(Optimizer, RoundsTiesToEven) {
                    .gradients = device.upload(std::vector<float>(n, 1.0f)),
                    .state = device.upload(std::vector<float>(2 * n)),
                    .scalars = device.upload(std::vector<StepScalars>{{.learning_rate = 0}})},
-                  device.op_memory(op->needs()), device.stream());
+                  device.op_memory(op->memory_requirements()), device.stream());
         EXPECT_EQ(device.download(weights, n), expected) << backend->name() << ", " << name(dtype);
       }
 }
@@ -386,7 +386,7 @@ TEST(Optimizer, LarsSumsALargeTensor) {
     const Optimizer::Apply args{.parameters = device.upload(weights),
                                 .gradients = device.upload(gradients),
                                 .scalars = device.upload(std::vector<StepScalars>{{.learning_rate = 8}})};
-    op->apply(args, device.op_memory(op->needs()), device.stream());
+    op->apply(args, device.op_memory(op->memory_requirements()), device.stream());
     const std::vector<float> out = device.download(args.parameters, n);
     EXPECT_TRUE(near(out, expected, 1e-6)) << name;  // three roundings of values up to 5
     if (backend->name() == "cuda") continue;         // products and sums are fused on the one and not on the other
@@ -426,7 +426,7 @@ TEST(Optimizer, ManyTensorsAtAnyAlignment) {
                    .gradients = device.upload(gradients) + offset,
                    .state = device.upload(std::vector<float>(2 * n + 1)) + offset,
                    .scalars = device.upload(std::vector<StepScalars>{scalars})},
-                  device.op_memory(op->needs()), device.stream());
+                  device.op_memory(op->memory_requirements()), device.stream());
         const std::vector<float> updated = device.download(parameters, n + 1);
         EXPECT_EQ(device.download(rounded, n + 1), bf16_bits(updated)) << backend.name() << ", " << offset;
         return updated;
@@ -463,7 +463,7 @@ TEST(Optimizer, SegmentsHaveTheirOwnLearningRateAndDecay) {
                    .gradients = device.upload(gradients),
                    .state = device.upload(std::vector<float>(2 * kElements)),
                    .scalars = device.upload(std::vector<StepScalars>{scalars})},
-                  device.op_memory(op->needs()), device.stream());
+                  device.op_memory(op->memory_requirements()), device.stream());
         return device.download(parameters, kElements);
       };
       const std::vector<float> together = update(segments, 0.1f, 0.01f);

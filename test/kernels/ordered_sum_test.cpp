@@ -29,7 +29,7 @@ std::vector<T> run(Backend& backend, DType dtype, std::int64_t n_elements, int n
   // In two calls, as buckets are.
   for (const auto& [begin, end] : {std::pair(std::size_t{0}, n / 3), std::pair(n / 3, n)})
     op->apply({.value = value, .open = open, .target = target, .begin = begin, .n_elements = end - begin},
-              device.op_memory(op->needs()), device.stream());
+              device.op_memory(op->memory_requirements()), device.stream());
   return device.download(target, n);
 }
 

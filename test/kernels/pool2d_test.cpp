@@ -22,7 +22,7 @@ constexpr auto kAverage = Pool2dDescription::Kind::average;
 struct Case {
   Pool2dDescription::Kind kind;
   Shape x;  // (N, H, W, C)
-  int window, stride, padding;
+  int kernel_size, stride, padding;
 };
 
 const Case kCases[] = {
@@ -42,7 +42,7 @@ Pool2dDescription describe(const Case& c, const std::optional<InputNormalization
   Pool2dDescription d;
   d.kind = c.kind;
   d.x = c.x;
-  d.window = c.window;
+  d.kernel_size = c.kernel_size;
   d.stride = c.stride;
   d.padding = c.padding;
   d.normalization = normalization;
@@ -69,7 +69,8 @@ TEST_P(Pool2dTest, AgreesWithTheReference) {
           if (!fits(d.x, x_layout) || !fits(d.y(), y_layout)) continue;
           if (!computes_in(*backend, x_layout) || !computes_in(*backend, y_layout)) continue;
           SCOPED_TRACE(std::string(name) + ", " + text(x_layout) + " to " + text(y_layout) + ", x " + d.x.text() +
-                       ", window " + std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
+                       ", kernel size " + std::to_string(d.kernel_size) + ", " + text(d.normalization) + ", " +
+                       text(mode));
           Pool2dDescription planned = d;
           planned.x_layout = x_layout;
           planned.y_layout = y_layout;
@@ -100,8 +101,8 @@ TEST_P(Pool2dTest, AgreesWithTheReferenceIn16Bits) {
       for (auto& [name, backend] : tested_backends())
         for (const DType y_dtype : {dtype, DType::fp32}) {
           if (!computes_in(*backend, dtype)) continue;
-          SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", window " + std::to_string(d.window) + ", " +
-                       text(d.normalization) + ", " + std::string(lockstep::name(dtype)) + " to " +
+          SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", kernel size " + std::to_string(d.kernel_size) +
+                       ", " + text(d.normalization) + ", " + std::string(lockstep::name(dtype)) + " to " +
                        std::string(lockstep::name(y_dtype)));
           Pool2dDescription planned = d;
           planned.dtype = dtype;

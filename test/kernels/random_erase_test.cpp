@@ -36,7 +36,7 @@ std::vector<float> run(Backend& backend, const Shape& shape, const std::vector<f
   args.sample_ids = device.upload(sample_ids(shape));
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
   args.y = device.garbage_as(dtype, x.size());
-  op->forward(args, device.op_memory(op->needs()), device.stream());
+  op->forward(args, device.op_memory(op->memory_requirements()), device.stream());
   return device.download_as(dtype, args.y, x.size());
 }
 

@@ -47,7 +47,7 @@ Outputs run(Backend& backend, const Case& c, DType dtype, const Inputs& in, Grad
   const std::size_t n = in.x.size();
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   RmsNorm::Forward forward;
   forward.x = device.upload_as(dtype, in.x);
   if (c.residual) {
@@ -177,7 +177,7 @@ TEST(RmsNorm, InPlace) {
     const Outputs expected = run(*backend, c, DType::fp32, in, GradientMode::overwrite, GradientMode::overwrite);
     Device device(*backend);
     const auto op = backend->make(describe(c));
-    const OpMemory memory = device.op_memory(op->needs());
+    const OpMemory memory = device.op_memory(op->memory_requirements());
     float* const stream = device.upload(in.residual);
     const float* const weight = device.upload(in.weight);
     float* const y = device.garbage<float>(in.x.size());
@@ -208,7 +208,7 @@ TEST(RmsNorm, Inference) {
     RmsNormDescription d = describe(c);
     d.inference = true;
     const auto op = backend->make(d);
-    EXPECT_EQ(op->needs().saved_bytes, 0u) << name;
+    EXPECT_EQ(op->memory_requirements().saved_bytes, 0u) << name;
     float* const y = device.garbage<float>(in.x.size());
     op->forward({.x = device.upload(in.x),
                  .residual = device.upload(in.residual),

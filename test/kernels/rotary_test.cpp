@@ -80,7 +80,7 @@ struct Outputs {
 Outputs run(Backend& backend, const RotaryDescription& d, const Inputs& in, const Modes& modes) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const auto gradient = [&](GradientMode mode, const std::vector<float>& before) {
     return mode == GradientMode::overwrite ? device.garbage<float>(before.size()) : device.upload(before);
   };
@@ -189,7 +189,7 @@ TEST(Rotary, InPlace) {
       const Outputs expected = run(*backend, describe(c), in, {});
       Device device(*backend);
       const auto op = backend->make(describe(c));
-      const OpMemory memory = device.op_memory(op->needs());
+      const OpMemory memory = device.op_memory(op->memory_requirements());
       const std::int32_t* const positions = device.upload(in.positions);
       const float *const table = device.upload(in.table), *const q = device.upload(in.q_norm),
                          *const k = device.upload(in.k_norm);

@@ -13,7 +13,7 @@
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/embedding.h"
-#include "lockstep/ops/head_cross_entropy.h"
+#include "lockstep/ops/linear_cross_entropy.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/pool2d.h"
 #include "lockstep/ops/rotary.h"
@@ -77,7 +77,8 @@ TEST(Simd, PoolingIsTheSame) {
             [&] {
               NoStream stream;
               const auto op = plan(d);
-              std::vector<char> workspace(op->needs().backward_workspace_bytes), saved(op->needs().saved_bytes);
+              std::vector<char> workspace(op->memory_requirements().backward_workspace_bytes),
+                  saved(op->memory_requirements().saved_bytes);
               const OpMemory memory{workspace.data(), saved.data()};
               std::vector<float> y(n_y), dx(n_x);
               std::vector<double> sums(2 * c);
@@ -110,7 +111,7 @@ TEST(Simd, BatchNormBackwardIsTheSame) {
         [&] {
           NoStream stream;
           const auto op = plan(d);
-          std::vector<char> workspace(op->needs().backward_workspace_bytes);
+          std::vector<char> workspace(op->memory_requirements().backward_workspace_bytes);
           std::vector<float> dx(n), dgamma(n_channels), dbeta(n_channels);
           op->backward({.sums = sums.data(),
                         .local_sums = sums.data(),
@@ -151,7 +152,7 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             EXPECT_GT(norm, 3);
             std::vector<float> parameters = w, state(2 * n);
             const auto op = plan(d);
-            std::vector<char> norms(op->needs().forward_workspace_bytes);
+            std::vector<char> norms(op->memory_requirements().forward_workspace_bytes);
             std::vector<std::uint16_t> weights(n, 0xffff);
             op->apply({.parameters = parameters.data(),
                        .weights = weights.data(),
@@ -181,7 +182,7 @@ TEST(Simd, RotaryPositionsAreTheSame) {
       [&] {
         NoStream stream;
         const auto op = plan(d);
-        std::vector<char> workspace(op->needs().backward_workspace_bytes);
+        std::vector<char> workspace(op->memory_requirements().backward_workspace_bytes);
         const OpMemory memory{workspace.data(), nullptr};
         std::vector<float> y(n), dx(n), dq(42), dk(42);
         op->forward({.x = x.data(),
@@ -220,7 +221,7 @@ TEST(Simd, EmbeddingsAndGatesAreTheSame) {
         swiglu->forward({.x = x.data(), .y = y.data()}, {}, stream);
         swiglu->backward({.x = x.data(), .dy = dy.data(), .dx = dx.data()}, {}, stream);
         const auto embedding = plan(EmbeddingDescription{.rows = rows, .vocabulary = 5, .width = width});
-        std::vector<char> workspace(embedding->needs().backward_workspace_bytes);
+        std::vector<char> workspace(embedding->memory_requirements().backward_workspace_bytes);
         embedding->backward({.ids = ids.data(), .dy = dy.data(), .dweight = dweight.data()},
                             {workspace.data(), nullptr}, stream);
         for (const auto* more : {&dx, &dweight}) y.insert(y.end(), more->begin(), more->end());
@@ -230,14 +231,14 @@ TEST(Simd, EmbeddingsAndGatesAreTheSame) {
 }
 
 TEST(Simd, TheLossOfTheLastMatmulIsTheSame) {
-  const HeadCrossEntropyDescription d{.rows = 5, .width = 8, .vocabulary = 1100};
+  const LinearCrossEntropyDescription d{.rows = 5, .width = 8, .vocabulary = 1100};
   const std::vector<std::int32_t> targets{0, 1099, -1, 17, 400};
   const auto x = random_values(5 * 8, 1), weight = random_values(1100 * 8, 2);
   expect_same_everywhere(
       [&] {
         NoStream stream;
         const auto op = plan(d);
-        std::vector<float> workspace(op->needs().forward_workspace_bytes / sizeof(float) + 16);
+        std::vector<float> workspace(op->memory_requirements().forward_workspace_bytes / sizeof(float) + 16);
         void* const aligned =
             reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 63) / 64 * 64);
         const StepScalars scalars{.loss_weight = 1};

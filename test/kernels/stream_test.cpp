@@ -41,8 +41,8 @@ TEST(Counter, IsIncrementedInTheOrderOfTheStream) {
     const auto stream = backend->make_stream();
     const auto memory = backend->allocate_host(2 * sizeof(StreamProgress), "a test");
     auto* progress = static_cast<StreamProgress*>(memory->data());
-    for (std::uint64_t i = 0; i < 5; ++i) backend->count(progress, 10 + i, *stream);
-    backend->count(progress + 1, 7, *stream);
+    for (std::uint64_t i = 0; i < 5; ++i) backend->record_progress(progress, 10 + i, *stream);
+    backend->record_progress(progress + 1, 7, *stream);
     stream->synchronize();
     EXPECT_EQ(progress[0].count, 5u) << name;
     EXPECT_EQ(progress[0].what, 14u) << name;

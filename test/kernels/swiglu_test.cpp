@@ -37,7 +37,7 @@ struct Outputs {
 Outputs run(Backend& backend, const SwiGluDescription& d, const Inputs& in, GradientMode mode) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const void* const x = device.upload_as(d.dtype, in.x);
   void* const y = device.garbage_as(d.dtype, in.dy.size());
   op->forward({.x = x, .y = y}, memory, device.stream());

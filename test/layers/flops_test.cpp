@@ -37,7 +37,7 @@ TEST(Flops, OfFrozenLayers) {
 TEST(Flops, OfConvolutions) {
   const auto build = [](Graph& g, ActivationId x) {
     const ActivationId y = convolution(g, x, "a", {.out_channels = 6, .stride = 2});  // (2, 4, 4, 6)
-    return convolution(g, y, "b", {.out_channels = 5, .window = 1, .padding = 0});
+    return convolution(g, y, "b", {.out_channels = 5, .kernel_size = 1, .padding = 0});
   };
   const double a = 2 * (2 * 4 * 4 * 6) * (4 * 3 * 3), b = 2 * (2 * 4 * 4 * 5) * 6;
   EXPECT_EQ(flops({2, 8, 8, 4}, build), 2 * a + 3 * b);

@@ -24,8 +24,8 @@ double flops_of_training(const LlamaConfig& config, std::int64_t batch, std::int
                                             .positions = field("positions"),
                                             .document_start = field("document_start")},
                                            {.recompute = recompute});
-  layers::head_cross_entropy(graph, hidden, "lm_head", field("targets"), graph.add_exchange(sizeof(LossSums)),
-                             {.vocabulary = config.vocabulary, .weight = llama_head(config) + ".weight"});
+  layers::linear_cross_entropy(graph, hidden, "lm_head", field("targets"), graph.add_exchange(sizeof(LossSums)),
+                               {.vocabulary = config.vocabulary, .weight = llama_head(config) + ".weight"});
   graph.plan(*backend);
   return graph::flops_of(graph);
 }

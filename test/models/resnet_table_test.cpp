@@ -11,8 +11,8 @@ namespace lockstep::models {
 namespace {
 
 /// The names and shapes that infer_resnet looks at.
-TensorShapes resnet(std::int64_t window, std::vector<int> blocks, bool bottleneck, std::int64_t width = 64) {
-  TensorShapes out{{"conv1.weight", {64, 3, window, window}}, {"fc.weight", {10, 4}}};
+TensorShapes resnet(std::int64_t kernel_size, std::vector<int> blocks, bool bottleneck, std::int64_t width = 64) {
+  TensorShapes out{{"conv1.weight", {64, 3, kernel_size, kernel_size}}, {"fc.weight", {10, 4}}};
   for (std::size_t stage = 0; stage < blocks.size(); ++stage)
     for (int block = 0; block < blocks[stage]; ++block) {
       const std::string name = fmt::format("layer{}.{}", stage + 1, block);
@@ -49,7 +49,7 @@ TEST(ResnetTable, ReportsTensorsThatAreNotThoseOfAResnet) {
     return "";
   };
   EXPECT_NE(message({}).find("conv1.weight is missing"), std::string::npos);
-  EXPECT_NE(message(resnet(5, {2, 2, 2, 2}, false)).find("window"), std::string::npos);
+  EXPECT_NE(message(resnet(5, {2, 2, 2, 2}, false)).find("kernel size"), std::string::npos);
   EXPECT_NE(message(resnet(7, {3, 4, 22, 3}, true)).find("3, 4, 22, 3 bottleneck"), std::string::npos);
   EXPECT_NE(message(resnet(7, {3, 4, 6, 3}, true, 128)).find("(128, 64, 3, 3)"), std::string::npos);
   TensorShapes headless = resnet(3, {2, 2, 2, 2}, false);

@@ -11,7 +11,7 @@ namespace {
 class ReferenceActivation final : public Activation {
  public:
   explicit ReferenceActivation(const ActivationDescription& d) : d_(d) {}
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

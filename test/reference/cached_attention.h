@@ -16,7 +16,7 @@ namespace lockstep::reference {
 template <typename T>
 struct CachedAttentionForward {
   const T* qkv = nullptr;
-  const std::int32_t *slot = nullptr, *position = nullptr, *source = nullptr;
+  const std::int32_t *slot = nullptr, *position = nullptr, *cache_indirection = nullptr;
   T* cache = nullptr;
   T* y = nullptr;
 };
@@ -51,7 +51,7 @@ void cached_attention_forward(const CachedAttentionDescription& d, const CachedA
       std::vector<double> weights;
       std::vector<Index> slots;
       for (Index s = 0; s <= p; ++s) {
-        const Index given = args.source[own * d.capacity + s];
+        const Index given = args.cache_indirection[own * d.capacity + s];
         slots.push_back(s == p || given < 0 || given >= d.slots ? own : given);
         double score = 0;
         for (Index c = 0; c < d.head_dim; ++c) score += double{q[c]} * k_at(slots.back(), g, s)[c];
@@ -75,11 +75,12 @@ void cached_attention_forward(const CachedAttentionDescription& d, const CachedA
 class ReferenceCachedAttention final : public CachedAttention {
  public:
   explicit ReferenceCachedAttention(const CachedAttentionDescription& d) : d_(d) {}
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    cached_attention_forward<float>(d_, {static_cast<const float*>(args.qkv), args.slot, args.position, args.source,
-                                         static_cast<float*>(args.cache), static_cast<float*>(args.y)});
+    cached_attention_forward<float>(
+        d_, {static_cast<const float*>(args.qkv), args.slot, args.position, args.cache_indirection,
+             static_cast<float*>(args.cache), static_cast<float*>(args.y)});
   }
 
  private:

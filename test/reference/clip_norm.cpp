@@ -11,7 +11,7 @@ namespace {
 class ReferenceClipNorm final : public ClipNorm {
  public:
   explicit ReferenceClipNorm(const ClipNormDescription& d) : d_(d) {}
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
     const ElementRange& range = d_.ranges[args.range];
@@ -50,9 +50,9 @@ class ReferenceClipNorm final : public ClipNorm {
     const LossScaling& s = d_.loss_scaling;
     if (s.growth_steps == 0) return;
     loss_scale.good_steps = is_finite ? loss_scale.good_steps + 1 : 0;
-    if (!is_finite) loss_scale.scale = std::max(s.least, loss_scale.scale * s.backoff);
+    if (!is_finite) loss_scale.scale = std::max(s.min_scale, loss_scale.scale * s.backoff_factor);
     if (loss_scale.good_steps < s.growth_steps) return;
-    loss_scale = {.scale = std::min(s.greatest, loss_scale.scale * s.growth), .good_steps = 0};
+    loss_scale = {.scale = std::min(s.max_scale, loss_scale.scale * s.growth_factor), .good_steps = 0};
   }
 
   ClipNormDescription d_;

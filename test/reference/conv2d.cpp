@@ -17,10 +17,10 @@ struct Geometry {
         out_height(d.y()[1]),
         out_width(d.y()[2]),
         out_channels(d.out_channels),
-        window(d.window),
+        kernel_size(d.kernel_size),
         stride(d.stride),
         padding(d.padding) {}
-  Index height, width, channels, out_height, out_width, out_channels, window, stride, padding;
+  Index height, width, channels, out_height, out_width, out_channels, kernel_size, stride, padding;
 
   /// Row of the input under (r, s) at output row `out_row`, or -1 in the padding.
   Index input_row(Index out_row, Index r, Index s) const {
@@ -39,20 +39,20 @@ struct Geometry {
   }
 
   Index weight_index(Index k, Index c, Index r, Index s) const {
-    return ((k * channels + c) * window + r) * window + s;
+    return ((k * channels + c) * kernel_size + r) * kernel_size + s;
   }
 };
 
 /// Weights in double as (R, S, C, K) or (R, S, K, C): the innermost loop then runs along memory.
 template <typename T>
 std::vector<double> turned_weight(const Geometry& g, const T* weight, bool k_last) {
-  std::vector<double> turned(static_cast<std::size_t>(g.out_channels * g.channels * g.window * g.window));
-  for (Index r = 0; r < g.window; ++r)
-    for (Index s = 0; s < g.window; ++s)
+  std::vector<double> turned(static_cast<std::size_t>(g.out_channels * g.channels * g.kernel_size * g.kernel_size));
+  for (Index r = 0; r < g.kernel_size; ++r)
+    for (Index s = 0; s < g.kernel_size; ++s)
       for (Index k = 0; k < g.out_channels; ++k)
         for (Index c = 0; c < g.channels; ++c) {
           const Index inner = k_last ? c * g.out_channels + k : k * g.channels + c;
-          turned[static_cast<std::size_t>((r * g.window + s) * g.channels * g.out_channels + inner)] =
+          turned[static_cast<std::size_t>((r * g.kernel_size + s) * g.channels * g.out_channels + inner)] =
               weight[g.weight_index(k, c, r, s)];
         }
   return turned;
@@ -65,13 +65,13 @@ Input<T> make_input(const Conv2dDescription& d, const T* x, const PendingForward
 
 template <typename T>
 void weight_gradient(const Geometry& g, const Input<T>& z, Index out_rows, const Conv2dBackward<T>& args) {
-  const Index taps = g.window * g.window;
+  const Index taps = g.kernel_size * g.kernel_size;
 #pragma omp parallel for collapse(2) schedule(dynamic) if (z.rows * g.channels >= kParallelFrom)
   for (Index tap = 0; tap < taps; ++tap)
     for (Index c = 0; c < g.channels; ++c) {
       std::vector<double> dw(static_cast<std::size_t>(g.out_channels));
       for (Index out_row = 0; out_row < out_rows; ++out_row) {
-        const Index row = g.input_row(out_row, tap / g.window, tap % g.window);
+        const Index row = g.input_row(out_row, tap / g.kernel_size, tap % g.kernel_size);
         if (row < 0) continue;
         const double value = z(row, c);
         const T* dy = args.dy + out_row * g.out_channels;
@@ -79,8 +79,8 @@ void weight_gradient(const Geometry& g, const Input<T>& z, Index out_rows, const
         for (Index k = 0; k < g.out_channels; ++k) dw[static_cast<std::size_t>(k)] += value * dy[k];
       }
       for (Index k = 0; k < g.out_channels; ++k)
-        put(args.dweight[g.weight_index(k, c, tap / g.window, tap % g.window)], dw[static_cast<std::size_t>(k)],
-            args.dweight_mode);
+        put(args.dweight[g.weight_index(k, c, tap / g.kernel_size, tap % g.kernel_size)],
+            dw[static_cast<std::size_t>(k)], args.dweight_mode);
     }
 }
 
@@ -98,8 +98,8 @@ void conv2d_forward(const Conv2dDescription& d, const Conv2dForward<T>& args) {
 #pragma omp parallel for schedule(dynamic) if (z.rows * g.channels >= kParallelFrom)
   for (Index out_row = 0; out_row < out_rows; ++out_row) {
     double* out = y.data() + out_row * out_channels;
-    for (Index tap = 0; tap < g.window * g.window; ++tap) {
-      const Index row = g.input_row(out_row, tap / g.window, tap % g.window);
+    for (Index tap = 0; tap < g.kernel_size * g.kernel_size; ++tap) {
+      const Index row = g.input_row(out_row, tap / g.kernel_size, tap % g.kernel_size);
       if (row < 0) continue;
       for (Index c = 0; c < g.channels; ++c) {
         const double value = z(row, c);
@@ -130,8 +130,8 @@ void conv2d_backward(const Conv2dDescription& d, const Conv2dBackward<T>& args) 
   if (!d.input_gradient || (!d.normalization && args.dx_mode == GradientMode::skip)) return;
   const std::vector<double> weight = turned_weight(g, args.weight, false);
   input_backward(z, args.gradient, args.dx, args.dx_mode, [&](Index row, double* dz) {
-    for (Index tap = 0; tap < g.window * g.window; ++tap) {
-      const Index out_row = g.output_row(row, tap / g.window, tap % g.window);
+    for (Index tap = 0; tap < g.kernel_size * g.kernel_size; ++tap) {
+      const Index out_row = g.output_row(row, tap / g.kernel_size, tap % g.kernel_size);
       if (out_row < 0) continue;
       for (Index k = 0; k < g.out_channels; ++k) {
         const double dy = args.dy[out_row * g.out_channels + k];
@@ -153,11 +153,11 @@ namespace {
 class ReferenceConv2d final : public Conv2d {
  public:
   explicit ReferenceConv2d(const Conv2dDescription& d)
-      : d_(d), layout_(identity_layout(d.weight_layout, d.out_channels * d.x[3] * d.window * d.window)) {
+      : d_(d), layout_(identity_layout(d.weight_layout, d.out_channels * d.x[3] * d.kernel_size * d.kernel_size)) {
     require(d.dtype == DType::fp32 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc,
             ErrorCode::not_supported, "the reference convolution computes only in fp32 and nhwc");
   }
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 

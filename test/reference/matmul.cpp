@@ -62,7 +62,7 @@ class ReferenceMatmul final : public Matmul {
       : d_(d), layout_(identity_layout(d.weight_layout, d.out_features * d.in_features)) {
     require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference matmul computes only in fp32");
   }
-  OpNeeds needs() const override {
+  OpMemoryRequirements memory_requirements() const override {
     const bool keeps_z = d_.activation != ActivationFunction::none && !d_.inference;
     return {.saved_bytes = keeps_z ? static_cast<std::size_t>(d_.rows * d_.out_features) * sizeof(float) : 0};
   }

@@ -21,8 +21,8 @@
 #include "test/reference/attention.h"
 #include "test/reference/cached_attention.h"
 #include "test/reference/embedding.h"
-#include "test/reference/head_cross_entropy.h"
-#include "test/reference/low_rank.h"
+#include "test/reference/linear_cross_entropy.h"
+#include "test/reference/lora.h"
 #include "test/reference/nf4_matmul.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/rotary.h"
@@ -67,9 +67,9 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_conv2d>(),
     op_row<make_embedding>(),
     op_row<make_hash>(),
-    op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
-    op_row<make_low_rank>(),
+    op_row<make_linear_cross_entropy>(),
+    op_row<make_lora>(),
     op_row<make_matmul>(),
     op_row<make_mix_images>(),
     op_row<make_moving_average>(),

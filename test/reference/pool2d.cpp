@@ -12,10 +12,10 @@ namespace {
 /// The pixels inside the image, [h0, h1) x [w0, w1), under the window of output pixel (p, q).
 struct Window {
   Window(const Pool2dDescription& d, Index p, Index q)
-      : h0(d.window == 0 ? 0 : p * d.stride - d.padding),
-        w0(d.window == 0 ? 0 : q * d.stride - d.padding),
-        h1(std::min<Index>(d.x[1], d.window == 0 ? d.x[1] : h0 + d.window)),
-        w1(std::min<Index>(d.x[2], d.window == 0 ? d.x[2] : w0 + d.window)) {
+      : h0(d.kernel_size == 0 ? 0 : p * d.stride - d.padding),
+        w0(d.kernel_size == 0 ? 0 : q * d.stride - d.padding),
+        h1(std::min<Index>(d.x[1], d.kernel_size == 0 ? d.x[1] : h0 + d.kernel_size)),
+        w1(std::min<Index>(d.x[2], d.kernel_size == 0 ? d.x[2] : w0 + d.kernel_size)) {
     h0 = std::max<Index>(h0, 0);
     w0 = std::max<Index>(w0, 0);
   }
@@ -106,10 +106,10 @@ class ReferencePool2d final : public Pool2d {
   explicit ReferencePool2d(const Pool2dDescription& d) : d_(d) {
     require(d.dtype == DType::fp32 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc,
             ErrorCode::not_supported, "the reference pooling computes only in fp32 and nhwc");
-    require(d.window == 0 || d.padding < d.window, ErrorCode::not_supported,
-            "pooling with window {} and padding {}: windows without a real element", d.window, d.padding);
+    require(d.kernel_size == 0 || d.padding < d.kernel_size, ErrorCode::not_supported,
+            "pooling with kernel size {} and padding {}: windows without a real element", d.kernel_size, d.padding);
   }
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     pool2d_forward<float>(d_,

@@ -13,7 +13,7 @@ namespace lockstep::test {
 template <typename Description>
 Algorithms::Choices choices_of(const Description& d, int threads) {
   const auto collected = std::make_shared<Algorithms>();
-  collected->time_unknown();
+  collected->enable_timing();
   (void)make_backend({.device = "cpu", .threads = threads, .algorithms = collected})->make(d);
   return collected->choices();
 }

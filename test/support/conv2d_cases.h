@@ -54,7 +54,7 @@ inline Conv2dDescription describe(const ConvolutionCase& c, const std::optional<
   Conv2dDescription d;
   d.x = c.x;
   d.out_channels = c.out_channels;
-  d.window = c.window;
+  d.kernel_size = c.kernel_size;
   d.stride = c.stride;
   d.padding = c.padding;
   d.statistics = c.statistics;

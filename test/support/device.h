@@ -60,10 +60,11 @@ class Device {
 
   /// Workspace and saved memory of an op, filled with garbage: neither may be read before it is written. The sizes are
   /// exact, so that an address sanitizer detects accesses beyond them.
-  OpMemory op_memory(const OpNeeds& needs) {
-    const std::size_t workspace_bytes = std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes);
+  OpMemory op_memory(const OpMemoryRequirements& requirements) {
+    const std::size_t workspace_bytes =
+        std::max(requirements.forward_workspace_bytes, requirements.backward_workspace_bytes);
     return {workspace_bytes > 0 ? garbage<unsigned char>(workspace_bytes) : nullptr,
-            needs.saved_bytes > 0 ? garbage<unsigned char>(needs.saved_bytes) : nullptr};
+            requirements.saved_bytes > 0 ? garbage<unsigned char>(requirements.saved_bytes) : nullptr};
   }
 
  private:

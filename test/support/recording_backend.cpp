@@ -171,10 +171,10 @@ void RecordingBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
   });
 }
 
-void RecordingBackend::count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) {
+void RecordingBackend::record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  queues_.recording.add({.what = "count", .stream = queued.number(), .target = h_progress});
-  queued.put([=, this, &stream] { Backend::count(h_progress, what, stream); });
+  queues_.recording.add({.what = "record_progress", .stream = queued.number(), .target = h_progress});
+  queued.put([=, this, &stream] { Backend::record_progress(h_progress, what, stream); });
 }
 
 }  // namespace lockstep::test

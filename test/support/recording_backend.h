@@ -65,7 +65,7 @@ class RecordingBackend final : public Backend {
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
   void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
-  void count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override;
+  void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override;
   Layout activation_layout(const Shape& shape, DType dtype) const override {
     return inner_.activation_layout(shape, dtype);
   }

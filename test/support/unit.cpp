@@ -85,12 +85,12 @@ class UnitRun {
     if (d.normalization) {
       forward_.normalization.scale_bias = device_.upload(in.scale_bias);
       if (size_bytes(d.dtype) == 2)
-        forward_.normalization.narrow_scale_bias = device_.upload_as(d.dtype, in.scale_bias);
+        forward_.normalization.low_precision_scale_bias = device_.upload_as(d.dtype, in.scale_bias);
       forward_.normalization.residual = in.residual.empty() ? nullptr : activation(in.residual);
       if (!in.residual_scale_bias.empty())
         forward_.normalization.residual_scale_bias = device_.upload(in.residual_scale_bias);
       if (!in.residual_scale_bias.empty() && size_bytes(d.dtype) == 2)
-        forward_.normalization.narrow_residual_scale_bias = device_.upload_as(d.dtype, in.residual_scale_bias);
+        forward_.normalization.low_precision_residual_scale_bias = device_.upload_as(d.dtype, in.residual_scale_bias);
       if (d.normalization->store) forward_.normalization.z = z_ = device_.garbage_as(d.dtype, in.x.size());
     }
   }
@@ -195,7 +195,7 @@ class UnitRun {
 
 UnitInputs make_inputs(const Conv2dDescription& d, std::uint32_t stream) {
   UnitInputs in = make_inputs(d.x, d.y(), d.normalization, stream);
-  const std::int64_t n_weights = d.out_channels * d.x[3] * d.window * d.window;
+  const std::int64_t n_weights = d.out_channels * d.x[3] * d.kernel_size * d.kernel_size;
   in.weight = random_normal(n_weights, 100 * stream + 10);
   in.dweight_before = random_normal(n_weights, 100 * stream + 11);
   return in;
@@ -211,7 +211,7 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
   UnitRun<Conv2d, Conv2dDescription> unit(backend, d, in, modes);
   Device& device = unit.device();
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   const auto layout = op->weight_layout();
   std::vector<float> packed(layout->n_elements());
   layout->pack(in.weight, packed.data());
@@ -239,13 +239,13 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
   }
   if (modes.dweight == GradientMode::overwrite) args.dweight = device.garbage<float>(packed.size());
   if (!d.input_gradient) args.dx = args.gradient.dz = nullptr;
-  if (modes.narrow_dweight && op->gives_narrow_dweight())
-    args.narrow_dweight = device.garbage_as(d.dtype, packed.size());
+  if (modes.low_precision_dweight && op->gives_low_precision_dweight())
+    args.low_precision_dweight = device.garbage_as(d.dtype, packed.size());
   op->backward(args, memory, device.stream());
-  if (args.narrow_dweight && modes.dweight != GradientMode::skip)
+  if (args.low_precision_dweight && modes.dweight != GradientMode::skip)
     device.backend()
         .make(CastDescription{.from = d.dtype, .to = DType::fp32})
-        ->apply({.source = args.narrow_dweight,
+        ->apply({.source = args.low_precision_dweight,
                  .target = args.dweight,
                  .n_elements = packed.size(),
                  .accumulate = modes.dweight == GradientMode::accumulate},
@@ -263,7 +263,7 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
 UnitOutputs run(Backend& backend, const Pool2dDescription& d, const UnitInputs& in, const UnitModes& modes) {
   UnitRun<Pool2d, Pool2dDescription> unit(backend, d, in, modes);
   const auto op = backend.make(d);
-  const OpMemory memory = unit.device().op_memory(op->needs());
+  const OpMemory memory = unit.device().op_memory(op->memory_requirements());
   op->forward(unit.forward(), memory, unit.device().stream());
   UnitOutputs out;
   unit.read_forward(out);
@@ -289,7 +289,8 @@ UnitOutputs magnitudes(Pool2dDescription d, UnitInputs in, const UnitModes& mode
   if (d.kind == Pool2dDescription::Kind::average || d.inference) return out;
   // Over absolute values another element may be the greatest: use all windows that contain an element. The gradient of
   // the average is dy / n_elements, so dy times n_elements bounds that of the maximum.
-  const auto n_elements = static_cast<float>(d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window);
+  const auto n_elements =
+      static_cast<float>(d.kernel_size == 0 ? d.x[1] * d.x[2] : std::int64_t{d.kernel_size} * d.kernel_size);
   for (std::vector<float>* gradient : {&in.dy, &in.added_dy})
     for (float& value : *gradient) value *= n_elements;
   d.kind = Pool2dDescription::Kind::average;
@@ -299,14 +300,14 @@ UnitOutputs magnitudes(Pool2dDescription d, UnitInputs in, const UnitModes& mode
 }
 
 UnitLengths lengths(const Conv2dDescription& d) {
-  const double taps = d.window * d.window;
+  const double taps = d.kernel_size * d.kernel_size;
   const Shape y = d.y();
   return {taps * static_cast<double>(d.x[3]), taps * static_cast<double>(d.out_channels),
           static_cast<double>(y[0] * y[1] * y[2])};
 }
 
 UnitLengths lengths(const Pool2dDescription& d) {
-  const double taps = d.window == 0 ? static_cast<double>(d.x[1] * d.x[2]) : d.window * d.window;
+  const double taps = d.kernel_size == 0 ? static_cast<double>(d.x[1] * d.x[2]) : d.kernel_size * d.kernel_size;
   return {taps, taps, 1};
 }
 

@@ -18,9 +18,9 @@ struct UnitModes {
   GradientMode dx = GradientMode::overwrite;  // without normalisation
   GradientMode dweight = GradientMode::overwrite;
   bool added = false;
-  bool added_is_dz = false;     // the added gradient lies where dz is written
-  bool added_dy = false;        // pooling reads two gradients of its output
-  bool narrow_dweight = false;  // in the type of x, if the op offers that, and then cast
+  bool added_is_dz = false;            // the added gradient lies where dz is written
+  bool added_dy = false;               // pooling reads two gradients of its output
+  bool low_precision_dweight = false;  // in the type of x, if the op offers that, and then cast
 };
 
 struct UnitInputs {

@@ -162,7 +162,7 @@ template <typename LayoutOf>
 std::unique_ptr<Backend> backend_with(const Json& golden, Precision precision, const std::string& algorithm,
                                       const LayoutOf& layout_of) {
   const auto algorithms = std::make_shared<Algorithms>();
-  algorithms->time_unknown();  // collects the keys
+  algorithms->enable_timing();  // collects the keys
   plan(golden, precision, algorithms);
   Algorithms::Choices choices;
   for (const auto& [key, choice] : algorithms->choices())

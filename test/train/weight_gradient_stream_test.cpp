@@ -200,16 +200,16 @@ TEST(WeightGradientStream, IsChosenByTimeOnce) {
   Algorithms algorithms;
   EXPECT_EQ(choose(&algorithms, 2, 1), "off") << "nothing is timed yet";
   EXPECT_FALSE(algorithms.is_complete());
-  algorithms.time_unknown();
+  algorithms.enable_timing();
   EXPECT_EQ(choose(&algorithms, 2, 1), "on");
   EXPECT_TRUE(algorithms.is_complete());
-  algorithms.time_no_more();
+  algorithms.disable_timing();
   EXPECT_EQ(choose(&algorithms, 1, 2), "on") << "the choice is stored";
   Algorithms others;
-  others.time_unknown();
+  others.enable_timing();
   EXPECT_EQ(choose(&others, 1, 1), "off") << "a second stream has to be faster";
   Algorithms refused;
-  refused.time_unknown();
+  refused.enable_timing();
   const auto without_memory = [](const std::string& value) {
     require(value == "off", ErrorCode::out_of_memory, "too little memory");
     return 1.0;

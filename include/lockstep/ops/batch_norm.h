@@ -36,17 +36,17 @@ class BatchNorm : public Op {
     float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not computed
     float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
     GradientMode batch_statistics_mode = GradientMode::overwrite;
-    const float* fp32_statistics = nullptr;  // (2, C): instead of `statistics`, as Conv2d::statistics_dtype() says
-    void* narrow_scale_bias = nullptr;       // (2, C), overwritten: scale_bias in the type of x; null: not computed
+    const float* fp32_statistics = nullptr;    // (2, C): instead of `statistics`, as Conv2d::statistics_dtype() says
+    void* low_precision_scale_bias = nullptr;  // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct FinalizeInference {
     const float* running_mean = nullptr;      // (C)
     const float* running_variance = nullptr;  // (C)
     const float* gamma = nullptr;
     const float* beta = nullptr;
-    float* scale_bias = nullptr;           // (2, C), overwritten
-    float* mean_inverse_stddev = nullptr;  // (2, C), overwritten, for a backward pass; null: not computed
-    void* narrow_scale_bias = nullptr;     // (2, C), overwritten: scale_bias in the type of x; null: not computed
+    float* scale_bias = nullptr;               // (2, C), overwritten
+    float* mean_inverse_stddev = nullptr;      // (2, C), overwritten, for a backward pass; null: not computed
+    void* low_precision_scale_bias = nullptr;  // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct Backward {
     const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null, as is fp32_sums:

@@ -2,12 +2,12 @@
 // tokens may belong to any sequences: token r belongs to the sequence of the slot n = slot[r], at p = position[r]. With
 // head h of q and the key-value head g = h / (heads / kv_heads), the op first stores
 //     k_cache[n, g, p] = k[r, g],  v_cache[n, g, p] = v[r, g]
-// and then computes, over the positions s from 0 to p of that sequence, whose key and value are in slot m = source[n,
-// s]
+// and then computes, over the positions s from 0 to p of that sequence, whose key and value are in slot
+// m = cache_indirection[n, s]
 //     score[s] = scale * q[r, h] . k_cache[m, g, s],  y[r, h] = sum over s of softmax(score)[s] * v_cache[m, g, s]
-// Several sequences can so share a prefix, and beams can change places without copies of the cache (NVIDIA's
-// FasterTransformer calls `source` cache indirection). With one slot, a sequence in one call, and source[0, s] = 0,
-// this is the op `attention` of that sequence.
+// Several sequences can so share a prefix, and beams can change places without copies of the cache (the name is that of
+// NVIDIA's FasterTransformer). With one slot, a sequence in one call, and cache_indirection[0, s] = 0, this is the op
+// `attention` of that sequence.
 //
 // q, k and v are one packed matrix, as the op `rotary` writes it (lockstep/ops/attention.h). The cache is
 // (2, slots, kv_heads, capacity, head_dim), the keys and then the values, in the type of q. All new tokens are stored
@@ -79,7 +79,7 @@ class CachedAttention : public Op {
     const std::int32_t* position = nullptr;  // (rows)
     /// (slots, capacity). Read at the positions before each token's own, which is always in the token's own slot. A
     /// slot that does not exist counts as the sequence's own.
-    const std::int32_t* source = nullptr;
+    const std::int32_t* cache_indirection = nullptr;
     void* cache = nullptr;  // cache_bytes(), updated
     void* y = nullptr;      // (rows, heads * head_dim), overwritten
   };

@@ -25,7 +25,7 @@ struct Conv2dDescription {
 
   Shape x;  // (N, H, W, C)
   std::int64_t out_channels = 0;
-  int window = 3;  // R = S
+  int kernel_size = 3;  // R = S
   int stride = 1;
   int padding = 1;
   DType dtype = DType::fp32;  // of x, y and the weight
@@ -41,7 +41,8 @@ struct Conv2dDescription {
 
   /// (N, H', W', K)
   Shape y() const {
-    return {x[0], (x[1] + 2 * padding - window) / stride + 1, (x[2] + 2 * padding - window) / stride + 1, out_channels};
+    return {x[0], (x[1] + 2 * padding - kernel_size) / stride + 1, (x[2] + 2 * padding - kernel_size) / stride + 1,
+            out_channels};
   }
 };
 
@@ -69,8 +70,9 @@ class Conv2d : public Op {
     GradientMode dx_mode = GradientMode::overwrite;
     NormalizationForward normalization;  // the same pointers as in forward; z holds what forward stored
     NormalizationBackward gradient;
-    void* narrow_dweight = nullptr;  // in the type of x, overwritten instead of `dweight` (gives_narrow_dweight()),
-                                     // unless dweight_mode is skip; null: `dweight` is written
+    void* low_precision_dweight =
+        nullptr;  // in the type of x, overwritten instead of `dweight` (gives_low_precision_dweight()),
+                  // unless dweight_mode is skip; null: `dweight` is written
     BackwardPart part = BackwardPart::all;  // others only if workspace_of_parts() has a value
   };
   /// Bytes of the workspaces with which the parts of backward may be called one by one, in any order or concurrently.
@@ -82,8 +84,8 @@ class Conv2d : public Op {
   /// the kernels give no more.
   virtual DType statistics_dtype() const { return DType::fp64; }
   virtual DType sums_dtype() const { return DType::fp64; }
-  /// Whether Backward::narrow_dweight may be given: the kernels write that type.
-  virtual bool gives_narrow_dweight() const { return false; }
+  /// Whether Backward::low_precision_dweight may be given: the kernels write that type.
+  virtual bool gives_low_precision_dweight() const { return false; }
   /// No value: backward runs as a whole.
   virtual std::optional<PartWorkspaces> workspace_of_parts() const { return std::nullopt; }
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {

@@ -28,8 +28,8 @@ struct NormalizationForward {
   const float* residual_scale_bias = nullptr;  // (2, C), residual normalized
   void* z = nullptr;                           // shape of x, written if `store`
   // The same scales and biases in the type of x, where it has 16 bits
-  const void* narrow_scale_bias = nullptr;
-  const void* narrow_residual_scale_bias = nullptr;
+  const void* low_precision_scale_bias = nullptr;
+  const void* low_precision_residual_scale_bias = nullptr;
 };
 
 struct NormalizationBackward {

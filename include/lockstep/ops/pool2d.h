@@ -1,5 +1,6 @@
 // Pooling of x or of a pending normalisation z of x (normalization.h). Max ignores padding. Average divides by the
-// number of real elements under the window. Window 0 is the whole image: global average pooling, y is (N, 1, 1, C).
+// number of real elements under the window. A kernel size of 0 covers the whole image: global
+// average pooling, y is (N, 1, 1, C).
 // Shapes: x (N, H, W, C), y (N, H', W', C). Planning throws op_description for impossible shapes, and not_supported for
 // types and layouts that the backend does not have.
 #pragma once
@@ -22,7 +23,7 @@ struct Pool2dDescription {
   enum class Kind : std::uint8_t { max, average };
   Kind kind = Kind::max;
   Shape x;  // (N, H, W, C)
-  int window = 3;
+  int kernel_size = 3;
   int stride = 2;
   int padding = 1;
   DType dtype = DType::fp32;    // of x, dx, z, dz
@@ -33,8 +34,9 @@ struct Pool2dDescription {
   bool inference = false;
 
   Shape y() const {
-    if (window == 0) return {x[0], 1, 1, x[3]};
-    return {x[0], (x[1] + 2 * padding - window) / stride + 1, (x[2] + 2 * padding - window) / stride + 1, x[3]};
+    if (kernel_size == 0) return {x[0], 1, 1, x[3]};
+    return {x[0], (x[1] + 2 * padding - kernel_size) / stride + 1, (x[2] + 2 * padding - kernel_size) / stride + 1,
+            x[3]};
   }
 };
 

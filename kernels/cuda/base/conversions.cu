@@ -75,7 +75,7 @@ __global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, in
 struct BlockSizes {
   int height, width, channels;                    // of x
   int block_height, block_width, block_channels;  // of the blocks
-  int window, block_window, before, shift;
+  int kernel_size, block_kernel_size, before, shift;
 };
 
 /// Divisions for each pack of eight channels of a block. There are fewer than 2^28 packs, since tensors of convolutions
@@ -116,12 +116,12 @@ template <typename T>
 __global__ void window_to_blocks(const T* source, T* target, int n, BlockSizes s) {
   for (int i = static_cast<int>(first_item()); i < n; i += static_cast<int>(item_stride())) {
     const int d = i % s.block_channels, place = d / s.channels;
-    const int tap = i / s.block_channels, block_row = tap / s.block_window;
-    const int row = 2 * (block_row % s.block_window) + place / 2 - s.shift;
-    const int column = 2 * (tap % s.block_window) + place % 2 - s.shift;
-    const bool is_pixel = place < 4 && row >= 0 && row < s.window && column >= 0 && column < s.window;
-    const int k = block_row / s.block_window;
-    target[i] = is_pixel ? source[((k * s.window + row) * s.window + column) * s.channels + d % s.channels]
+    const int tap = i / s.block_channels, block_row = tap / s.block_kernel_size;
+    const int row = 2 * (block_row % s.block_kernel_size) + place / 2 - s.shift;
+    const int column = 2 * (tap % s.block_kernel_size) + place % 2 - s.shift;
+    const bool is_pixel = place < 4 && row >= 0 && row < s.kernel_size && column >= 0 && column < s.kernel_size;
+    const int k = block_row / s.block_kernel_size;
+    target[i] = is_pixel ? source[((k * s.kernel_size + row) * s.kernel_size + column) * s.channels + d % s.channels]
                          : from_float<T>(0.0f);
   }
 }
@@ -129,11 +129,11 @@ __global__ void window_to_blocks(const T* source, T* target, int n, BlockSizes s
 template <typename T, bool kAccumulate>
 __global__ void window_from_blocks(const T* source, float* target, int n, BlockSizes s) {
   for (int i = static_cast<int>(first_item()); i < n; i += static_cast<int>(item_stride())) {
-    const int tap = i / s.channels, window_row = tap / s.window, k = window_row / s.window;
-    const int row = window_row % s.window + s.shift, column = tap % s.window + s.shift;
+    const int tap = i / s.channels, window_row = tap / s.kernel_size, k = window_row / s.kernel_size;
+    const int row = window_row % s.kernel_size + s.shift, column = tap % s.kernel_size + s.shift;
     const int d = (2 * (row % 2) + column % 2) * s.channels + i % s.channels;
-    const float value =
-        to_float(source[((k * s.block_window + row / 2) * s.block_window + column / 2) * s.block_channels + d]);
+    const float value = to_float(
+        source[((k * s.block_kernel_size + row / 2) * s.block_kernel_size + column / 2) * s.block_channels + d]);
     target[i] = kAccumulate ? target[i] + value : value;
   }
 }
@@ -189,10 +189,12 @@ void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, c
   });
 }
 
-PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, int padding) {
-  PixelBlocks of{.x = x, .out_channels = out_channels, .window = window, .padding = padding};
-  of.block_window = (window + of.shift() + 1) / 2;
-  const auto n_blocks = [&](std::int64_t size) { return (size + 2 * padding - window) / 2 + of.block_window; };
+PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int kernel_size, int padding) {
+  PixelBlocks of{.x = x, .out_channels = out_channels, .kernel_size = kernel_size, .padding = padding};
+  of.block_kernel_size = (kernel_size + of.shift() + 1) / 2;
+  const auto n_blocks = [&](std::int64_t size) {
+    return (size + 2 * padding - kernel_size) / 2 + of.block_kernel_size;
+  };
   of.blocks = {x[0], n_blocks(x[1]), n_blocks(x[2]), (4 * x[3] + 7) / 8 * 8};
   return of;
 }
@@ -207,13 +209,13 @@ BlockSizes sizes_of(const PixelBlocks& of) {
           .block_height = number(of.blocks[1]),
           .block_width = number(of.blocks[2]),
           .block_channels = number(of.blocks[3]),
-          .window = of.window,
-          .block_window = of.block_window,
+          .kernel_size = of.kernel_size,
+          .block_kernel_size = of.block_kernel_size,
           .before = of.before(),
           .shift = of.shift()};
 }
 std::int64_t block_weights(const PixelBlocks& of) {
-  return of.out_channels * of.block_window * of.block_window * of.blocks[3];
+  return of.out_channels * of.block_kernel_size * of.block_kernel_size * of.blocks[3];
 }
 
 }  // namespace
@@ -241,7 +243,7 @@ void weights_to_blocks(DType dtype, const void* source, void* target, const Pixe
 
 void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
                        const CudaContext& context, Stream& stream) {
-  const std::int64_t n = of.out_channels * of.window * of.window * of.x[3];
+  const std::int64_t n = of.out_channels * of.kernel_size * of.kernel_size * of.x[3];
   for_half(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid_of(n, context), stream,

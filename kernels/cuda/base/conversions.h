@@ -33,14 +33,14 @@ void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, c
 struct PixelBlocks {
   Shape x;                        // (N, H, W, C) pixels
   std::int64_t out_channels = 0;  // K
-  int window = 0;                 // R, of pixels
+  int kernel_size = 0;            // R, of pixels
   int padding = 0;                // of pixels
   Shape blocks{};                 // (N, H', W', D) blocks; D >= 4 C, a multiple of 8, zeros after the 4 C
-  int block_window = 0;           // R'
+  int block_kernel_size = 0;      // R'
   int before() const { return (padding + 1) / 2; }      // blocks in front of the images
   int shift() const { return 2 * before() - padding; }  // pixels in front of the window in its first block
 };
-PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, int padding);
+PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int kernel_size, int padding);
 
 /// blocks = x
 void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,

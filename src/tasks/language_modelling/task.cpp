@@ -135,7 +135,7 @@ class LanguageModelling final : public Task {
          .sample_ids = graph.training() && has_dropout() ? wiring.fields.at(data::kSampleIdField) : graph::kNoTensor},
         model_options());
     const graph::ActivationId losses = graph.training() ? graph::kNoActivation : token_losses(graph);
-    layers::head_cross_entropy(
+    layers::linear_cross_entropy(
         graph, hidden, "lm_head", wiring.fields.at(data::kTargetsField), wiring.sums_offset,
         {.vocabulary = model_.vocabulary,
          .weight = models::llama_head(model_) + ".weight",

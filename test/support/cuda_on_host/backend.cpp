@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/cuda/backend_ops.h"
-#include "kernels/cuda/base/count.h"
+#include "kernels/cuda/base/record_progress.h"
 #include "lockstep/error.h"
 #include "test/support/cuda_on_host/launches.h"
 
@@ -79,8 +79,8 @@ class CudaOnHost final : public cuda::OpsBackend {
   void fill_zero(void* target, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memset(target, 0, size_bytes);
   }
-  void count(StreamProgress* progress, std::uint64_t what, Stream& stream) override {
-    cuda::count(progress, what, stream);
+  void record_progress(StreamProgress* progress, std::uint64_t what, Stream& stream) override {
+    cuda::record_progress(progress, what, stream);
   }
   std::string check_precision(Precision) const override { return ""; }
 

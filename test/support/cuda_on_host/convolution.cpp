@@ -88,7 +88,7 @@ struct Pair {
 /// All pairs that one tap of the window joins.
 std::vector<Pair> pairs_of(Index tap, const ConvolutionShape& s) {
   const Shape y = s.y();
-  const Index r = tap / s.window, t = tap % s.window;
+  const Index r = tap / s.kernel_size, t = tap % s.kernel_size;
   std::vector<Pair> pairs;
   for (Index n = 0; n < y[0]; ++n)
     for (Index p = 0; p < y[1]; ++p)
@@ -107,7 +107,7 @@ class HostConvolution final : public PlannedConvolution {
         s_(shape),
         c_(shape.x[3]),
         k_(shape.out_channels),
-        taps_(Index{shape.window} * shape.window),
+        taps_(Index{shape.kernel_size} * shape.kernel_size),
         n_x_(shape.x.n_elements()),
         n_y_(shape.y().n_elements()),
         n_weight_(k_ * taps_ * c_) {}

@@ -1,4 +1,4 @@
-#include "lockstep/ops/head_cross_entropy.h"
+#include "lockstep/ops/linear_cross_entropy.h"
 
 #include <cmath>
 
@@ -15,10 +15,10 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 /// Forward computes the gradients too, since the loss needs nothing that comes later; the node's place in the backward
 /// pass, the first, only marks them as complete. It is therefore the first writer of its weight's gradient, also where
 /// an embedding shares the weight.
-class HeadCrossEntropyNode final : public Node, public CountsFlops {
+class LinearCrossEntropyNode final : public Node, public CountsFlops {
  public:
-  HeadCrossEntropyNode(std::string name, ActivationId in, ParameterId weight, TensorId targets, std::size_t offset,
-                       TensorId losses)
+  LinearCrossEntropyNode(std::string name, ActivationId in, ParameterId weight, TensorId targets, std::size_t offset,
+                         TensorId losses)
       : Node(std::move(name), {in}, {}),
         in_(in),
         weight_(weight),
@@ -29,14 +29,14 @@ class HeadCrossEntropyNode final : public Node, public CountsFlops {
   void plan(Graph& graph, Backend& backend) override {
     const graph::Activation& x = graph.activation(in_);
     const Parameter& weight = graph.parameters()[weight_.id()];
-    HeadCrossEntropyDescription description{.rows = x.shape.n_elements() / x.shape.last(),
-                                            .width = x.shape.last(),
-                                            .vocabulary = weight.shape[0],
-                                            .dtype = x.dtype,
-                                            .tf32 = graph.options().tf32,
-                                            .input_gradient = x.needs_gradient,
-                                            .weight_gradient = weight.trainable,
-                                            .inference = !graph.training()};
+    LinearCrossEntropyDescription description{.rows = x.shape.n_elements() / x.shape.last(),
+                                              .width = x.shape.last(),
+                                              .vocabulary = weight.shape[0],
+                                              .dtype = x.dtype,
+                                              .tf32 = graph.options().tf32,
+                                              .input_gradient = x.needs_gradient,
+                                              .weight_gradient = weight.trainable,
+                                              .inference = !graph.training()};
     graph.choose_layout(weight_.id(), [&] { return backend.make(description)->weight_layout(); });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
@@ -94,14 +94,14 @@ class HeadCrossEntropyNode final : public Node, public CountsFlops {
   TensorId losses_;
   bool trains_ = false;
   Flops flops_;
-  std::unique_ptr<HeadCrossEntropy> op_;
+  std::unique_ptr<LinearCrossEntropy> op_;
   TensorId x_ = kNoTensor, dx_ = kNoTensor;
 };
 
 }  // namespace
 
-void head_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
-                        std::size_t sums_offset, const HeadCrossEntropyOptions& options) {
+void linear_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
+                          std::size_t sums_offset, const LinearCrossEntropyOptions& options) {
   const std::int64_t width = graph.activation(x).shape.last();
   const Initializer initial = options.initial.value_or(
       Initializer{.kind = Initializer::Kind::uniform, .value = 1.0 / std::sqrt(static_cast<double>(width))});
@@ -111,7 +111,7 @@ void head_cross_entropy(Graph& graph, ActivationId x, const std::string& name, g
                                     .kind = ParameterKind::weight,
                                     .initial = initial,
                                     .trainable = options.trainable});
-  graph.add_node<HeadCrossEntropyNode>(name, x, weight, targets, sums_offset, options.losses);
+  graph.add_node<LinearCrossEntropyNode>(name, x, weight, targets, sums_offset, options.losses);
 }
 
 }  // namespace lockstep::layers

@@ -1,4 +1,4 @@
-// Kernels of head_cross_entropy.cpp for one instruction set (each_isa.h).
+// Kernels of linear_cross_entropy.cpp for one instruction set (each_isa.h).
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 

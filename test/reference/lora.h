@@ -1,4 +1,4 @@
-// Adapters of low rank, straight from the formulas of lockstep/ops/low_rank.h. `T` is the stored type (float: the
+// Low-rank adapters, straight from the formulas of lockstep/ops/lora.h. `T` is the stored type (float: the
 // ReferenceBackend; double: finite differences); every value in between is double.
 #pragma once
 
@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/lora.h"
 #include "test/reference/normalization.h"
 #include "test/reference/ops.h"
 
 namespace lockstep::reference {
 
 /// drop(x) of a part divided by x: 0, or 1 / (1 - p).
-inline double low_rank_factor(const LowRankDescription& d, const LowRankPart& part, Index row, Index i,
-                              const std::uint32_t* ids, std::uint32_t epoch) {
+inline double lora_factor(const LoraDescription& d, const LoraPart& part, Index row, Index i, const std::uint32_t* ids,
+                          std::uint32_t epoch) {
   if (!d.drops()) return 1;
   const double threshold = std::floor(65536 * d.dropout + 0.5);
   const Index blocks = (d.in_features + 7) / 8, index = row % d.tokens * blocks + i / 8;
@@ -26,7 +26,7 @@ inline double low_rank_factor(const LowRankDescription& d, const LowRankPart& pa
 }
 
 template <typename T>
-struct LowRankTensors {
+struct LoraTensors {
   const T *x = nullptr, *a = nullptr, *b = nullptr;
   const std::uint32_t* ids = nullptr;
   std::uint32_t epoch = 0;
@@ -34,21 +34,21 @@ struct LowRankTensors {
 
 /// h of a row and all parts: (parts * rank).
 template <typename T>
-std::vector<double> low_rank_hidden(const LowRankDescription& d, const LowRankTensors<T>& t, Index row) {
+std::vector<double> lora_hidden(const LoraDescription& d, const LoraTensors<T>& t, Index row) {
   std::vector<double> h(static_cast<std::size_t>(d.ranks()));
   for (std::size_t k = 0; k < h.size(); ++k) {
-    const LowRankPart& part = d.parts[k / static_cast<std::size_t>(d.rank)];
+    const LoraPart& part = d.parts[k / static_cast<std::size_t>(d.rank)];
     for (Index i = 0; i < d.in_features; ++i)
-      h[k] += low_rank_factor(d, part, row, i, t.ids, t.epoch) * double{t.x[row * d.in_features + i]} *
+      h[k] += lora_factor(d, part, row, i, t.ids, t.epoch) * double{t.x[row * d.in_features + i]} *
               double{t.a[static_cast<Index>(k) * d.in_features + i]};
   }
   return h;
 }
 
 template <typename T>
-void low_rank_forward(const LowRankDescription& d, const LowRankTensors<T>& t, T* y) {
+void lora_forward(const LoraDescription& d, const LoraTensors<T>& t, T* y) {
   for (Index row = 0; row < d.rows; ++row) {
-    const std::vector<double> h = low_rank_hidden(d, t, row);
+    const std::vector<double> h = lora_hidden(d, t, row);
     Index column = 0;  // of all parts: a row of B
     for (std::size_t p = 0; p < d.parts.size(); ++p)
       for (Index c = 0; c < d.parts[p].columns; ++c, ++column) {
@@ -64,12 +64,12 @@ void low_rank_forward(const LowRankDescription& d, const LowRankTensors<T>& t, T
 
 /// A null gradient is skipped.
 template <typename T, typename G>
-void low_rank_backward(const LowRankDescription& d, const LowRankTensors<T>& t, const T* dy, T* dx, G* da, G* db,
-                       GradientMode mode) {
+void lora_backward(const LoraDescription& d, const LoraTensors<T>& t, const T* dy, T* dx, G* da, G* db,
+                   GradientMode mode) {
   std::vector<double> of_a(static_cast<std::size_t>(d.ranks() * d.in_features));
   std::vector<double> of_b(static_cast<std::size_t>(d.columns() * d.rank));
   for (Index row = 0; row < d.rows; ++row) {
-    const std::vector<double> h = low_rank_hidden(d, t, row);
+    const std::vector<double> h = lora_hidden(d, t, row);
     Index first = 0;
     for (std::size_t p = 0; p < d.parts.size(); first += d.parts[p].columns, ++p)
       for (Index r = 0; r < d.rank; ++r) {
@@ -81,7 +81,7 @@ void low_rank_backward(const LowRankDescription& d, const LowRankTensors<T>& t, 
           of_b[static_cast<std::size_t>((first + c) * d.rank + r)] += gradient * h[static_cast<std::size_t>(k)];
         }
         for (Index i = 0; i < d.in_features; ++i) {
-          const double factor = low_rank_factor(d, d.parts[p], row, i, t.ids, t.epoch);
+          const double factor = lora_factor(d, d.parts[p], row, i, t.ids, t.epoch);
           of_a[static_cast<std::size_t>(k * d.in_features + i)] += dh * factor * double{t.x[row * d.in_features + i]};
           if (dx != nullptr) {
             T& target = dx[row * d.in_features + i];
@@ -94,29 +94,29 @@ void low_rank_backward(const LowRankDescription& d, const LowRankTensors<T>& t, 
   for (std::size_t i = 0; db != nullptr && i < of_b.size(); ++i) put(db[i], of_b[i], mode);
 }
 
-class ReferenceLowRank final : public LowRank {
+class ReferenceLora final : public Lora {
  public:
-  explicit ReferenceLowRank(const LowRankDescription& d) : d_(d) {}
-  OpNeeds needs() const override { return {}; }
+  explicit ReferenceLora(const LoraDescription& d) : d_(d) {}
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
-    low_rank_forward(d_, tensors(a.x, a.a, a.b, a.samples), static_cast<float*>(a.y));
+    lora_forward(d_, tensors(a.x, a.a, a.b, a.samples), static_cast<float*>(a.y));
   }
   void run_backward(const Backward& a, const OpMemory&, Stream&) override {
-    low_rank_backward(d_, tensors(a.x, a.a, a.b, a.samples), static_cast<const float*>(a.dy), static_cast<float*>(a.dx),
-                      a.da, a.db, a.parameter_mode);
+    lora_backward(d_, tensors(a.x, a.a, a.b, a.samples), static_cast<const float*>(a.dy), static_cast<float*>(a.dx),
+                  a.da, a.db, a.parameter_mode);
   }
 
  private:
-  static LowRankTensors<float> tensors(const void* x, const void* a, const void* b, const Samples& samples) {
+  static LoraTensors<float> tensors(const void* x, const void* a, const void* b, const Samples& samples) {
     return {static_cast<const float*>(x), static_cast<const float*>(a), static_cast<const float*>(b), samples.ids,
             samples.scalars != nullptr ? samples.scalars->epoch : 0};
   }
-  LowRankDescription d_;
+  LoraDescription d_;
 };
 
-inline std::unique_ptr<LowRank> make_low_rank(const LowRankDescription& d, const Context&) {
-  return std::make_unique<ReferenceLowRank>(d);
+inline std::unique_ptr<Lora> make_lora(const LoraDescription& d, const Context&) {
+  return std::make_unique<ReferenceLora>(d);
 }
 
 }  // namespace lockstep::reference

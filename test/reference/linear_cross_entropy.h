@@ -1,4 +1,4 @@
-// The last matmul and the cross entropy, straight from the formulas of lockstep/ops/head_cross_entropy.h, without
+// The last matmul and the cross entropy, straight from the formulas of lockstep/ops/linear_cross_entropy.h, without
 // chunks. `T` is the stored type (float: the ReferenceBackend; double: finite differences); every value in between is
 // double.
 #pragma once
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/head_cross_entropy.h"
+#include "lockstep/ops/linear_cross_entropy.h"
 #include "test/reference/identity_layout.h"
 #include "test/reference/normalization.h"
 #include "test/reference/ops.h"
@@ -17,7 +17,7 @@
 namespace lockstep::reference {
 
 template <typename T>
-struct HeadCrossEntropyArguments {
+struct LinearCrossEntropyArguments {
   const T* x = nullptr;
   const T* weight = nullptr;
   const std::int32_t* targets = nullptr;
@@ -29,7 +29,7 @@ struct HeadCrossEntropyArguments {
 };
 
 template <typename T>
-LossSums head_cross_entropy(const HeadCrossEntropyDescription& d, const HeadCrossEntropyArguments<T>& args) {
+LossSums linear_cross_entropy(const LinearCrossEntropyDescription& d, const LinearCrossEntropyArguments<T>& args) {
   LossSums sums;
   std::vector<double> dweight(static_cast<std::size_t>(d.vocabulary * d.width));
   std::vector<double> logits(static_cast<std::size_t>(d.vocabulary)), dx(static_cast<std::size_t>(d.width));
@@ -70,11 +70,11 @@ LossSums head_cross_entropy(const HeadCrossEntropyDescription& d, const HeadCros
   return sums;
 }
 
-class ReferenceHeadCrossEntropy final : public HeadCrossEntropy {
+class ReferenceLinearCrossEntropy final : public LinearCrossEntropy {
  public:
-  explicit ReferenceHeadCrossEntropy(const HeadCrossEntropyDescription& d)
+  explicit ReferenceLinearCrossEntropy(const LinearCrossEntropyDescription& d)
       : d_(d), layout_(identity_layout(d.weight_layout, d.vocabulary * d.width)) {}
-  OpNeeds needs() const override { return {}; }
+  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
@@ -82,14 +82,14 @@ class ReferenceHeadCrossEntropy final : public HeadCrossEntropy {
     const bool wants_dweight = d_.has_gradients() && d_.weight_gradient;
     const double scale = a.loss_scale ? a.loss_scale->scale : 1.0f;
     const LossSums sums =
-        head_cross_entropy<float>(d_, {.x = static_cast<const float*>(a.x),
-                                       .weight = static_cast<const float*>(a.weight),
-                                       .targets = a.targets,
-                                       .loss_weight = d_.has_gradients() ? scale * a.scalars->loss_weight : 0,
-                                       .losses = a.losses,
-                                       .dx = wants_dx ? static_cast<float*>(a.dx) : nullptr,
-                                       .dweight = a.dweight,
-                                       .dweight_mode = wants_dweight ? a.dweight_mode : GradientMode::skip});
+        linear_cross_entropy<float>(d_, {.x = static_cast<const float*>(a.x),
+                                         .weight = static_cast<const float*>(a.weight),
+                                         .targets = a.targets,
+                                         .loss_weight = d_.has_gradients() ? scale * a.scalars->loss_weight : 0,
+                                         .losses = a.losses,
+                                         .dx = wants_dx ? static_cast<float*>(a.dx) : nullptr,
+                                         .dweight = a.dweight,
+                                         .dweight_mode = wants_dweight ? a.dweight_mode : GradientMode::skip});
     if (a.sums_mode == GradientMode::skip) return;
     put(a.sums->loss, sums.loss, a.sums_mode);
     put(a.sums->correct, sums.correct, a.sums_mode);
@@ -98,12 +98,13 @@ class ReferenceHeadCrossEntropy final : public HeadCrossEntropy {
   }
 
  private:
-  HeadCrossEntropyDescription d_;
+  LinearCrossEntropyDescription d_;
   std::shared_ptr<const ParameterLayout> layout_;
 };
 
-inline std::unique_ptr<HeadCrossEntropy> make_head_cross_entropy(const HeadCrossEntropyDescription& d, const Context&) {
-  return std::make_unique<ReferenceHeadCrossEntropy>(d);
+inline std::unique_ptr<LinearCrossEntropy> make_linear_cross_entropy(const LinearCrossEntropyDescription& d,
+                                                                     const Context&) {
+  return std::make_unique<ReferenceLinearCrossEntropy>(d);
 }
 
 }  // namespace lockstep::reference

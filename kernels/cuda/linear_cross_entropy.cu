@@ -1,4 +1,4 @@
-// The last matmul and the cross entropy (lockstep/ops/head_cross_entropy.h). A chunk of rows goes through three
+// The last matmul and the cross entropy (lockstep/ops/linear_cross_entropy.h). A chunk of rows goes through three
 // products of cuBLASLt, with the softmax of its logits between them:
 //   logits (chunk, vocabulary) fp32 = x * weight^T;  dlogits = their gradient, in place in fp32, in memory of its own
 //   in 16 bits;  dx = dlogits * weight;  dweight += dlogits^T * x, in fp32
@@ -16,7 +16,7 @@
 #include "kernels/cuda/base/rows.h"
 #include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
-#include "lockstep/ops/head_cross_entropy.h"
+#include "lockstep/ops/linear_cross_entropy.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -25,7 +25,7 @@ constexpr unsigned kThreads = 256;
 /// The fp32 logits of a chunk. Each chunk reads and writes dweight, which is small beside its products only from about
 /// a thousand rows on. With 441 rows (256 MiB) at Qwen2's vocabulary, a step of 16,384 tokens would move 41 GB for
 /// that; with 1,536 rows it is 12 GB.
-std::int64_t logit_bytes(const HeadCrossEntropyDescription& d) {
+std::int64_t logit_bytes(const LinearCrossEntropyDescription& d) {
   constexpr std::int64_t kRows = 1536, kLeast = std::int64_t{256} << 20, kMost = std::int64_t{1} << 30;
   return std::clamp(kRows * d.vocabulary * static_cast<std::int64_t>(sizeof(float)), kLeast, kMost);
 }
@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(kThreads)
   *sums = {before.loss + loss, before.correct + correct, before.count + count, before.weight + count};
 }
 
-class CudaHeadCrossEntropy final : public HeadCrossEntropy {
+class CudaLinearCrossEntropy final : public LinearCrossEntropy {
  public:
-  CudaHeadCrossEntropy(const HeadCrossEntropyDescription& d, const CudaContext& context);
+  CudaLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CudaContext& context);
 
-  OpNeeds needs() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
+  OpMemoryRequirements memory_requirements() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
   std::string describe() const override {
     return fmt::format("loss of ({}, {}) over a vocabulary of {}, {}: {} chunks of {} rows, cuBLASLt{}", d_.rows,
                        d_.width, d_.vocabulary, d_.tf32 ? "tf32" : name(d_.dtype), (d_.rows + chunk_ - 1) / chunk_,
@@ -142,7 +142,7 @@ class CudaHeadCrossEntropy final : public HeadCrossEntropy {
   template <typename T>
   void run_chunk(const Forward& args, void* workspace, std::int64_t first, Stream& stream);
 
-  HeadCrossEntropyDescription d_;
+  LinearCrossEntropyDescription d_;
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
   Products products_, last_products_;
@@ -152,7 +152,7 @@ class CudaHeadCrossEntropy final : public HeadCrossEntropy {
   } at_;
 };
 
-CudaHeadCrossEntropy::CudaHeadCrossEntropy(const HeadCrossEntropyDescription& d, const CudaContext& context)
+CudaLinearCrossEntropy::CudaLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CudaContext& context)
     : d_(d),
       chunk_(rows_per_chunk(d, logit_bytes(d))),
       layout_(row_major_layout(d.weight_layout, d.vocabulary * d.width, "a loss with the last matmul")),
@@ -172,8 +172,8 @@ CudaHeadCrossEntropy::CudaHeadCrossEntropy(const HeadCrossEntropyDescription& d,
   workspace_bytes_ = workspace.size_bytes();
 }
 
-CudaHeadCrossEntropy::Products CudaHeadCrossEntropy::plan_products(std::int64_t rows,
-                                                                   const CudaContext& context) const {
+CudaLinearCrossEntropy::Products CudaLinearCrossEntropy::plan_products(std::int64_t rows,
+                                                                       const CudaContext& context) const {
   const auto plan = [&](ProductDescription product) {
     product.dtype = d_.dtype;
     product.tf32 = d_.tf32;
@@ -189,7 +189,7 @@ CudaHeadCrossEntropy::Products CudaHeadCrossEntropy::plan_products(std::int64_t 
   return products;
 }
 
-void CudaHeadCrossEntropy::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+void CudaLinearCrossEntropy::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   dispatch(d_.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     for (std::int64_t row = 0; row < d_.rows; row += chunk_) run_chunk<T>(args, memory.workspace, row, stream);
@@ -201,7 +201,7 @@ void CudaHeadCrossEntropy::run_forward(const Forward& args, const OpMemory& memo
 }
 
 template <typename T>
-void CudaHeadCrossEntropy::run_chunk(const Forward& args, void* workspace, std::int64_t first, Stream& stream) {
+void CudaLinearCrossEntropy::run_chunk(const Forward& args, void* workspace, std::int64_t first, Stream& stream) {
   const std::int64_t rows = std::min(chunk_, d_.rows - first);
   const Products& products = rows < chunk_ ? last_products_ : products_;
   const T* const x = static_cast<const T*>(args.x) + first * d_.width;
@@ -226,11 +226,11 @@ void CudaHeadCrossEntropy::run_chunk(const Forward& args, void* workspace, std::
 
 }  // namespace
 
-std::unique_ptr<HeadCrossEntropy> make_head_cross_entropy(const HeadCrossEntropyDescription& d,
-                                                          const CudaContext& context) {
+std::unique_ptr<LinearCrossEntropy> make_linear_cross_entropy(const LinearCrossEntropyDescription& d,
+                                                              const CudaContext& context) {
   require_possible(d);
   dispatch(d.dtype, [](auto*) {});
-  return std::make_unique<CudaHeadCrossEntropy>(d, context);
+  return std::make_unique<CudaLinearCrossEntropy>(d, context);
 }
 
 }  // namespace lockstep::cuda

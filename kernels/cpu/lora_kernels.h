@@ -1,10 +1,10 @@
-// Kernels of low_rank.cpp for one instruction set (each_isa.h).
+// Kernels of lora.cpp for one instruction set (each_isa.h).
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// LowRankDropout::kept() of `n` blocks of a row from `first` on: Philox4x32-10 with the counters of several blocks
+/// LoraDropout::kept() of `n` blocks of a row from `first` on: Philox4x32-10 with the counters of several blocks
 /// beside each other, so that vector instructions multiply them.
-inline void draw_masks(const LowRankDropout& dropout, std::int64_t row, std::int64_t first, std::int64_t n,
+inline void draw_masks(const LoraDropout& dropout, std::int64_t row, std::int64_t first, std::int64_t n,
                        std::uint32_t sample, std::uint32_t stream, std::uint32_t epoch, std::uint8_t* masks) {
   constexpr int kLanesOfPhilox = 16;
   std::uint32_t c0[kLanesOfPhilox], c1[kLanesOfPhilox], c2[kLanesOfPhilox], c3[kLanesOfPhilox];
@@ -44,8 +44,8 @@ template <typename Task>
 void drop_rows(const Task& task, Range rows) {
   using From = typename Task::From;
   using To = typename Task::To;
-  constexpr std::int64_t kPerBlock = LowRankDropout::kPerBlock;
-  const LowRankDropout& dropout = task.dropout;
+  constexpr std::int64_t kPerBlock = LoraDropout::kPerBlock;
+  const LoraDropout& dropout = task.dropout;
   const auto drop = [&](std::uint32_t kept, const From* from, To* to, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
       const float value = (kept >> i & 1u) != 0 ? dropout.keep_scale * to_float(from[i]) : 0.0f;

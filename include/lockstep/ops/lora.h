@@ -1,4 +1,4 @@
-// Adapters of low rank beside a matmul (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022). The
+// Low-rank adapters beside a matmul (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022). The
 // result y (M, out) of the matmul consists of parts, some columns each (q, k and v of one matrix), of which some have
 // an adapter: A (rank, in) and B (columns of the part, rank). With the input x (M, in) of the matmul, for each such
 // part
@@ -32,22 +32,22 @@
 
 namespace lockstep {
 
-class LowRank;
+class Lora;
 
 /// Columns of y that have an adapter.
-struct LowRankPart {
+struct LoraPart {
   std::int64_t begin = 0, columns = 0;
   std::uint32_t stream = 0;  // of the random numbers of its dropout: the hash of its name
 };
 
-struct LowRankDescription {
-  using Op = LowRank;
-  static constexpr std::string_view kName = "low_rank";
+struct LoraDescription {
+  using Op = Lora;
+  static constexpr std::string_view kName = "lora";
 
   std::int64_t rows = 0;  // M
   std::int64_t in_features = 0, out_features = 0;
   std::int64_t rank = 0;
-  std::vector<LowRankPart> parts{};  // ascending, at least one
+  std::vector<LoraPart> parts{};  // ascending, at least one
   float scale = 1;
   DType dtype = DType::fp32;
   bool tf32 = false;        // fp32 may be rounded to tf32 inside the multiply
@@ -60,20 +60,20 @@ struct LowRankDescription {
   std::int64_t ranks() const { return rank * static_cast<std::int64_t>(parts.size()); }  // rows of A
   std::int64_t columns() const {                                                         // rows of B
     std::int64_t n = 0;
-    for (const LowRankPart& part : parts) n += part.columns;
+    for (const LoraPart& part : parts) n += part.columns;
     return n;
   }
 };
 
 /// Which elements a dropout keeps. The same in all backends.
-struct LowRankDropout {
+struct LoraDropout {
   static constexpr std::int64_t kPerBlock = 8;  // elements of a block of Philox
 
   std::uint32_t seed = 0, threshold = 0;  // of 65536
   std::int64_t tokens = 1, blocks = 0;    // rows of a sample; blocks of a row
   float keep_scale = 1;                   // 1 / (1 - p)
 
-  static LowRankDropout of(const LowRankDescription& d) {
+  static LoraDropout of(const LoraDescription& d) {
     const auto threshold = std::min(static_cast<std::uint32_t>(65536 * d.dropout + 0.5), 65535u);
     return {.seed = d.seed,
             .threshold = threshold,
@@ -97,12 +97,12 @@ struct LowRankDropout {
 };
 
 /// Throws op_description unless the sizes are possible.
-inline void require_possible(const LowRankDescription& d) {
+inline void require_possible(const LoraDescription& d) {
   require(d.rows > 0 && d.in_features > 0 && d.rank > 0 && !d.parts.empty(), ErrorCode::op_description,
           "an adapter of rank {} for {} rows of {} elements with {} parts: all must be positive", d.rank, d.rows,
           d.in_features, d.parts.size());
   std::int64_t end = 0;
-  for (const LowRankPart& part : d.parts) {
+  for (const LoraPart& part : d.parts) {
     require(part.begin >= end && part.columns > 0 && part.begin + part.columns <= d.out_features,
             ErrorCode::op_description, "an adapter for columns {} to {} of {}, after those up to {}", part.begin,
             part.begin + part.columns, d.out_features, end);
@@ -112,7 +112,7 @@ inline void require_possible(const LowRankDescription& d) {
           ErrorCode::op_description, "a dropout of {} for {} rows in samples of {}", d.dropout, d.rows, d.tokens);
 }
 
-class LowRank : public Op {
+class Lora : public Op {
  public:
   /// Of the dropout; not read without one.
   struct Samples {
@@ -138,10 +138,10 @@ class LowRank : public Op {
     Samples samples{};
   };
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("low_rank.forward", &LowRank::run_forward, args, memory, stream);
+    submit("lora.forward", &Lora::run_forward, args, memory, stream);
   }
   void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("low_rank.backward", &LowRank::run_backward, args, memory, stream);
+    submit("lora.backward", &Lora::run_backward, args, memory, stream);
   }
 
  private:

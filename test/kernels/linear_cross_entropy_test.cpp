@@ -1,6 +1,6 @@
 // The last matmul and the cross entropy of the backends against the reference; the reference against finite
 // differences.
-#include "test/reference/head_cross_entropy.h"
+#include "test/reference/linear_cross_entropy.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ const Case kCases[] = {{1, 1, 1},        {5, 8, 3},           {12, 16, 40, 4},  
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 constexpr float kLossWeight = 1.0f / 48;
 
-HeadCrossEntropyDescription describe(const Case& c, DType dtype = DType::fp32) {
+LinearCrossEntropyDescription describe(const Case& c, DType dtype = DType::fp32) {
   return {.rows = c.rows, .width = c.width, .vocabulary = c.vocabulary, .dtype = dtype, .chunk_rows = c.chunk_rows};
 }
 
@@ -66,11 +66,11 @@ struct Modes {
   float loss_scale = 0;  // 0: none
 };
 
-Outputs run(Backend& backend, const HeadCrossEntropyDescription& d, const Inputs& in, const Modes& modes = {}) {
+Outputs run(Backend& backend, const LinearCrossEntropyDescription& d, const Inputs& in, const Modes& modes = {}) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
-  HeadCrossEntropy::Forward args;
+  const OpMemory memory = device.op_memory(op->memory_requirements());
+  LinearCrossEntropy::Forward args;
   args.x = device.upload_as(d.dtype, in.x);
   args.weight = device.upload_as(d.dtype, in.weight);
   args.targets = device.upload(in.targets);
@@ -128,7 +128,7 @@ Magnitudes magnitudes(const Case& c, const Inputs& in, double loss_weight) {
   return out;
 }
 
-TEST(HeadCrossEntropy, AgreesWithTheReference) {
+TEST(LinearCrossEntropy, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)
     for (const DType dtype : kTypes)
@@ -169,13 +169,13 @@ TEST(HeadCrossEntropy, AgreesWithTheReference) {
 }
 
 /// The op computes the same as a matmul and a cross entropy, chunk by chunk.
-TEST(HeadCrossEntropy, ChunksDoNotMatter) {
+TEST(LinearCrossEntropy, ChunksDoNotMatter) {
   const Case c{23, 24, 300, 0, 4};
   const Inputs in(c, DType::fp32);
   for (auto& [name, backend] : tested_backends()) {
     const Outputs whole = run(*backend, describe(c), in);
     for (const std::int64_t chunk_rows : {1, 7, 22, 100}) {
-      HeadCrossEntropyDescription d = describe(c);
+      LinearCrossEntropyDescription d = describe(c);
       d.chunk_rows = chunk_rows;
       const Outputs out = run(*backend, d, in);
       EXPECT_NEAR(out.sums.loss, whole.sums.loss, 1e-5) << name;
@@ -187,8 +187,8 @@ TEST(HeadCrossEntropy, ChunksDoNotMatter) {
 }
 
 /// 64 MiB of logits at most, in chunks that are almost equal.
-TEST(HeadCrossEntropy, ChunksAreBounded) {
-  HeadCrossEntropyDescription d{.rows = 2048, .width = 576, .vocabulary = 49152};
+TEST(LinearCrossEntropy, ChunksAreBounded) {
+  LinearCrossEntropyDescription d{.rows = 2048, .width = 576, .vocabulary = 49152};
   constexpr std::int64_t kLimit = 64 << 20;
   EXPECT_EQ(rows_per_chunk(d, kLimit), 293);  // 7 chunks; 341 would fit
   d.rows = 255;
@@ -202,14 +202,14 @@ TEST(HeadCrossEntropy, ChunksAreBounded) {
 }
 
 /// Nothing but the loss is computed where there are no gradients, and it has the same bits.
-TEST(HeadCrossEntropy, GradientsAreOptional) {
+TEST(LinearCrossEntropy, GradientsAreOptional) {
   const Case c{13, 24, 37, 5, 3};
   for (const DType dtype : kTypes)
     for (auto& [name, backend] : tested_backends()) {
       if (!computes_in(*backend, dtype)) continue;
       const Inputs in(c, dtype);
       const Outputs all = run(*backend, describe(c, dtype), in);
-      HeadCrossEntropyDescription d = describe(c, dtype);
+      LinearCrossEntropyDescription d = describe(c, dtype);
       d.inference = true;
       const Outputs inference = run(*backend, d, in);
       EXPECT_EQ(inference.sums.loss, all.sums.loss) << name;
@@ -224,7 +224,7 @@ TEST(HeadCrossEntropy, GradientsAreOptional) {
 }
 
 /// A power of two changes only the exponent; the loss is not scaled.
-TEST(HeadCrossEntropy, LossScale) {
+TEST(LinearCrossEntropy, LossScale) {
   const Case c{13, 24, 37, 5, 3};
   for (auto& [name, backend] : tested_backends()) {
     const Inputs in(c, DType::fp32);
@@ -238,7 +238,7 @@ TEST(HeadCrossEntropy, LossScale) {
 }
 
 /// Rows that are not counted have no loss and no gradient.
-TEST(HeadCrossEntropy, IgnoredTargets) {
+TEST(LinearCrossEntropy, IgnoredTargets) {
   const Case c{4, 10, 21, 2, 1};
   for (auto& [name, backend] : tested_backends()) {
     const Outputs out = run(*backend, describe(c), Inputs(c, DType::fp32));
@@ -252,7 +252,7 @@ TEST(HeadCrossEntropy, IgnoredTargets) {
 }
 
 /// Of equal logits the first counts as the prediction.
-TEST(HeadCrossEntropy, TiesGoToTheFirst) {
+TEST(LinearCrossEntropy, TiesGoToTheFirst) {
   const Case c{3, 4, 37};
   Inputs in(c, DType::fp32);
   std::ranges::fill(in.weight, 0.5f);
@@ -261,7 +261,7 @@ TEST(HeadCrossEntropy, TiesGoToTheFirst) {
 }
 
 /// Logits of 1e4 overflow the exponential unless the greatest is taken off first. A NaN must show in the loss.
-TEST(HeadCrossEntropy, LargeLogits) {
+TEST(LinearCrossEntropy, LargeLogits) {
   const Case c{3, 1, 3};
   Inputs in(c, DType::fp32);
   in.x = {10000, -10000, NAN};
@@ -280,7 +280,7 @@ TEST(HeadCrossEntropy, LargeLogits) {
 
 /// The gradient that an update uses is that of the mean over the counted rows, whatever number the weight 1 / 48
 /// assumes.
-TEST(HeadCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
+TEST(LinearCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   const Case c{13, 8, 37, 5, 3};
   for (auto& [name, backend] : tested_backends()) {
     const Inputs in(c, DType::fp32);
@@ -291,7 +291,7 @@ TEST(HeadCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
     EXPECT_TRUE(gradient_matches(
         weight, gradient,
         [&] {
-          const LossSums sums = reference::head_cross_entropy<double>(
+          const LossSums sums = reference::linear_cross_entropy<double>(
               describe(c), {.x = x.data(), .weight = weight.data(), .targets = in.targets.data()});
           return sums.loss / sums.count;
         },
@@ -300,35 +300,35 @@ TEST(HeadCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   }
 }
 
-TEST(HeadCrossEntropy, RejectsImpossibleDescriptions) {
+TEST(LinearCrossEntropy, RejectsImpossibleDescriptions) {
   for (auto& [name, backend] : tested_backends()) {
-    const HeadCrossEntropyDescription good{.rows = 4, .width = 4, .vocabulary = 4};
-    for (auto member : {&HeadCrossEntropyDescription::rows, &HeadCrossEntropyDescription::width,
-                        &HeadCrossEntropyDescription::vocabulary, &HeadCrossEntropyDescription::chunk_rows}) {
-      HeadCrossEntropyDescription d = good;
+    const LinearCrossEntropyDescription good{.rows = 4, .width = 4, .vocabulary = 4};
+    for (auto member : {&LinearCrossEntropyDescription::rows, &LinearCrossEntropyDescription::width,
+                        &LinearCrossEntropyDescription::vocabulary, &LinearCrossEntropyDescription::chunk_rows}) {
+      LinearCrossEntropyDescription d = good;
       d.*member = -1;
       EXPECT_THROW((void)backend->make(d), Error) << name;
     }
-    HeadCrossEntropyDescription d = good;
+    LinearCrossEntropyDescription d = good;
     d.dtype = DType::int32;
     EXPECT_THROW((void)backend->make(d), Error) << name;
   }
 }
 
-TEST(HeadCrossEntropy, AgreesWithFiniteDifferences) {
+TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(Shape({c.rows, c.width, c.vocabulary}).text());
     const Inputs in(c, DType::fp32);
     std::vector<double> x = to_double(in.x), weight = to_double(in.weight), dx(x.size()), dweight(weight.size());
-    reference::head_cross_entropy<double>(describe(c), {.x = x.data(),
-                                                        .weight = weight.data(),
-                                                        .targets = in.targets.data(),
-                                                        .loss_weight = 1,
-                                                        .dx = dx.data(),
-                                                        .dweight = dweight.data(),
-                                                        .dweight_mode = GradientMode::overwrite});
+    reference::linear_cross_entropy<double>(describe(c), {.x = x.data(),
+                                                          .weight = weight.data(),
+                                                          .targets = in.targets.data(),
+                                                          .loss_weight = 1,
+                                                          .dx = dx.data(),
+                                                          .dweight = dweight.data(),
+                                                          .dweight_mode = GradientMode::overwrite});
     const auto loss = [&] {
-      return reference::head_cross_entropy<double>(
+      return reference::linear_cross_entropy<double>(
                  describe(c), {.x = x.data(), .weight = weight.data(), .targets = in.targets.data()})
           .loss;
     };

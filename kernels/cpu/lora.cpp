@@ -1,4 +1,4 @@
-// Adapters of low rank (lockstep/ops/low_rank.h). One product computes h of all parts, and one adds all parts to y: the
+// Low-rank adapters (lockstep/ops/lora.h). One product computes h of all parts, and one adds all parts to y: the
 // B of the parts, times the scale, are first laid out as one matrix (out, parts * rank) with zeros elsewhere. The
 // zeros multiply the small cost of these products by the number of parts, and save as many passes over y and dy.
 // With a dropout, each part has an x of its own, and its h, dA and dx are computed one part after the other. What is
@@ -18,7 +18,7 @@
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/base/widen.h"
 #include "kernels/cpu/base/workspace.h"
-#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/lora.h"
 
 namespace lockstep::cpu {
 
@@ -27,7 +27,7 @@ template <typename F, typename T>
 struct DropoutTask {
   using From = F;
   using To = T;
-  LowRankDropout dropout;
+  LoraDropout dropout;
   std::int64_t width = 0;
   const From* source = nullptr;
   To* target = nullptr;
@@ -39,23 +39,23 @@ struct DropoutTask {
 
 }  // namespace lockstep::cpu
 
-#define LOCKSTEP_KERNELS "kernels/cpu/low_rank_kernels.h"
+#define LOCKSTEP_KERNELS "kernels/cpu/lora_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {
 
-std::string text(const LowRankDescription& d) {
+std::string text(const LoraDescription& d) {
   return fmt::format("adapter of rank {} for {} of ({}, {}) -> {}{}{}", d.rank, d.parts.size(), d.rows, d.in_features,
                      d.out_features, d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)),
                      d.drops() ? fmt::format(", dropout {:g}", d.dropout) : "");
 }
 
-class CpuLowRank final : public LowRank {
+class CpuLora final : public Lora {
  public:
-  CpuLowRank(const LowRankDescription& d, const CpuContext& context);
+  CpuLora(const LoraDescription& d, const CpuContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override { return fmt::format("{}: {}", text(d_), h_->describe()); }
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override;
@@ -86,31 +86,31 @@ class CpuLowRank final : public LowRank {
   void store_db(const float* all, float* db, GradientMode mode) const;
   void data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace);
 
-  LowRankDescription d_;
+  LoraDescription d_;
   CpuContext context_;
   DType inner_;
   std::unique_ptr<Product> h_, y_, dh_, db_, da_overwrite_, da_accumulate_, dx_;
   std::size_t scratchpad_bytes_ = 0;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   struct Places {
     std::size_t scratchpad = 0, a = 0, b = 0, x = 0, h = 0, h_part = 0, y = 0, dh = 0, db = 0, dx = 0, dh_part = 0,
                 masks = 0;
   } at_;
 };
 
-CpuLowRank::CpuLowRank(const LowRankDescription& d, const CpuContext& context)
+CpuLora::CpuLora(const LoraDescription& d, const CpuContext& context)
     : d_(d), context_(context), inner_(product_type(d.dtype)) {
   plan();
   place();
 }
 
-std::unique_ptr<Product> CpuLowRank::product(Matrix a, Matrix b, Matrix c, bool adds) {
+std::unique_ptr<Product> CpuLora::product(Matrix a, Matrix b, Matrix c, bool adds) {
   auto made = make_product({.a = a, .b = b, .c = c, .adds = adds}, context_);
   scratchpad_bytes_ = std::max(scratchpad_bytes_, made->workspace_bytes());
   return made;
 }
 
-void CpuLowRank::plan() {
+void CpuLora::plan() {
   const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features, all = d_.ranks(), some = group_ranks();
   const auto transposed = [&](std::int64_t r, std::int64_t c) { return Matrix{r, c, inner_, /*is_transposed=*/true}; };
   h_ = product({rows, in, inner_}, transposed(in, some), {rows, some, inner_});
@@ -123,7 +123,7 @@ void CpuLowRank::plan() {
   dx_ = product({rows, some, inner_}, {some, in, inner_}, {rows, in, inner_}, /*adds=*/!is_widened() && !d_.drops());
 }
 
-void CpuLowRank::place() {
+void CpuLora::place() {
   const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features, all = d_.ranks();
   WorkspacePlan workspace;
   at_.scratchpad = workspace.take(scratchpad_bytes_);
@@ -133,19 +133,19 @@ void CpuLowRank::place() {
   if (is_widened() || d_.drops()) at_.x = workspace.take(inner_bytes(rows * in));
   if (d_.drops()) {
     at_.h_part = workspace.take(inner_bytes(rows * d_.rank));
-    at_.masks = workspace.take(static_cast<std::size_t>(rows * LowRankDropout::of(d_).blocks));
+    at_.masks = workspace.take(static_cast<std::size_t>(rows * LoraDropout::of(d_).blocks));
   }
   if (is_widened()) at_.y = workspace.take(inner_bytes(rows * out));  // or dy
-  needs_.forward_workspace_bytes = workspace.size_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
   if (d_.inference) return;
   at_.dh = workspace.take(inner_bytes(rows * all));
   if (d_.drops()) at_.dh_part = workspace.take(inner_bytes(rows * d_.rank));
   at_.db = workspace.take(static_cast<std::size_t>(out * all) * sizeof(float));
   if (is_widened() || d_.drops()) at_.dx = workspace.take(inner_bytes(rows * in));
-  needs_.backward_workspace_bytes = workspace.size_bytes();
+  requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
-const void* CpuLowRank::inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const {
+const void* CpuLora::inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const {
   if (!is_widened()) return data;
   float* const wide = at(workspace, place);
   widen(static_cast<const Bf16*>(data), wide, n, context_);
@@ -153,10 +153,10 @@ const void* CpuLowRank::inner(const void* data, std::int64_t n, void* workspace,
 }
 
 template <typename From, typename To>
-void CpuLowRank::drop(const From* source, To* target, std::int64_t part, const Samples& samples, Pass pass,
-                      void* workspace) const {
+void CpuLora::drop(const From* source, To* target, std::int64_t part, const Samples& samples, Pass pass,
+                   void* workspace) const {
   using Task = DropoutTask<From, To>;
-  const Task task{.dropout = LowRankDropout::of(d_),
+  const Task task{.dropout = LoraDropout::of(d_),
                   .width = d_.in_features,
                   .source = source,
                   .target = target,
@@ -170,7 +170,7 @@ void CpuLowRank::drop(const From* source, To* target, std::int64_t part, const S
   run_parts(parts, [&](int p) { LOCKSTEP_DISPATCH(drop_rows<Task>)(task, part_of(d_.rows, p, parts)); });
 }
 
-const void* CpuLowRank::dropped(const void* x, std::int64_t part, const Samples& samples, void* workspace) const {
+const void* CpuLora::dropped(const void* x, std::int64_t part, const Samples& samples, void* workspace) const {
   if (!d_.drops()) return inner(x, d_.rows * d_.in_features, workspace, at_.x);
   with_elements(d_.dtype, [&](auto element) {
     with_elements(inner_, [&](auto as_multiplied) {
@@ -182,7 +182,7 @@ const void* CpuLowRank::dropped(const void* x, std::int64_t part, const Samples&
 }
 
 /// (out, parts * rank): the B of each part in its rows and columns, times the scale.
-void CpuLowRank::lay_out_b(const void* b, void* workspace) const {
+void CpuLora::lay_out_b(const void* b, void* workspace) const {
   std::memset(at<void>(workspace, at_.b), 0, inner_bytes(d_.out_features * d_.ranks()));
   with_elements(d_.dtype, [&](auto element) {
     with_elements(inner_, [&](auto as_multiplied) {
@@ -190,7 +190,7 @@ void CpuLowRank::lay_out_b(const void* b, void* workspace) const {
       const auto* from = static_cast<const decltype(element)*>(b);
       To* const all = at<To>(workspace, at_.b);
       for (std::int64_t p = 0; p < n_parts(); ++p) {
-        const LowRankPart& part = d_.parts[static_cast<std::size_t>(p)];
+        const LoraPart& part = d_.parts[static_cast<std::size_t>(p)];
         for (std::int64_t c = 0; c < part.columns; ++c, from += d_.rank) {
           To* const to = all + (part.begin + c) * d_.ranks() + p * d_.rank;
           for (std::int64_t r = 0; r < d_.rank; ++r) to[r] = from_float<To>(d_.scale * to_float(from[r]));
@@ -200,25 +200,25 @@ void CpuLowRank::lay_out_b(const void* b, void* workspace) const {
   });
 }
 
-const void* CpuLowRank::rows_of_a(const void* a, std::int64_t group) const {
+const void* CpuLora::rows_of_a(const void* a, std::int64_t group) const {
   return static_cast<const std::byte*>(a) + inner_bytes(group * group_ranks() * d_.in_features);
 }
 
 /// `rank` columns of each row.
-void CpuLowRank::copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const {
+void CpuLora::copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const {
   for (std::int64_t row = 0; row < d_.rows; ++row)
     std::memcpy(static_cast<std::byte*>(to) + inner_bytes(row * to_row),
                 static_cast<const std::byte*>(from) + inner_bytes(row * from_row), inner_bytes(d_.rank));
 }
 
 /// h of the parts of a group, without the scale. `x`: of dropped(); `a` is in the inner type.
-void CpuLowRank::hidden(std::int64_t group, const void* x, const void* a, void* workspace) {
+void CpuLora::hidden(std::int64_t group, const void* x, const void* a, void* workspace) {
   void* const h = at<void>(workspace, d_.drops() ? at_.h_part : at_.h);
   h_->execute({.a = x, .b = rows_of_a(a, group), .c = h, .workspace = at<void>(workspace, at_.scratchpad)});
   if (d_.drops()) copy_columns(h, d_.rank, at<std::byte>(workspace, at_.h) + inner_bytes(group * d_.rank), d_.ranks());
 }
 
-void CpuLowRank::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
+void CpuLora::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
   void* const workspace = memory.workspace;
   const void* const a = inner(args.a, d_.ranks() * d_.in_features, workspace, at_.a);
   lay_out_b(args.b, workspace);
@@ -238,9 +238,9 @@ void CpuLowRank::run_forward(const Forward& args, const OpMemory& memory, Stream
 }
 
 /// dB of each part: its rows and columns of dy^T h, (out, parts * rank), times the scale.
-void CpuLowRank::store_db(const float* all, float* db, GradientMode mode) const {
+void CpuLora::store_db(const float* all, float* db, GradientMode mode) const {
   for (std::int64_t p = 0; p < n_parts(); ++p) {
-    const LowRankPart& part = d_.parts[static_cast<std::size_t>(p)];
+    const LoraPart& part = d_.parts[static_cast<std::size_t>(p)];
     for (std::int64_t c = 0; c < part.columns; ++c, db += d_.rank) {
       const float* const from = all + (part.begin + c) * d_.ranks() + p * d_.rank;
       for (std::int64_t r = 0; r < d_.rank; ++r)
@@ -249,7 +249,7 @@ void CpuLowRank::store_db(const float* all, float* db, GradientMode mode) const 
   }
 }
 
-void CpuLowRank::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
+void CpuLora::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
   require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
   void* const workspace = memory.workspace;
   void* const scratchpad = at<void>(workspace, at_.scratchpad);
@@ -282,7 +282,7 @@ void CpuLowRank::run_backward(const Backward& args, const OpMemory& memory, Stre
 }
 
 /// `args`: A of the group in the inner type, dx, and the samples.
-void CpuLowRank::data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace) {
+void CpuLora::data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace) {
   const bool is_direct = !is_widened() && !d_.drops();
   void* const dx = is_direct ? args.dx : at<void>(workspace, at_.dx);
   dx_->execute({.a = dh, .b = args.a, .c = dx, .workspace = at<void>(workspace, at_.scratchpad)});
@@ -306,10 +306,10 @@ void CpuLowRank::data_gradient(const Backward& args, std::int64_t group, const v
 
 }  // namespace
 
-std::unique_ptr<LowRank> make_low_rank(const LowRankDescription& d, const CpuContext& context) {
+std::unique_ptr<Lora> make_lora(const LoraDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "an adapter");
   require_possible(d);
-  return std::make_unique<CpuLowRank>(d, context);
+  return std::make_unique<CpuLora>(d, context);
 }
 
 }  // namespace lockstep::cpu

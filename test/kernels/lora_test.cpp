@@ -1,5 +1,5 @@
-// Adapters of low rank of the backends against the reference, and the reference against finite differences.
-#include "test/reference/low_rank.h"
+// Low-rank adapters of the backends against the reference, and the reference against finite differences.
+#include "test/reference/lora.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ namespace {
 constexpr double kDropout = 0.3;
 
 /// One element; all of y; q, k and v; parts that leave columns out; a row of more elements than blocks of Philox.
-std::vector<LowRankDescription> cases(double dropout) {
-  std::vector<LowRankDescription> out{
+std::vector<LoraDescription> cases(double dropout) {
+  std::vector<LoraDescription> out{
       {.rows = 1, .in_features = 1, .out_features = 1, .rank = 1, .parts = {{0, 1, 5}}},
       {.rows = 6, .in_features = 17, .out_features = 33, .rank = 3, .parts = {{0, 33, 5}}, .scale = 0.7f},
       {.rows = 30,
@@ -27,7 +27,7 @@ std::vector<LowRankDescription> cases(double dropout) {
        .scale = 2},
       {.rows = 9, .in_features = 13, .out_features = 20, .rank = 2, .parts = {{3, 5, 8}, {12, 7, 9}}, .scale = 16},
       {.rows = 70, .in_features = 300, .out_features = 40, .rank = 4, .parts = {{0, 20, 4}, {20, 20, 6}}}};
-  for (LowRankDescription& d : out) {
+  for (LoraDescription& d : out) {
     d.dropout = dropout;
     d.seed = 3;
     d.tokens = d.rows % 3 == 0 ? 3 : d.rows;
@@ -36,7 +36,7 @@ std::vector<LowRankDescription> cases(double dropout) {
 }
 
 struct Inputs {
-  explicit Inputs(const LowRankDescription& d)
+  explicit Inputs(const LoraDescription& d)
       : x(random_normal(d.rows * d.in_features, 1)),
         a(random_normal(d.ranks() * d.in_features, 2)),
         b(random_normal(d.columns() * d.rank, 3)),
@@ -60,14 +60,14 @@ struct Outputs {
   std::vector<float> y, dx, da, db;
 };
 
-Outputs run(Backend& backend, const LowRankDescription& d, const Inputs& in, GradientMode mode, bool wants_dx = true,
+Outputs run(Backend& backend, const LoraDescription& d, const Inputs& in, GradientMode mode, bool wants_dx = true,
             std::uint32_t epoch = 2) {
   Device device(backend);
   const auto op = backend.make(d);
-  const OpMemory memory = device.op_memory(op->needs());
+  const OpMemory memory = device.op_memory(op->memory_requirements());
   StepScalars scalars;
   scalars.epoch = epoch;
-  const LowRank::Samples samples{.ids = device.upload(in.ids), .scalars = device.upload(std::vector{scalars})};
+  const Lora::Samples samples{.ids = device.upload(in.ids), .scalars = device.upload(std::vector{scalars})};
   const void *const x = device.upload_as(d.dtype, in.x), *const a = device.upload_as(d.dtype, in.a);
   const void* const b = device.upload_as(d.dtype, in.b);
   void* const y = device.upload_as(d.dtype, in.y);
@@ -75,7 +75,7 @@ Outputs run(Backend& backend, const LowRankDescription& d, const Inputs& in, Gra
   Outputs out;
   out.y = device.download_as(d.dtype, y, in.y.size());
   if (d.inference) return out;
-  LowRank::Backward backward{.dy = device.upload_as(d.dtype, in.dy), .x = x, .a = a, .b = b, .samples = samples};
+  Lora::Backward backward{.dy = device.upload_as(d.dtype, in.dy), .x = x, .a = a, .b = b, .samples = samples};
   const auto gradient = [&](const std::vector<float>& before) {
     return static_cast<float*>(mode == GradientMode::accumulate ? device.upload_as(DType::fp32, before)
                                                                 : device.garbage_as(DType::fp32, before.size()));
@@ -92,7 +92,7 @@ Outputs run(Backend& backend, const LowRankDescription& d, const Inputs& in, Gra
 }
 
 /// Roundings of a sum: its terms, and as many of the stored type as the results in between have.
-void expect_equal(const LowRankDescription& d, const Outputs& actual, const Outputs& expected, const Outputs& magnitude,
+void expect_equal(const LoraDescription& d, const Outputs& actual, const Outputs& expected, const Outputs& magnitude,
                   double of_type) {
   const auto n = [](std::int64_t terms) { return static_cast<double>(terms) + 6; };
   const std::int64_t longest = std::max({d.rows, d.in_features, d.out_features});
@@ -102,10 +102,10 @@ void expect_equal(const LowRankDescription& d, const Outputs& actual, const Outp
   EXPECT_TRUE(within_rounding(actual.db, expected.db, magnitude.db, n(2 * longest) + 4 * of_type)) << "dB";
 }
 
-TEST(LowRank, AgreesWithTheReference) {
+TEST(Lora, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const double dropout : {0.0, kDropout})
-    for (const LowRankDescription& d : cases(dropout))
+    for (const LoraDescription& d : cases(dropout))
       for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip}) {
         const Inputs in(d);
         const Outputs expected = run(reference, d, in, mode), magnitude = run(reference, d, in.positive(), mode);
@@ -117,11 +117,11 @@ TEST(LowRank, AgreesWithTheReference) {
       }
 }
 
-TEST(LowRank, In16Bits) {
+TEST(Lora, In16Bits) {
   reference::ReferenceBackend reference;
   for (const DType dtype : {DType::bf16, DType::fp16})
     for (const double dropout : {0.0, kDropout})
-      for (LowRankDescription d : cases(dropout)) {
+      for (LoraDescription d : cases(dropout)) {
         Inputs in(d);
         for (auto* values : {&in.x, &in.a, &in.b, &in.y, &in.dy, &in.dx}) *values = rounded_to(dtype, *values);
         constexpr auto kMode = GradientMode::accumulate;
@@ -137,8 +137,8 @@ TEST(LowRank, In16Bits) {
       }
 }
 
-TEST(LowRank, InferenceHasNoDropout) {
-  for (LowRankDescription d : cases(kDropout))
+TEST(Lora, InferenceHasNoDropout) {
+  for (LoraDescription d : cases(kDropout))
     for (auto& [name, backend] : tested_backends()) {
       const Inputs in(d);
       d.inference = true;
@@ -151,15 +151,15 @@ TEST(LowRank, InferenceHasNoDropout) {
 
 /// What one part of a step drops, another part, another epoch and another sample keep; and a sample has the same mask
 /// wherever it is in a batch.
-TEST(LowRank, DropsByTheSampleAlone) {
-  LowRankDescription d{.rows = 6,
-                       .in_features = 40,
-                       .out_features = 8,
-                       .rank = 40,
-                       .parts = {{0, 8, 1}},
-                       .dropout = 0.5,
-                       .seed = 3,
-                       .tokens = 3};
+TEST(Lora, DropsByTheSampleAlone) {
+  LoraDescription d{.rows = 6,
+                    .in_features = 40,
+                    .out_features = 8,
+                    .rank = 40,
+                    .parts = {{0, 8, 1}},
+                    .dropout = 0.5,
+                    .seed = 3,
+                    .tokens = 3};
   Inputs in(d);
   std::ranges::fill(in.x, 1.0f);
   std::ranges::fill(in.a, 0.0f);
@@ -173,23 +173,23 @@ TEST(LowRank, DropsByTheSampleAlone) {
     const std::vector<float> other = run(*backend, d, swapped, GradientMode::skip).y;
     EXPECT_TRUE(std::equal(both.begin(), both.begin() + 24, other.begin() + 24)) << name << ": the sample";
     EXPECT_FALSE(std::equal(both.begin(), both.begin() + 24, other.begin())) << name << ": another sample";
-    LowRankDescription named = d;
+    LoraDescription named = d;
     named.parts[0].stream = 2;
     EXPECT_NE(both, run(*backend, named, in, GradientMode::skip).y) << name << ": the part";
   }
 }
 
 /// A share p of all elements is zero, and the others are divided by 1 - p.
-TEST(LowRank, DropsTheConfiguredShare) {
+TEST(Lora, DropsTheConfiguredShare) {
   for (const double p : {0.05, 0.5, 0.9}) {
-    const LowRankDescription d{.rows = 1000,
-                               .in_features = 80,
-                               .out_features = 1,
-                               .rank = 1,
-                               .parts = {{0, 1, 1}},
-                               .dropout = p,
-                               .tokens = 1000};
-    const LowRankDropout dropout = LowRankDropout::of(d);
+    const LoraDescription d{.rows = 1000,
+                            .in_features = 80,
+                            .out_features = 1,
+                            .rank = 1,
+                            .parts = {{0, 1, 1}},
+                            .dropout = p,
+                            .tokens = 1000};
+    const LoraDropout dropout = LoraDropout::of(d);
     std::int64_t n_kept = 0;
     for (std::int64_t row = 0; row < d.rows; ++row)
       for (std::int64_t block = 0; block < dropout.blocks; ++block)
@@ -199,10 +199,10 @@ TEST(LowRank, DropsTheConfiguredShare) {
   }
 }
 
-TEST(LowRank, RefusesImpossibleSizes) {
-  const LowRankDescription good{.rows = 4, .in_features = 4, .out_features = 8, .rank = 2, .parts = {{0, 8, 1}}};
+TEST(Lora, RefusesImpossibleSizes) {
+  const LoraDescription good{.rows = 4, .in_features = 4, .out_features = 8, .rank = 2, .parts = {{0, 8, 1}}};
   const auto with = [&](auto change) {
-    LowRankDescription d = good;
+    LoraDescription d = good;
     change(d);
     return d;
   };
@@ -217,19 +217,19 @@ TEST(LowRank, RefusesImpossibleSizes) {
   }
 }
 
-TEST(LowRank, AgreesWithFiniteDifferences) {
+TEST(Lora, AgreesWithFiniteDifferences) {
   for (const double dropout : {0.0, kDropout})
-    for (const LowRankDescription& d : cases(dropout)) {
+    for (const LoraDescription& d : cases(dropout)) {
       if (d.rows > 30) continue;
       const Inputs in(d);
       std::vector<double> x = to_double(in.x), a = to_double(in.a), b = to_double(in.b);
       const std::vector<double> dy = to_double(in.dy);
       std::vector<double> y(dy.size()), dx(x.size()), da(a.size()), db(b.size());
-      const reference::LowRankTensors<double> t{x.data(), a.data(), b.data(), in.ids.data(), 2};
-      reference::low_rank_backward(d, t, dy.data(), dx.data(), da.data(), db.data(), GradientMode::overwrite);
+      const reference::LoraTensors<double> t{x.data(), a.data(), b.data(), in.ids.data(), 2};
+      reference::lora_backward(d, t, dy.data(), dx.data(), da.data(), db.data(), GradientMode::overwrite);
       const auto loss = [&] {
         std::ranges::fill(y, 0.0);
-        reference::low_rank_forward(d, t, y.data());
+        reference::lora_forward(d, t, y.data());
         return dot(dy, y);
       };
       EXPECT_TRUE(gradient_matches(x, dx, loss)) << "dx";

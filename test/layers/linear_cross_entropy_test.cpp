@@ -51,7 +51,8 @@ struct Model {
     if (options.recomputes) g.recompute(first, g.n_nodes() - 1);
     const std::string weight = options.is_tied ? "embed.weight" : "";
     if (options.is_fused)
-      head_cross_entropy(g, z, "head", targets, sums, {.vocabulary = kVocabulary, .weight = weight, .losses = losses});
+      linear_cross_entropy(g, z, "head", targets, sums,
+                           {.vocabulary = kVocabulary, .weight = weight, .losses = losses});
     else
       cross_entropy(g, linear(g, z, "head", {.out_features = kVocabulary, .bias = false, .weight = weight}), targets,
                     sums);
@@ -93,7 +94,7 @@ void expect_same(Model& actual, Model& expected, double of_loss, double of_gradi
     EXPECT_LT(distance(actual.graph.gradient(p.name), expected.graph.gradient(p.name)), of_gradients) << p.name;
 }
 
-TEST(HeadCrossEntropyLayer, IsLinearAndCrossEntropy) {
+TEST(LinearCrossEntropyLayer, IsLinearAndCrossEntropy) {
   const auto reference = reference::make_reference_backend();
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   for (const bool is_tied : {false, true}) {
@@ -115,7 +116,7 @@ TEST(HeadCrossEntropyLayer, IsLinearAndCrossEntropy) {
   }
 }
 
-TEST(HeadCrossEntropyLayer, AccumulatesOverMicroBatches) {
+TEST(LinearCrossEntropyLayer, AccumulatesOverMicroBatches) {
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   for (const bool is_tied : {false, true}) {
     Model model(*cpu, {.is_tied = is_tied});
@@ -130,7 +131,7 @@ TEST(HeadCrossEntropyLayer, AccumulatesOverMicroBatches) {
   }
 }
 
-TEST(HeadCrossEntropyLayer, RecomputingWhatComesBeforeGivesTheSameBits) {
+TEST(LinearCrossEntropyLayer, RecomputingWhatComesBeforeGivesTheSameBits) {
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   Model kept(*cpu, {}), recomputed(*cpu, {.recomputes = true});
   for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
@@ -140,14 +141,14 @@ TEST(HeadCrossEntropyLayer, RecomputingWhatComesBeforeGivesTheSameBits) {
 }
 
 /// The gradients of x and of the weight are complete in the forward pass, so nothing may overwrite them afterwards.
-TEST(HeadCrossEntropyLayer, MustBeTheLastReader) {
+TEST(LinearCrossEntropyLayer, MustBeTheLastReader) {
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   const auto build = [](bool shares_weight) {
     return [=](Graph& g, ActivationId x) {
       const graph::TensorId targets = g.memory().add("targets", kPositions * sizeof(std::int32_t), true);
       const ActivationId y = linear(g, x, "first", {.out_features = kWidth});
-      head_cross_entropy(g, shares_weight ? linear(g, y, "own", {.out_features = kWidth}) : y, "head", targets,
-                         g.add_exchange(sizeof(LossSums)), {.vocabulary = kVocabulary});
+      linear_cross_entropy(g, shares_weight ? linear(g, y, "own", {.out_features = kWidth}) : y, "head", targets,
+                           g.add_exchange(sizeof(LossSums)), {.vocabulary = kVocabulary});
       return linear(g, y, "later",
                     {.out_features = kVocabulary, .bias = false, .weight = shares_weight ? "head.weight" : ""});
     };

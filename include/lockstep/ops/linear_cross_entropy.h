@@ -21,11 +21,11 @@
 
 namespace lockstep {
 
-class HeadCrossEntropy;
+class LinearCrossEntropy;
 
-struct HeadCrossEntropyDescription {
-  using Op = HeadCrossEntropy;
-  static constexpr std::string_view kName = "head_cross_entropy";
+struct LinearCrossEntropyDescription {
+  using Op = LinearCrossEntropy;
+  static constexpr std::string_view kName = "linear_cross_entropy";
 
   std::int64_t rows = 0;        // predictions
   std::int64_t width = 0;       // of x
@@ -43,7 +43,7 @@ struct HeadCrossEntropyDescription {
 
 /// The rows of a chunk: as many in each, up to rounding, such that fp32 logits take at most `limit_bytes` (one row may
 /// take more).
-inline std::int64_t rows_per_chunk(const HeadCrossEntropyDescription& d, std::int64_t limit_bytes) {
+inline std::int64_t rows_per_chunk(const LinearCrossEntropyDescription& d, std::int64_t limit_bytes) {
   if (d.chunk_rows > 0) return std::min(d.chunk_rows, d.rows);
   const std::int64_t most = std::max<std::int64_t>(1, limit_bytes / (4 * d.vocabulary));
   const std::int64_t n_chunks = (d.rows + most - 1) / most;
@@ -51,7 +51,7 @@ inline std::int64_t rows_per_chunk(const HeadCrossEntropyDescription& d, std::in
 }
 
 /// Throws op_description for sizes that no backend can have.
-inline void require_possible(const HeadCrossEntropyDescription& d) {
+inline void require_possible(const LinearCrossEntropyDescription& d) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;
   require(d.rows > 0 && d.width > 0 && d.vocabulary > 0 && d.rows < kLimit && d.vocabulary < kLimit,
           ErrorCode::op_description,
@@ -61,7 +61,7 @@ inline void require_possible(const HeadCrossEntropyDescription& d) {
           d.chunk_rows);
 }
 
-class HeadCrossEntropy : public Op {
+class LinearCrossEntropy : public Op {
  public:
   struct Forward {
     const void* x = nullptr;                // (rows, width)
@@ -80,7 +80,7 @@ class HeadCrossEntropy : public Op {
   /// Always canonical.
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("head_cross_entropy.forward", &HeadCrossEntropy::run_forward, args, memory, stream);
+    submit("linear_cross_entropy.forward", &LinearCrossEntropy::run_forward, args, memory, stream);
   }
 
  private:

@@ -1,4 +1,4 @@
-// Adapters of low rank (lockstep/ops/low_rank.h), with the products of cuBLASLt. One product computes h of all parts,
+// Low-rank adapters (lockstep/ops/lora.h), with the products of cuBLASLt. One product computes h of all parts,
 // and one adds all parts to y: the B of the parts, times the scale, are first laid out as one matrix
 // (out, parts * rank) with zeros elsewhere. The zeros multiply the small cost of these products by the number of parts,
 // and save as many passes over y and dy. With a dropout, each part has an x of its own, and its h, dA and dx are
@@ -13,14 +13,14 @@
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
-#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/lora.h"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
 
-std::string text(const LowRankDescription& d) {
+std::string text(const LoraDescription& d) {
   return fmt::format("adapter of rank {} for {} of ({}, {}) -> {}, {}{}", d.rank, d.parts.size(), d.rows, d.in_features,
                      d.out_features, d.tf32 ? "tf32" : name(d.dtype),
                      d.drops() ? fmt::format(", dropout {:g}", d.dropout) : "");
@@ -72,15 +72,15 @@ __global__ void __launch_bounds__(kThreads) copy_columns(const T* from, std::int
 /// A thread has the elements of a block of Philox.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    drop_rows(const T* source, T* target, LowRankDropout dropout, std::int64_t rows, std::int64_t width,
+    drop_rows(const T* source, T* target, LoraDropout dropout, std::int64_t rows, std::int64_t width,
               std::uint32_t stream, const std::uint32_t* ids, const StepScalars* scalars, bool accumulate) {
   const std::int64_t n = rows * dropout.blocks;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
        i += std::int64_t{gridDim.x} * kThreads) {
     const std::int64_t row = i / dropout.blocks, block = i % dropout.blocks;
     const std::uint32_t kept = dropout.kept(row, block, ids[row / dropout.tokens], stream, scalars->epoch);
-    const std::int64_t first = block * LowRankDropout::kPerBlock;
-    for (std::int64_t j = 0; j < LowRankDropout::kPerBlock && first + j < width; ++j) {
+    const std::int64_t first = block * LoraDropout::kPerBlock;
+    for (std::int64_t j = 0; j < LoraDropout::kPerBlock && first + j < width; ++j) {
       const std::int64_t at = row * width + first + j;
       const float value = (kept >> j & 1u) != 0 ? dropout.keep_scale * to_float(source[at]) : 0.0f;
       target[at] = from_float<T>(accumulate ? to_float(target[at]) + value : value);
@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class CudaLowRank final : public LowRank {
+class CudaLora final : public Lora {
  public:
-  CudaLowRank(const LowRankDescription& d, const CudaContext& context);
+  CudaLora(const LoraDescription& d, const CudaContext& context);
 
-  OpNeeds needs() const override { return needs_; }
+  OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override { return fmt::format("{}: cuBLASLt, {}", text(d_), h_->algorithm()); }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
     dispatch(d_.dtype, [&](auto* type) { forward<std::remove_pointer_t<decltype(type)>>(args, memory, stream); });
@@ -129,16 +129,16 @@ class CudaLowRank final : public LowRank {
   template <typename T>
   void backward_of_group(const Backward& args, std::size_t group, void* workspace, Stream& stream);
 
-  LowRankDescription d_;
+  LoraDescription d_;
   unsigned limit_;  // of blocks
   std::unique_ptr<PlannedProduct> h_, y_, dh_, db_, da_, dx_;
-  OpNeeds needs_;
+  OpMemoryRequirements requirements_;
   struct Places {
     std::size_t product = 0, a = 0, b = 0, x = 0, h = 0, part = 0, dh = 0, da = 0, db = 0, dx = 0;
   } at_;
 };
 
-CudaLowRank::CudaLowRank(const LowRankDescription& d, const CudaContext& context)
+CudaLora::CudaLora(const LoraDescription& d, const CudaContext& context)
     : d_(d), limit_(static_cast<unsigned>(context.multiprocessors) * 8) {
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
@@ -157,7 +157,7 @@ CudaLowRank::CudaLowRank(const LowRankDescription& d, const CudaContext& context
   place();
 }
 
-void CudaLowRank::place() {
+void CudaLora::place() {
   const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features, all = d_.ranks();
   const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n) * size_bytes(d_.dtype); };
   std::size_t product_bytes = 0;
@@ -172,20 +172,20 @@ void CudaLowRank::place() {
     at_.x = workspace.take(bytes(rows * in));
     at_.part = workspace.take(bytes(rows * d_.rank));
   }
-  needs_.forward_workspace_bytes = workspace.size_bytes();
+  requirements_.forward_workspace_bytes = workspace.size_bytes();
   if (d_.inference) return;
   at_.dh = workspace.take(bytes(rows * all));
   at_.db = workspace.take(static_cast<std::size_t>(out * all) * sizeof(float));
   if (d_.drops()) at_.da = workspace.take(static_cast<std::size_t>(d_.rank * in) * sizeof(float));
   if (d_.drops()) at_.dx = workspace.take(bytes(rows * in));
-  needs_.backward_workspace_bytes = workspace.size_bytes();
+  requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
 /// Calls work(where the B of the part is).
 template <typename Work>
-void CudaLowRank::for_parts(const Work& work) const {
+void CudaLora::for_parts(const Work& work) const {
   PartOfB part{.rank = d_.rank, .n_ranks = d_.ranks()};
-  for (const LowRankPart& p : d_.parts) {
+  for (const LoraPart& p : d_.parts) {
     part.columns = p.columns;
     part.begin = p.begin;
     work(part);
@@ -195,7 +195,7 @@ void CudaLowRank::for_parts(const Work& work) const {
 }
 
 template <typename T>
-void CudaLowRank::lay_out_b(const void* b, void* workspace, Stream& stream) const {
+void CudaLora::lay_out_b(const void* b, void* workspace, Stream& stream) const {
   T* const all = at<T>(workspace, at_.b);
   const std::int64_t n = d_.out_features * d_.ranks();
   if (d_.parts.size() > 1 || d_.columns() < d_.out_features) launch(zero_elements<T>, grid(n), stream, all, n);
@@ -205,23 +205,23 @@ void CudaLowRank::lay_out_b(const void* b, void* workspace, Stream& stream) cons
 }
 
 template <typename T>
-void CudaLowRank::drop(const T* source, T* target, std::size_t part, const Samples& samples, bool accumulate,
-                       Stream& stream) const {
-  const LowRankDropout dropout = LowRankDropout::of(d_);
+void CudaLora::drop(const T* source, T* target, std::size_t part, const Samples& samples, bool accumulate,
+                    Stream& stream) const {
+  const LoraDropout dropout = LoraDropout::of(d_);
   launch(drop_rows<T>, grid(d_.rows * dropout.blocks), stream, source, target, dropout, d_.rows, d_.in_features,
          d_.parts[part].stream, samples.ids, samples.scalars, accumulate);
 }
 
 template <typename T>
-const void* CudaLowRank::dropped(const void* x, std::size_t part, const Samples& samples, void* workspace,
-                                 Stream& stream) const {
+const void* CudaLora::dropped(const void* x, std::size_t part, const Samples& samples, void* workspace,
+                              Stream& stream) const {
   if (!d_.drops()) return x;
   drop(static_cast<const T*>(x), at<T>(workspace, at_.x), part, samples, false, stream);
   return at(workspace, at_.x);
 }
 
 template <typename T>
-const void* CudaLowRank::rows_of_a(const void* a, std::size_t group, void* workspace, Stream& stream) const {
+const void* CudaLora::rows_of_a(const void* a, std::size_t group, void* workspace, Stream& stream) const {
   const T* const own = static_cast<const T*>(a) + static_cast<std::int64_t>(group) * group_ranks() * d_.in_features;
   if (are_aligned(own)) return own;
   launch(copy_columns<T>, grid(d_.rank * d_.in_features), stream, own, d_.in_features, at<T>(workspace, at_.a),
@@ -230,7 +230,7 @@ const void* CudaLowRank::rows_of_a(const void* a, std::size_t group, void* works
 }
 
 template <typename T>
-void CudaLowRank::hidden(const void* x, const void* a, const Samples& samples, void* workspace, Stream& stream) {
+void CudaLora::hidden(const void* x, const void* a, const Samples& samples, void* workspace, Stream& stream) {
   for (std::size_t group = 0; group < n_groups(); ++group) {
     T* const h = at<T>(workspace, d_.drops() ? at_.part : at_.h);
     h_->run(
@@ -243,7 +243,7 @@ void CudaLowRank::hidden(const void* x, const void* a, const Samples& samples, v
 }
 
 template <typename T>
-void CudaLowRank::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+void CudaLora::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   void* const workspace = memory.workspace;
   lay_out_b<T>(args.b, workspace, stream);
   hidden<T>(args.x, args.a, args.samples, workspace, stream);
@@ -252,7 +252,7 @@ void CudaLowRank::forward(const Forward& args, const OpMemory& memory, Stream& s
 }
 
 template <typename T>
-void CudaLowRank::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+void CudaLora::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
   void* const workspace = memory.workspace;
   void* const product = at(workspace, at_.product);
   lay_out_b<T>(args.b, workspace, stream);
@@ -270,7 +270,7 @@ void CudaLowRank::backward(const Backward& args, const OpMemory& memory, Stream&
 }
 
 template <typename T>
-void CudaLowRank::backward_of_group(const Backward& args, std::size_t group, void* workspace, Stream& stream) {
+void CudaLora::backward_of_group(const Backward& args, std::size_t group, void* workspace, Stream& stream) {
   void* const product = at(workspace, at_.product);
   T* dh = at<T>(workspace, at_.dh);
   if (d_.drops()) {
@@ -303,10 +303,10 @@ void CudaLowRank::backward_of_group(const Backward& args, std::size_t group, voi
 
 }  // namespace
 
-std::unique_ptr<LowRank> make_low_rank(const LowRankDescription& d, const CudaContext& context) {
+std::unique_ptr<Lora> make_lora(const LoraDescription& d, const CudaContext& context) {
   require_possible(d);
   dispatch(d.dtype, [](auto*) {});
-  return std::make_unique<CudaLowRank>(d, context);
+  return std::make_unique<CudaLora>(d, context);
 }
 
 }  // namespace lockstep::cuda

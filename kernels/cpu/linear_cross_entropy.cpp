@@ -1,4 +1,4 @@
-// The last matmul and the cross entropy (lockstep/ops/head_cross_entropy.h). A chunk of rows goes through three
+// The last matmul and the cross entropy (lockstep/ops/linear_cross_entropy.h). A chunk of rows goes through three
 // products (base/product.h), with the softmax of its logits between them:
 //   logits (chunk, vocabulary) fp32 = x * weight^T;  dlogits = their gradient, in place in fp32, in memory of its own
 //   in bf16;  dx = dlogits * weight;  dweight += dlogits^T * x
@@ -20,7 +20,7 @@
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/base/widen.h"
 #include "kernels/cpu/base/workspace.h"
-#include "lockstep/ops/head_cross_entropy.h"
+#include "lockstep/ops/linear_cross_entropy.h"
 
 namespace lockstep::cpu {
 
@@ -38,7 +38,7 @@ struct SoftmaxResult {
 
 }  // namespace lockstep::cpu
 
-#define LOCKSTEP_KERNELS "kernels/cpu/head_cross_entropy_kernels.h"
+#define LOCKSTEP_KERNELS "kernels/cpu/linear_cross_entropy_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
@@ -56,14 +56,14 @@ struct ChunkProducts {
   std::unique_ptr<Product> logits, dx, dweight, dweight_added;  // the last one adds to what is there
 };
 
-std::string text(const HeadCrossEntropyDescription& d) {
+std::string text(const LinearCrossEntropyDescription& d) {
   return fmt::format("loss of ({}, {}) over a vocabulary of {}{}", d.rows, d.width, d.vocabulary,
                      d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)));
 }
 
-class CpuHeadCrossEntropy final : public HeadCrossEntropy {
+class CpuLinearCrossEntropy final : public LinearCrossEntropy {
  public:
-  CpuHeadCrossEntropy(const HeadCrossEntropyDescription& d, const CpuContext& context)
+  CpuLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CpuContext& context)
       : d_(d),
         context_(context),
         chunk_(rows_per_chunk(d, kLogitBytes)),
@@ -72,7 +72,7 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
     plan();
   }
 
-  OpNeeds needs() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
+  OpMemoryRequirements memory_requirements() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
   std::string describe() const override {
     return fmt::format("{}: {} chunks of {} rows, {}{}{}", text(d_), (d_.rows + chunk_ - 1) / chunk_, chunk_,
                        algorithm_, d_.has_gradients() ? "; gradients in forward" : "",
@@ -108,7 +108,7 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
   static RowResult softmax_row(const SoftmaxRow& row, double scale, E* gradients);
   void add_rows(const Forward& args, const RowResult* results) const;
 
-  HeadCrossEntropyDescription d_;
+  LinearCrossEntropyDescription d_;
   CpuContext context_;
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
@@ -121,7 +121,7 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
   } at_;
 };
 
-void CpuHeadCrossEntropy::plan() {
+void CpuLinearCrossEntropy::plan() {
   const std::int64_t last = d_.rows % chunk_;
   products_ = plan_chunk(chunk_);
   if (last != 0) last_products_ = plan_chunk(last);
@@ -140,7 +140,7 @@ void CpuHeadCrossEntropy::plan() {
   workspace_bytes_ = workspace.size_bytes();
 }
 
-ChunkProducts CpuHeadCrossEntropy::plan_chunk(std::int64_t rows) {
+ChunkProducts CpuLinearCrossEntropy::plan_chunk(std::int64_t rows) {
   const std::int64_t vocabulary = d_.vocabulary, width = d_.width;
   const Matrix x{rows, width, inner_}, weight{vocabulary, width, inner_}, dlogits{rows, vocabulary, inner_};
   const Matrix weight_transposed{width, vocabulary, inner_, /*is_transposed=*/true};
@@ -162,8 +162,8 @@ ChunkProducts CpuHeadCrossEntropy::plan_chunk(std::int64_t rows) {
   return products;
 }
 
-void CpuHeadCrossEntropy::run_chunk(const Forward& args, const void* all_x, const void* weight, void* workspace,
-                                    std::int64_t first) {
+void CpuLinearCrossEntropy::run_chunk(const Forward& args, const void* all_x, const void* weight, void* workspace,
+                                      std::int64_t first) {
   const std::int64_t rows = std::min(chunk_, d_.rows - first);
   const bool is_last = rows < chunk_;
   ChunkProducts& products = is_last ? last_products_ : products_;
@@ -187,7 +187,7 @@ void CpuHeadCrossEntropy::run_chunk(const Forward& args, const void* all_x, cons
   multiply(adds ? *products.dweight_added : *products.dweight, dlogits, x, args.dweight);
 }
 
-void CpuHeadCrossEntropy::softmax(const Forward& args, void* workspace, std::int64_t first, std::int64_t rows) {
+void CpuLinearCrossEntropy::softmax(const Forward& args, void* workspace, std::int64_t first, std::int64_t rows) {
   const std::int64_t vocabulary = d_.vocabulary;
   float* const all_logits = at(workspace, at_.logits);
   RowResult* const results = at<RowResult>(workspace, at_.results) + first;
@@ -212,7 +212,7 @@ void CpuHeadCrossEntropy::softmax(const Forward& args, void* workspace, std::int
 
 /// A null `gradients`: there are none. They may be the logits.
 template <typename E>
-RowResult CpuHeadCrossEntropy::softmax_row(const SoftmaxRow& row, double scale, E* gradients) {
+RowResult CpuLinearCrossEntropy::softmax_row(const SoftmaxRow& row, double scale, E* gradients) {
   if (row.target < 0) {
     if (gradients != nullptr) std::fill_n(gradients, row.n, E{});
     return {};
@@ -227,7 +227,7 @@ RowResult CpuHeadCrossEntropy::softmax_row(const SoftmaxRow& row, double scale, 
   return {std::log(result.sum) - (double{logit} - double{result.greatest}), result.is_correct};
 }
 
-void CpuHeadCrossEntropy::add_rows(const Forward& args, const RowResult* results) const {
+void CpuLinearCrossEntropy::add_rows(const Forward& args, const RowResult* results) const {
   LossSums sums = args.sums_mode == GradientMode::accumulate ? *args.sums : LossSums{};
   for (std::int64_t row = 0; row < d_.rows; ++row) {
     if (args.losses != nullptr) args.losses[row] = static_cast<float>(results[row].loss);
@@ -242,11 +242,11 @@ void CpuHeadCrossEntropy::add_rows(const Forward& args, const RowResult* results
 
 }  // namespace
 
-std::unique_ptr<HeadCrossEntropy> make_head_cross_entropy(const HeadCrossEntropyDescription& d,
-                                                          const CpuContext& context) {
+std::unique_ptr<LinearCrossEntropy> make_linear_cross_entropy(const LinearCrossEntropyDescription& d,
+                                                              const CpuContext& context) {
   require_possible(d);
   require_float_or_bf16(d.dtype, "a loss with the last matmul");
-  return std::make_unique<CpuHeadCrossEntropy>(d, context);
+  return std::make_unique<CpuLinearCrossEntropy>(d, context);
 }
 
 }  // namespace lockstep::cpu
