@@ -1,9 +1,12 @@
 // Attention over a cache (lockstep/ops/cached_attention.h). A first kernel stores the keys and values of the new
-// tokens. In the second, a block of four warps computes one head of one token: the keys of a tile are divided among the
-// warps, whose lanes divide the elements of a head; then a thread adds up the values of its elements over the tile. The
-// maximum and the sum of the softmax are continued from tile to tile. All that changes from step to step is in device
-// memory, so that a step can be captured. Bytes read: of each token, keys and values of all positions, `group` times
-// from the L2 cache.
+// tokens. In the second, a block computes a tile of 64 keys for up to eight heads of q that share a key-value head, so
+// that keys and values are read once for all of them: several lanes read a key together, 16 bytes each, and then
+// several threads a value. A few tokens alone would leave most multiprocessors idle, so each tile gets a block of its
+// own, and the last block of a token to finish adds up what the blocks left in the workspace. Many tokens have a block
+// each, which continues from tile to tile. Tiles are added in their order either way, by the same operations, so that
+// the bits do not depend on the number of tokens. All that changes from step to step is in device memory, so that a
+// step can be captured. Bytes read: of each token, keys and values of all positions, ceil(group / 8) times.
+#include <algorithm>
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
@@ -15,8 +18,12 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 128, kWarps = kThreads / 32;
-constexpr int kTile = 64;  // keys
-constexpr int kMaxPerThread = static_cast<int>(AttentionDescription::kMaxHeadDim) / static_cast<int>(kThreads);
+constexpr int kTile = 64;                  // keys
+constexpr int kMaxHeads = 8;               // of q, computed together
+constexpr std::int64_t kMaxValues = 1024;  // elements of y of these heads
+constexpr int kMaxPerThread = static_cast<int>(kMaxValues) / static_cast<int>(kThreads);
+constexpr std::size_t kMaxWorkspace = 64 << 20;  // bytes; beyond, a token has one block
+static_assert(kMaxValues >= AttentionDescription::kMaxHeadDim);
 
 template <typename T>
 struct Sizes {
@@ -28,7 +35,17 @@ struct Sizes {
   const std::int32_t* position = nullptr;
   const std::int32_t* cache_indirection = nullptr;
   T* cache = nullptr;
+  unsigned parts = 1;         // blocks that divide the tiles of a token: 1, or one per tile
+  int heads_together = 1;     // of q, by a block
+  int lanes_of_key = 1;       // that read a key together; a power of two
+  int threads_of_value = 1;   // likewise
+  float* partials = nullptr;  // (rows, heads, parts, 2 + head_dim): greatest score, sum of exponentials, sums of values
+  unsigned* n_finished = nullptr;  // blocks, for each token and each part of the heads
 
+  __device__ int head_parts() const { return (heads / kv_heads + heads_together - 1) / heads_together; }
+  __device__ float* partial(std::int64_t row_and_head, int tile) const {
+    return partials + (row_and_head * parts + tile) * (2 + head_dim);
+  }
   __device__ std::int64_t packed_width() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
   __device__ std::int64_t values_after_keys() const { return slots * kv_heads * capacity * head_dim; }
   __device__ bool exists(std::int64_t row) const {
@@ -43,6 +60,9 @@ struct Sizes {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) store_new(Sizes<T> s) {
   const std::int64_t row = blockIdx.x;
+  const int n_counters = s.parts > 1 ? s.kv_heads * s.head_parts() : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n_counters; i += static_cast<int>(kThreads))
+    s.n_finished[row * n_counters + i] = 0;
   if (!s.exists(row)) return;
   const T* const k = s.qkv + row * s.packed_width() + std::int64_t{s.heads} * s.head_dim;
   const int n = s.kv_heads * s.head_dim;
@@ -53,75 +73,208 @@ __global__ void __launch_bounds__(kThreads) store_new(Sizes<T> s) {
   }
 }
 
-/// blockIdx.x: the token, blockIdx.y: the head.
-template <typename T>
+/// The softmax of the scores so far, times the values; tiles are added in order.
+struct Running {
+  float greatest = -INFINITY, total = 0, value = 0;
+
+  __device__ void add(float of_tile, float total_of_tile, float value_of_tile) {
+    const float next = of_tile > greatest ? of_tile : greatest;
+    const float before = expf(greatest - next), added = expf(of_tile - next);
+    total = fmaf(total, before, total_of_tile * added);
+    value = fmaf(value, before, value_of_tile * added);
+    greatest = next;
+  }
+};
+
+template <typename T, int kPack>
+__device__ void load(const T* source, float (&numbers)[kPack]) {
+  if constexpr (kPack == 1) {
+    numbers[0] = to_float(source[0]);
+  } else {
+    const Pack<T> pack = load_pack(source);
+#pragma unroll
+    for (int e = 0; e < kPack; ++e) numbers[e] = to_float(pack.values[e]);
+  }
+}
+
+/// blockIdx.x: the token and the part of its tiles, blockIdx.y: the key-value head and the part of its heads of q.
+/// kPack: elements of a key or value that are read at a time.
+template <typename T, int kPack>
 __global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
-  __shared__ float q[AttentionDescription::kMaxHeadDim], scores[kTile];
+  __shared__ float scores[kMaxHeads][kTile], greatest[kMaxHeads], totals[kMaxHeads];
   __shared__ std::int64_t places[kTile];  // of the keys in the cache
-  const std::int64_t row = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y), group_head = head / (s.heads / s.kv_heads), n = s.head_dim;
+  __shared__ bool is_last;
+  const std::int64_t row = blockIdx.x / s.parts;
+  const int part = static_cast<int>(blockIdx.x % s.parts), n = s.head_dim, packs = n / kPack;
+  const int kv_head = static_cast<int>(blockIdx.y) / s.head_parts(), group = s.heads / s.kv_heads;
+  const int skipped = static_cast<int>(blockIdx.y) % s.head_parts() * s.heads_together;
+  const int n_heads = min(s.heads_together, group - skipped), n_values = n_heads * n;
+  const std::int64_t first_head = row * s.heads + std::int64_t{kv_head} * group + skipped;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  T* const target = y + (row * s.heads + head) * n;
-  if (!s.exists(row)) {  // the same for the whole block
-    for (int c = thread; c < n; c += static_cast<int>(kThreads)) target[c] = from_float<T>(0.0f);
+  T* const target = y + first_head * n;
+  if (!s.exists(row)) {  // the same for the whole block, as are the other conditions with a return
+    for (int i = thread; part == 0 && i < n_values; i += static_cast<int>(kThreads)) target[i] = from_float<T>(0.0f);
     return;
   }
-  const T* const query = s.qkv + row * s.packed_width() + std::int64_t{head} * n;
-  for (int c = thread; c < n; c += static_cast<int>(kThreads)) q[c] = to_float(query[c]) * s.scale;
+  const int n_keys = s.position[row] + 1, n_tiles = (n_keys + kTile - 1) / kTile;
+  if (part >= n_tiles) return;
+  const bool is_divided = s.parts > 1;  // a tile per block
+  float* const q = shared_memory<float>();
+  float* const sums = q + s.heads_together * n;  // of warps that add up the same elements
+  const T* const query = s.qkv + row * s.packed_width() + (std::int64_t{kv_head} * group + skipped) * n;
+  for (int i = thread; i < n_values; i += static_cast<int>(kThreads)) q[i] = to_float(query[i]) * s.scale;
   const std::int64_t own = s.slot[row];
-  const int n_keys = s.position[row] + 1;
-  float greatest = -INFINITY, total = 0, sums[kMaxPerThread] = {};
-  for (int first = 0; first < n_keys; first += kTile) {
-    const int count = n_keys - first < kTile ? n_keys - first : kTile;
+  Running running[kMaxPerThread];
+  for (int tile = part; tile < (is_divided ? part + 1 : n_tiles); ++tile) {
+    const int first = tile * kTile, count = min(n_keys - first, kTile);
     __syncthreads();  // of the tile before this one
     if (thread < count) {
       const std::int64_t given = s.cache_indirection[own * s.capacity + first + thread];
       const bool is_own = first + thread == n_keys - 1 || given < 0 || given >= s.slots;
-      places[thread] = s.key(is_own ? own : given, group_head, first + thread) - s.cache;
+      places[thread] = s.key(is_own ? own : given, kv_head, first + thread) - s.cache;
     }
     __syncthreads();
-    for (int i = warp; i < kTile; i += static_cast<int>(kWarps)) {
-      float score = 0;
+    const int together = 32 / s.lanes_of_key;  // keys that a warp reads at a time
+    for (int i0 = warp * together; i0 < kTile; i0 += static_cast<int>(kWarps) * together) {
+      const int i = i0 + lane / s.lanes_of_key;
+      float sum[kMaxHeads] = {};
       if (i < count)
-        for (int c = lane; c < n; c += 32) score += q[c] * to_float(s.cache[places[i] + c]);
-      score = warp_sum(score);
-      if (lane == 0) scores[i] = score;
+        for (int c = lane % s.lanes_of_key; c < packs; c += s.lanes_of_key) {
+          float k[kPack];
+          load<T>(s.cache + places[i] + c * kPack, k);
+#pragma unroll
+          for (int h = 0; h < kMaxHeads; ++h) {
+            if (h >= n_heads) continue;
+#pragma unroll
+            for (int e = 0; e < kPack; ++e) sum[h] += q[h * n + c * kPack + e] * k[e];
+          }
+        }
+#pragma unroll
+      for (int h = 0; h < kMaxHeads; ++h) {
+        if (h >= n_heads) continue;
+        for (int distance = s.lanes_of_key / 2; distance > 0; distance /= 2)
+          sum[h] += __shfl_xor_sync(kAllLanes, sum[h], distance);
+        if (i < count && lane % s.lanes_of_key == 0) scores[h][i] = sum[h];
+      }
     }
     __syncthreads();
-    const float mine = thread < count ? scores[thread] : -INFINITY;
-    const float of_tile = block_max<kThreads>(mine);
-    const float next = of_tile > greatest ? of_tile : greatest;
-    const float factor = expf(greatest - next), p = thread < count ? expf(mine - next) : 0.0f;
-    total = total * factor + block_sum<kThreads>(p);
-    if (thread < kTile) scores[thread] = p;
-    greatest = next;
+    for (int h = warp; h < n_heads; h += static_cast<int>(kWarps)) {
+      const float low = lane < count ? scores[h][lane] : -INFINITY;
+      const float high = lane + 32 < count ? scores[h][lane + 32] : -INFINITY;
+      const float most = warp_max(high > low ? high : low);
+      const float of_low = lane < count ? expf(low - most) : 0.0f,
+                  of_high = lane + 32 < count ? expf(high - most) : 0.0f;
+      scores[h][lane] = of_low;
+      scores[h][lane + 32] = of_high;
+      const float total = warp_sum(of_low + of_high);
+      if (lane == 0) {
+        greatest[h] = most;
+        totals[h] = total;
+      }
+    }
+    __syncthreads();
+    const int width = s.threads_of_value, alike = static_cast<int>(kThreads) / max(width, 32);
+    for (int c0 = 0; c0 < packs; c0 += width) {
+      const int c = c0 + thread % width;
+      float sum[kMaxHeads][kPack] = {};
+      if (c < packs)
+        for (int i = thread / width; i < count; i += static_cast<int>(kThreads) / width) {
+          float v[kPack];
+          load<T>(s.cache + s.values_after_keys() + places[i] + c * kPack, v);
+#pragma unroll
+          for (int h = 0; h < kMaxHeads; ++h) {
+            if (h >= n_heads) continue;
+#pragma unroll
+            for (int e = 0; e < kPack; ++e) sum[h][e] += scores[h][i] * v[e];
+          }
+        }
+#pragma unroll
+      for (int h = 0; h < kMaxHeads; ++h) {
+        if (h >= n_heads) continue;
+#pragma unroll
+        for (int e = 0; e < kPack; ++e) {
+          for (int distance = width; distance < 32; distance *= 2)
+            sum[h][e] += __shfl_xor_sync(kAllLanes, sum[h][e], distance);
+          if (c < packs && (width >= 32 || lane < width))
+            sums[thread / max(width, 32) * n_values + h * n + c * kPack + e] = sum[h][e];
+        }
+      }
+    }
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kMaxPerThread; ++j) {
-      const int c = thread + j * static_cast<int>(kThreads);
-      if (c >= n) continue;
-      float sum = sums[j] * factor;
-      for (int i = 0; i < count; ++i) sum += scores[i] * to_float(s.cache[s.values_after_keys() + places[i] + c]);
-      sums[j] = sum;
+      const int i = thread + j * static_cast<int>(kThreads);
+      if (i >= n_values) continue;
+      float value = 0;
+      for (int k = 0; k < alike; ++k) value += sums[k * n_values + i];
+      if (is_divided)
+        s.partial(first_head + i / n, tile)[2 + i % n] = value;
+      else
+        running[j].add(greatest[i / n], totals[i / n], value);
+    }
+  }
+  if (is_divided) {
+    if (thread < n_heads) {
+      float* const partial = s.partial(first_head + thread, part);
+      partial[0] = greatest[thread];
+      partial[1] = totals[thread];
+    }
+    __threadfence();
+    __syncthreads();
+    if (thread == 0)
+      is_last = atomicAdd(s.n_finished + row * gridDim.y + blockIdx.y, 1u) == static_cast<unsigned>(n_tiles) - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+#pragma unroll
+    for (int j = 0; j < kMaxPerThread; ++j) {
+      const int i = thread + j * static_cast<int>(kThreads);
+      for (int tile = 0; i < n_values && tile < n_tiles; ++tile) {
+        const float* const partial = s.partial(first_head + i / n, tile);
+        running[j].add(partial[0], partial[1], partial[2 + i % n]);
+      }
     }
   }
 #pragma unroll
   for (int j = 0; j < kMaxPerThread; ++j) {
-    const int c = thread + j * static_cast<int>(kThreads);
-    if (c < n) target[c] = from_float<T>(sums[j] / total);
+    const int i = thread + j * static_cast<int>(kThreads);
+    if (i < n_values) target[i] = from_float<T>(running[j].value / running[j].total);
   }
+}
+
+/// The smallest power of two that is not below n, at most `limit`.
+int power_of_two(std::int64_t n, int limit) {
+  int power = 1;
+  while (power < n && power < limit) power *= 2;
+  return power;
 }
 
 class CudaCachedAttention final : public CachedAttention {
  public:
-  explicit CudaCachedAttention(const CachedAttentionDescription& d) : d_(d) {}
+  CudaCachedAttention(const CachedAttentionDescription& d, const CudaContext& context) : d_(d) {
+    const auto blocks = [&] { return d.rows * d.kv_heads * head_parts(); };
+    heads_together_ = static_cast<int>(std::min({d.group(), std::int64_t{kMaxHeads}, kMaxValues / d.head_dim}));
+    const std::int64_t tiles = (d.capacity + kTile - 1) / kTile;
+    const auto bytes = static_cast<std::size_t>(d.rows * d.heads * tiles * (d.head_dim + 2)) * sizeof(float);
+    if (tiles == 1 || blocks() >= 4 * context.multiprocessors || bytes > kMaxWorkspace) return;
+    parts_ = static_cast<unsigned>(tiles);
+    workspace_bytes_ = bytes + static_cast<std::size_t>(blocks()) * sizeof(unsigned);
+  }
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
-  std::string describe() const override { return fmt::format("{}: own kernels", text(d_)); }
+  OpMemoryRequirements memory_requirements() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
+  std::string describe() const override {
+    return fmt::format("{}: own kernels, {}", text(d_),
+                       parts_ > 1 ? fmt::format("a block for each {} keys", kTile) : "a block for all keys");
+  }
 
-  void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
     dispatch(d_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
+      constexpr int kPack = Pack<T>::kSize;
+      const bool is_packed = d_.head_dim % kPack == 0;
+      const std::int64_t packs = is_packed ? d_.head_dim / kPack : d_.head_dim;
+      auto* const partial = static_cast<float*>(memory.workspace);
+      const std::int64_t n_partial = parts_ > 1 ? d_.rows * d_.heads * parts_ * (d_.head_dim + 2) : 0;
       const Sizes<T> sizes{.slots = d_.slots,
                            .capacity = d_.capacity,
                            .heads = static_cast<int>(d_.heads),
@@ -132,25 +285,42 @@ class CudaCachedAttention final : public CachedAttention {
                            .slot = args.slot,
                            .position = args.position,
                            .cache_indirection = args.cache_indirection,
-                           .cache = static_cast<T*>(args.cache)};
-      const auto rows = static_cast<unsigned>(d_.rows);
+                           .cache = static_cast<T*>(args.cache),
+                           .parts = parts_,
+                           .heads_together = heads_together_,
+                           .lanes_of_key = power_of_two(packs, 32),
+                           .threads_of_value = power_of_two(packs, static_cast<int>(kThreads)),
+                           .partials = partial,
+                           .n_finished = reinterpret_cast<unsigned*>(partial + n_partial)};
+      const auto rows = static_cast<unsigned>(d_.rows), heads = static_cast<unsigned>(d_.kv_heads * head_parts());
       launch(store_new<T>, {.blocks = rows, .threads = kThreads}, stream, sizes);
-      launch(attend<T>, {.blocks = rows, .threads = kThreads, .blocks_y = static_cast<unsigned>(d_.heads)}, stream,
-             sizes, static_cast<T*>(args.y));
+      launch(is_packed ? attend<T, kPack> : attend<T, 1>,
+             {.blocks = rows * parts_,
+              .threads = kThreads,
+              .blocks_y = heads,
+              .shared_bytes = static_cast<unsigned>((1 + kWarps) * sizeof(float)) *
+                              static_cast<unsigned>(heads_together_ * d_.head_dim)},
+             stream, sizes, static_cast<T*>(args.y));
     });
   }
 
  private:
+  std::int64_t head_parts() const { return (d_.group() + heads_together_ - 1) / heads_together_; }
+
   CachedAttentionDescription d_;
+  int heads_together_ = 1;
+  unsigned parts_ = 1;
+  std::size_t workspace_bytes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<CachedAttention> make_cached_attention(const CachedAttentionDescription& d, const CudaContext&) {
+std::unique_ptr<CachedAttention> make_cached_attention(const CachedAttentionDescription& d,
+                                                       const CudaContext& context) {
   require_possible(d);
   require(d.heads < 65536, ErrorCode::op_description, "{}: there may be at most 65,535 heads", text(d));
   dispatch(d.dtype, [](auto*) {});
-  return std::make_unique<CudaCachedAttention>(d);
+  return std::make_unique<CudaCachedAttention>(d, context);
 }
 
 }  // namespace lockstep::cuda
