@@ -175,7 +175,7 @@ void AmxConvolution::plan_weight_gradient() {
 }
 
 AmxConvolution::Product AmxConvolution::make_product(const Plane& to, const Image& output) const {
-  Product product{.taps = {}, .kernel_size = {}, .to = to, .pixels = {}};
+  Product product{.taps = {}, .window = {}, .to = to, .pixels = {}};
   for (std::int64_t h = 0; h < positions_.height + positions_.border; ++h)
     for (std::int64_t w = 0; w < positions_.pitch(); ++w) {
       const std::int64_t row = to.row + h * to.stride, column = to.column + w * to.stride;

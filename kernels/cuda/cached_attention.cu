@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
   const int part = static_cast<int>(blockIdx.x % s.parts), n = s.head_dim, packs = n / kPack;
   const int kv_head = static_cast<int>(blockIdx.y) / s.head_parts(), group = s.heads / s.kv_heads;
   const int skipped = static_cast<int>(blockIdx.y) % s.head_parts() * s.heads_together;
-  const int n_heads = min(s.heads_together, group - skipped), n_values = n_heads * n;
+  const int n_heads = std::min(s.heads_together, group - skipped), n_values = n_heads * n;
   const std::int64_t first_head = row * s.heads + std::int64_t{kv_head} * group + skipped;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   T* const target = y + first_head * n;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
   const std::int64_t own = s.slot[row];
   Running running[kMaxPerThread];
   for (int tile = part; tile < (is_divided ? part + 1 : n_tiles); ++tile) {
-    const int first = tile * kTile, count = min(n_keys - first, kTile);
+    const int first = tile * kTile, count = n_keys - first < kTile ? n_keys - first : kTile;
     __syncthreads();  // of the tile before this one
     if (thread < count) {
       const std::int64_t given = s.cache_indirection[own * s.capacity + first + thread];
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
       }
     }
     __syncthreads();
-    const int width = s.threads_of_value, alike = static_cast<int>(kThreads) / max(width, 32);
+    const int width = s.threads_of_value, alike = static_cast<int>(kThreads) / std::max(width, 32);
     for (int c0 = 0; c0 < packs; c0 += width) {
       const int c = c0 + thread % width;
       float sum[kMaxHeads][kPack] = {};
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
           for (int distance = width; distance < 32; distance *= 2)
             sum[h][e] += __shfl_xor_sync(kAllLanes, sum[h][e], distance);
           if (c < packs && (width >= 32 || lane < width))
-            sums[thread / max(width, 32) * n_values + h * n + c * kPack + e] = sum[h][e];
+            sums[thread / std::max(width, 32) * n_values + h * n + c * kPack + e] = sum[h][e];
         }
       }
     }

@@ -10,7 +10,7 @@ namespace lockstep::test {
 struct ConvolutionCase {
   Shape x;  // (N, H, W, C)
   std::int64_t out_channels;
-  int window, stride, padding;
+  int kernel_size, stride, padding;
   bool statistics = true;
   bool input_gradient = true;
 };
