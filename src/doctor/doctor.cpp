@@ -23,7 +23,8 @@ Report examine(World& world, Backend* backend, const std::string& problem, const
                                                         .host = world.host()});
   Report report;
   // First, while nothing of this job computes.
-  const std::vector<HostFacts> hosts = gather(world, measure_host(world));
+  const std::vector<HostFacts> hosts =
+      gather(world, measure_host(world, backend == nullptr ? "" : backend->device().pci_bus));
   const std::vector<DeviceFacts> devices = gather(world, measure_device(backend, problem, world));
   append(report.checks, check_devices(places, devices));
   append(report.checks, check_hosts(places, hosts));

@@ -66,12 +66,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OtherProcess, pid, name, cores, processor)
 
 struct HostFacts {
   std::vector<int> processors{};       // that this rank may use
+  std::vector<int> near_device{};      // of the node, nearest to this rank's GPU; empty: unknown, or it has none
   int n_threads = 1;                   // that it uses
   int n_processors = 1;                // of the node
   std::string huge_pages{};            // "always", "madvise" or "never"; empty: unknown
   std::vector<OtherProcess> others{};  // of the node, while the ranks were idle; measured by its first rank
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostFacts, processors, n_threads, n_processors, huge_pages, others)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostFacts, processors, near_device, n_threads, n_processors, huge_pages, others)
 
 struct Interface {
   std::string name{};           // "eth0", "mlx5_0"

@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -131,6 +134,28 @@ Check check_binding(const std::string& host, const std::vector<const HostFacts*>
   return check;
 }
 
+/// None for a rank without a GPU, or if the system does not report where it is attached.
+std::optional<Check> check_affinity(const Place& place, const HostFacts& rank) {
+  if (rank.near_device.empty()) return std::nullopt;
+  const auto is_near = [&](int processor) { return std::ranges::binary_search(rank.near_device, processor); };
+  const auto n_near = std::ranges::count_if(rank.processors, is_near);
+  Check check{.name = "GPU affinity",
+              .scope = rank_name(place.rank, place.host),
+              .value = fmt::format("{} of {} processors near its GPU", n_near, rank.processors.size()),
+              .expected = "at least one",
+              .remedy = ""};
+  if (n_near > 0) return check;
+  check.status = Status::warn;
+  check.remedy = fmt::format(
+      "The rank runs on another socket than that of its GPU (processors {} to {}), so that copies and messages cross "
+      "the "
+      "link between the sockets: let the launcher choose near ones (srun --gpus-per-task=1 --gpu-bind=closest, or "
+      "mpirun "
+      "--map-by numa --bind-to numa).",
+      rank.near_device.front(), rank.near_device.back());
+  return check;
+}
+
 Check check_load(const std::string& host, const std::vector<const HostFacts*>& ranks) {
   const std::map<int, double> wanted = demand(ranks);
   double busy = 0;
@@ -187,8 +212,28 @@ std::string selected_word(std::string_view text) {
   return begin < end && end != std::string_view::npos ? std::string(text.substr(begin + 1, end - begin - 1)) : "";
 }
 
-HostFacts measure_host(World& world) {
+std::vector<int> processors_in(const std::string& list) {
+  std::vector<int> numbers;
+  std::istringstream in(list);
+  for (std::string range; std::getline(in, range, ',');) {
+    int first = 0, last = 0;
+    const int n_read = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    if (n_read < 1 || first < 0 || (n_read == 2 && (last < first || last >= CPU_SETSIZE))) return {};
+    for (int i = first; i <= (n_read == 2 ? last : first); ++i) numbers.push_back(i);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+std::vector<int> processors_near(std::string pci_bus, const std::string& folder) {
+  if (pci_bus.empty()) return {};
+  for (char& c : pci_bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as in names of folders
+  return processors_in(text_of(fmt::format("{}/{}/local_cpulist", folder, pci_bus)));
+}
+
+HostFacts measure_host(World& world, const std::string& pci_bus) {
   HostFacts facts{.processors = usable_processors(),
+                  .near_device = processors_near(pci_bus),
                   .n_processors = n_processors(),
                   .huge_pages = selected_word(text_of("/sys/kernel/mm/transparent_hugepage/enabled"))};
   facts.n_threads = std::max(1, static_cast<int>(facts.processors.size()) / world.local_size());
@@ -214,6 +259,8 @@ std::vector<Check> check_hosts(const std::vector<Place>& places, const std::vect
   }
   std::vector<Check> out;
   for (const auto& [node, ranks] : nodes) out.push_back(check_binding(names[node], ranks));
+  for (std::size_t r = 0; r < hosts.size(); ++r)
+    if (std::optional<Check> check = check_affinity(places[r], hosts[r])) out.push_back(*std::move(check));
   for (const auto& [node, ranks] : nodes) out.push_back(check_load(names[node], ranks));
   for (const auto& [node, ranks] : nodes) out.push_back(check_huge_pages(names[node], ranks[0]->huge_pages));
   return out;

@@ -7,9 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "comm/world.h"
 #include "test/doctor/support.h"
+
+namespace fs = std::filesystem;
 
 namespace lockstep::doctor {
 namespace {
@@ -37,6 +41,17 @@ TEST(HostChecks, FailForTwoRanksOnOneProcessor) {
 TEST(HostChecks, WarnForOneProcessorOfMany) {
   const auto checks = check_hosts(places_on(1, 2), {on({0}, 1), on({1}, 1)});
   EXPECT_EQ(verdicts(checks, "CPU binding"), Verdicts({"warn node1"}));
+}
+TEST(HostChecks, WarnForARankOnAnotherSocketThanItsGpu) {
+  HostFacts first = on({0, 1}, 2, 4), second = on({2, 3}, 2, 4);
+  first.near_device = second.near_device = {0, 1};
+  const auto checks = check_hosts(places_on(1, 2), {first, second});
+  EXPECT_EQ(verdicts(checks, "GPU affinity"), Verdicts({"pass rank 0 on node1", "warn rank 1 on node1"}));
+  EXPECT_EQ(without_remedy(checks), Verdicts());
+  second.near_device = {3};  // unbound ranks may run there too
+  EXPECT_EQ(verdicts(check_hosts(places_on(1, 2), {first, second}), "GPU affinity")[1], "pass rank 1 on node1");
+  second.near_device = {};
+  EXPECT_EQ(verdicts(check_hosts(places_on(1, 2), {first, second}), "GPU affinity").size(), 1u);
 }
 TEST(HostChecks, FailForOtherLoadOnBusyProcessors) {
   HostFacts first = on({0, 1}, 2, 2);
@@ -69,13 +84,26 @@ TEST(HostChecks, JudgeHugePages) {
   EXPECT_EQ(selected_word("nonsense"), "");
 }
 
+TEST(MeasuredHost, ReadsTheProcessorsNearADevice) {
+  EXPECT_EQ(processors_in("0-2,8\n"), (std::vector<int>{0, 1, 2, 8}));
+  EXPECT_EQ(processors_in("8,0-1"), (std::vector<int>{0, 1, 8}));
+  for (const char* wrong : {"", "\n", "x", "3-1", "0-99999999", "-1"})
+    EXPECT_TRUE(processors_in(wrong).empty()) << wrong;
+  const fs::path folder = fs::temp_directory_path() / ("near." + std::to_string(::getpid()));
+  fs::create_directories(folder / "0000:3b:00.0");
+  std::ofstream(folder / "0000:3b:00.0" / "local_cpulist") << "16-17\n";
+  EXPECT_EQ(processors_near("0000:3B:00.0", folder), (std::vector<int>{16, 17}));
+  EXPECT_TRUE(processors_near("0000:3C:00.0", folder).empty());
+  EXPECT_TRUE(processors_near("", folder).empty());
+  fs::remove_all(folder);
+}
 TEST(MeasuredHost, NamesAProcessThatBurnsTime) {
   const pid_t child = ::fork();
   if (child == 0)
     while (true) (void)::getppid();
   ASSERT_GT(child, 0);
   const auto world = comm::single_world();
-  const HostFacts facts = measure_host(*world);
+  const HostFacts facts = measure_host(*world, "");
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_FALSE(facts.processors.empty());
