@@ -1,3 +1,4 @@
+// sanitizers: -Reorder.IsFast*
 // Products by own kernels, which are used where there is no oneDNN, on each instruction set and number of threads,
 // against sums in double; and the layouts of parameters. Every build has them.
 #include "kernels/cpu/base/product.h"
@@ -209,7 +210,8 @@ TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
 }
 
 /// oneDNN's implementation for all layouts takes more than 100 times as long as its others. It is all that it has for
-/// Acdb24a, the weights of AVX2's convolutions, and on AVX2 for bf16.
+/// Acdb24a, the weights of AVX2's convolutions, and on AVX2 for bf16. The sanitizers slow our own down, but not
+/// oneDNN's.
 TEST(Reorder, IsFastBetweenAllLayoutsAndTypes) {
   const Sizes sizes{256, 256, 3, 3};
   const auto seconds = [&](const char* from_notation, DType from_type, const char* to_notation, DType to_type) {
