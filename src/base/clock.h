@@ -13,7 +13,8 @@ inline double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// The shortest time that `work` took, called at least `least` times and for `seconds`. Never 0.
+/// Calls `work` repeatedly, at least `least` times and for at least `seconds`. Returns the time of the fastest call,
+/// which is never 0.
 template <typename Work>
 double shortest_seconds(int least, double seconds, const Work& work) {
   double shortest = std::numeric_limits<double>::infinity();

@@ -1,6 +1,6 @@
-// What a failing process still does: it prints its error, and performs an action, whoever ends it: main after an error,
-// or the communication thread when the job is lost and nothing can be thrown. Training registers that RUN/status
-// becomes `failed`.
+// What a failing process does before it ends: it prints its error and performs a registered action. Either main ends it
+// after an error, or the communication thread does when the job is lost and nothing can be thrown. Training registers
+// an action that sets RUN/status to `failed`.
 #pragma once
 
 #include <exception>
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// Prints an error in the form that every error has, and writes it to RUN/log.txt: the message, the remedy, and the
-/// code. `who`: "rank 1 on node2", or "error" if there is only one rank.
+/// Prints an error in the common format (the message, the remedy and the code) and writes it to RUN/log.txt. `who`:
+/// "rank 1 on node2", or "error" if there is only one rank.
 void print_error(const std::string& who, ErrorCode code, const std::string& message);
 /// The same for an exception. One that is not an Error has the code `internal`.
 void print_error(const std::string& who, const std::exception& error);

@@ -26,7 +26,7 @@ struct DescriptorTraits {
 };
 using Descriptor = Handle<DescriptorTraits>;
 
-/// The text of an errno value, safe to call in any thread.
+/// The message for an errno value. Thread-safe.
 std::string system_text(int error_number);
 
 /// "runs/a is a link to b, which does not exist", if the path or one of its folders is such a link; otherwise empty.
@@ -45,7 +45,7 @@ std::uint64_t size_bytes(const Descriptor& file, const std::string& path);
 // `path` is for messages. A short read or write is an error.
 
 enum class ReadOutcome : std::uint8_t { complete, end_of_file, failed };
-/// Fills `target` from `offset`. Thread-safe, without allocation. `failed` leaves errno.
+/// Fills `target` from `offset`. Thread-safe, without allocation. After `failed`, errno has the reason.
 ReadOutcome try_read_at(const Descriptor& file, std::span<std::byte> target, std::uint64_t offset);
 void read_at(const Descriptor& file, const std::string& path, std::span<std::byte> target, std::uint64_t offset,
              ErrorCode code = ErrorCode::system_call);
@@ -72,7 +72,7 @@ void publish_link(const std::string& partial, const std::string& path, ErrorCode
 /// Does nothing if there is no such file. An error is printed.
 void remove_partial(const std::string& partial) noexcept;
 
-/// How a PendingFile calls its partial file. `fixed` is partial_name(path): the next attempt replaces what a crash
+/// How a PendingFile names its partial file. `fixed` is partial_name(path): the next attempt replaces what a crash
 /// left. `of_process` also contains the process id: several processes may write the same file at once, and the last to
 /// publish wins.
 enum class PartialName : std::uint8_t { fixed, of_process };

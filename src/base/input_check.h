@@ -7,9 +7,9 @@
 namespace lockstep {
 
 /// Throws usage if writing `output` would replace one of the files `inputs`: the same file by device and inode,
-/// whatever links and names lead to it. An input that is the directory of a model or of a run stands for the files that
-/// belong to it, and an output that is a directory for all that is in it. Names of inputs that are no files
-/// ("synthetic") are ignored, and so are pipes and devices.
+/// whatever links and names lead to it. An input that is a model or run directory stands for the files that belong to
+/// it. An output that is a directory stands for everything in it. Inputs that are not files ("synthetic") are ignored,
+/// and so are pipes and devices.
 void require_no_input(const std::string& output, std::span<const std::string> inputs);
 
 }  // namespace lockstep

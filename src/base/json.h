@@ -1,5 +1,5 @@
-// JSON of files that are not trusted. nlohmann's parser accepts a key twice in an object, of which the last value
-// counts, and anything behind a zero byte. Here, both are errors.
+// Parses JSON from untrusted files. nlohmann's parser accepts duplicate keys in an object (the last value wins) and
+// anything after a zero byte. Here, both are errors.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// Numbers in logs: readable ones, whatever a training that diverges makes of them.
+// Formats numbers for logs, so that they stay readable even if training diverges.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// With so many digits after the decimal point. From ten million on, "1e+30" instead of thirty digits; not a number
+/// With this many digits after the decimal point. From ten million on, "1e+30" instead of thirty digits. NaN
 /// has no sign.
 inline std::string fixed_text(double value, int digits) {
   constexpr double kGreatest = 1e7;
@@ -23,7 +23,7 @@ inline std::string learning_rate_text(double value) {
   return is_tiny ? fmt::format("{:.3g}", value) : fixed_text(value, kDigits);
 }
 
-/// A number of things: "1,150".
+/// A count, with commas between thousands: "1,150".
 inline std::string with_commas(double value) {
   std::string text = fmt::format("{:.0f}", value);
   for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');

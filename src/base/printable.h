@@ -1,6 +1,6 @@
 // Text from users and files that is printed on a terminal or written to the log. Names of files, classes and keys may
-// contain escape sequences, which a terminal would execute, line breaks, which would look like other lines of the
-// output, and megabytes. Results for programs (JSON, CSV) contain names as they are.
+// contain escape sequences, which a terminal would execute, and line breaks, which would look like further lines of
+// output. They may also be megabytes long. Results for programs (JSON, CSV) contain names as they are.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline constexpr std::size_t kMaxNameBytes = 240;
 inline constexpr std::size_t kMaxColumnBytes = 60;  // for names in a column of a table
 std::string printable(std::string_view text, std::size_t max_bytes = kMaxNameBytes);
 
-/// The last safeguard for whole messages and tables: the same for each line, with line breaks and tabs as they are.
+/// The last safeguard for whole messages and tables: treats each line in the same way, and keeps line breaks and tabs.
 std::string printable_lines(std::string_view text);
 
 }  // namespace lockstep

@@ -10,8 +10,8 @@ namespace lockstep {
 std::uint64_t peak_memory_bytes();                       // VmHWM
 std::uint64_t resident_memory_bytes();                   // VmRSS
 std::uint64_t file_size_bytes(const std::string& path);  // 0 when missing
-/// Raises the limit of open files (`ulimit -n`) as far as it is allowed and useful. Throws system_call if it stays too
-/// low to run any command.
+/// Raises the limit on open files (`ulimit -n`) as far as is allowed and useful. Throws system_call if it stays too low
+/// to run any command.
 void raise_limit_of_open_files();
 /// The processors that this process may use, "0-3,8".
 std::string processor_mask();

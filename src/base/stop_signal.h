@@ -4,8 +4,8 @@
 // What launchers do with them: srun forwards what Slurm sends and waits. Open MPI's mpirun forwards SIGUSR1 and SIGUSR2
 // and waits; on SIGTERM, SIGINT and SIGHUP, it sends SIGCONT, SIGTERM and SIGKILL to each rank, one second apart, so
 // the ranks have one second to save. (OMPI_MCA_odls_base_sigkill_timeout of version 4.1 sets another number of seconds,
-// but every job that fails then takes twice that time longer.) scripts/launch turns SIGTERM into SIGUSR2, so that ranks
-// have the time they need.
+// but every job that fails then takes longer by twice that time.) scripts/launch turns SIGTERM into SIGUSR2, so that
+// ranks have the time they need.
 #pragma once
 
 namespace lockstep {
@@ -20,15 +20,16 @@ void catch_stop_signals(int last_repeated_interrupt = 1);
 bool stop_requested();
 /// The name of the first one that arrived, such as "SIGTERM".
 const char* stop_signal_name();
-/// How many SIGINT have arrived after the first signal.
+/// The number of SIGINTs that have arrived after the first signal.
 int n_repeated_interrupts();
-/// Whether SIGINT or SIGTERM has arrived after the first signal: whoever asks may soon kill the process.
+/// Whether SIGINT or SIGTERM has arrived after the first signal: the sender may soon kill the process.
 bool stop_requested_again();
 
 /// A signal asked a rank to stop before the first step, or a command to stop. Thrown on all ranks; not an error.
 struct StoppedBySignal {};
-/// For a command of one process that may end at any point, because it writes under partial names: from now on,
-/// throw_if_stopped() throws StoppedBySignal if a signal has arrived. Before, and in training, it does nothing.
+/// For a single-process command that may end at any point, because it writes under partial names. After this call,
+/// throw_if_stopped() throws StoppedBySignal if a signal has arrived. Before it, and in training, throw_if_stopped()
+/// does nothing.
 void stop_anywhere();
 void throw_if_stopped();
 /// Collective: throws StoppedBySignal on all ranks if a signal has asked any of them to stop.

@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-/// `text`, in which U+FFFD replaces what is not UTF-8.
+/// `text`, with U+FFFD in place of what is not valid UTF-8.
 std::string valid_utf8(const std::string& text);
 inline bool is_utf8(const std::string& text) { return valid_utf8(text) == text; }
 

@@ -1,7 +1,7 @@
 // A save in the background. Training waits only for start(), which copies this rank's shard. A thread of each rank,
 // which makes no MPI calls, then writes the shard in the phases of a Saver. Between two phases, the main threads
-// exchange short texts (offsets, hashes): with advance() once the phase is done on every rank, which they learn from
-// the flags of a step, or with wait() when there is nothing else to do.
+// exchange short texts (offsets, hashes). They call advance() once the phase is done on every rank, which the flags of
+// a step tell them, or wait() when there is nothing else to do.
 //
 // A save that fails on any rank ends on all of them, with that rank's Error as its outcome, and leaves nothing behind.
 #pragma once
@@ -67,8 +67,8 @@ class BackgroundSaver {
   const std::vector<TensorSource> tensors_;
   World& world_;
   const std::function<void(int group)> gather_;
-  /// Memory that the system provides when it is first written: a run that saves only at its end does not need it
-  /// before.
+  /// The system provides this memory only when it is first written, so a run that saves only at its end does not use it
+  /// before then.
   struct Buffer {
     explicit Buffer(std::size_t n = 0)
         : values(n > 0 ? std::make_unique_for_overwrite<float[]>(n) : nullptr), size(n) {}

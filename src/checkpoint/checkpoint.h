@@ -52,8 +52,8 @@ struct TensorTarget {
 /// Everything that is not a tensor, as JSON. Keys: format_version, model (family, depth, stem, classes), inference
 /// (what the task records for it: image size, mean, standard deviation, class names), precision, step, epoch, samples,
 /// global_batch, seed, steps_per_epoch, configuration (the keys that affect what is learned), epoch_sums (loss,
-/// correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not measured), and
-/// where gradients are scaled loss_scale (scale, good_steps).
+/// correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not measured), and, if
+/// gradients are scaled, loss_scale (scale, good_steps).
 using StateJson = nlohmann::json;
 
 /// Collective. Each rank writes 1/size of the bytes. If a rank fails, all ranks throw, and no file of that name
@@ -75,7 +75,7 @@ struct LoadedFile {
 };
 LoadedFile load_all(const std::string& path);
 
-/// `message` describes what is damaged, if anything is.
+/// `sentence` describes what is damaged, if anything is.
 struct Verdict {
   bool good = false;
   ErrorCode code = ErrorCode::checkpoint_damaged;  // if it is not good
@@ -98,11 +98,11 @@ struct Retention {
   int keep = 0;                 // number of newest checkpoints; 0: all
   std::int64_t keep_every = 0;  // steps that are multiples of it are kept too; 0: none
 };
-/// Whether the checksums of files match, by path: what is known, so that no file is read twice for it.
+/// The files whose checksums have been verified, by path, and whether they match. No file is read twice for this.
 using KnownFiles = std::map<std::string, bool>;
-/// Removes all other checkpoints. One whose checksums do not match does not count as one of the newest, so that none is
-/// removed for its sake; it is reported once. For this, the files that are not in `known` are read and added to it, but
-/// only if there is anything to remove. Files whose step cannot be read are left alone.
+/// Removes all other checkpoints. A checkpoint whose checksums do not match is reported once. It does not count as one
+/// of the newest, so that no sound one is removed in its favour. To check this, the files that are not in `known` are
+/// read and added to it, but only if there is anything to remove. Files whose step cannot be read are left alone.
 void prune(const std::string& directory, const Retention& retention, KnownFiles& known);
 /// Removes what interrupted saves left. Returns the names.
 std::vector<std::string> remove_partials(const std::string& directory);

@@ -28,8 +28,8 @@ struct Comparison {
   bool equal() const { return differing.empty() && only_in_a.empty() && only_in_b.empty(); }
 };
 
-/// Throws when one of the files is damaged. If one is a .safetensors file or a directory of Hugging Face, only weights
-/// and running statistics are compared, in fp32.
+/// Throws when one of the files is damaged. If one is a .safetensors file or a Hugging Face directory, only weights and
+/// running statistics are compared, in fp32.
 Comparison compare(const std::string& path_a, const std::string& path_b);
 
 }  // namespace lockstep::checkpoint

@@ -1,6 +1,7 @@
-// A trained model: a checkpoint, a .safetensors file, or a directory of Hugging Face. It holds the weights, and what
-// the file records of the model. This is sufficient to build the model for inference, without a configuration or a data
-// set. Adapters, in a checkpoint or a directory of PEFT, are such a file too, but need their base (train/adapters.h).
+// A trained model: a checkpoint, a .safetensors file, or a Hugging Face directory. It holds the weights, and what the
+// file records about the model. This is sufficient to build the model for inference, without a configuration or a data
+// set. Adapters, in a checkpoint or a PEFT directory, are read as a ModelFile too, but need their base model
+// (train/adapters.h).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace lockstep::checkpoint {
 
 struct ModelFile {
   std::string path;
-  /// Of a checkpoint, its state. Of a .safetensors file that Lockstep wrote, the members below; of another one, and of
-  /// a directory, empty.
+  /// For a checkpoint, its state. For a .safetensors file that Lockstep wrote, the members that export_metadata()
+  /// stores. Empty for any other .safetensors file and for a directory.
   StateJson state;
   /// Parameters and running statistics, under the names of torchvision or transformers.
   std::vector<NamedTensor> tensors;
@@ -29,13 +30,13 @@ struct ModelFile {
 
 /// Whether a path names a .safetensors file. Any other file is read as a checkpoint.
 bool is_safetensors(const std::string& path);
-/// Whether it is a directory with a model or with adapters. A run directory is none.
+/// Whether it is a directory with a model or with adapters. A run directory does not count as one.
 bool is_model_directory(const std::string& path);
-/// Of a checkpoint: the weights themselves, or the moving averages of what was trained (ema.decay).
+/// For a checkpoint: its weights, or the moving averages of those that were trained (ema.decay).
 enum class WeightsOf : std::uint8_t { model, averages };
-/// Reads any kind. Throws checkpoint_mismatch if averages are asked for and the file has none, what Reader,
-/// read_safetensors() and read_huggingface() throw, and checkpoint_damaged if a member of the state has another type
-/// than it must have.
+/// Reads any kind of model file. Throws checkpoint_mismatch if averages are requested and the file has none, and
+/// checkpoint_damaged if a member of the state has the wrong type. Also throws what Reader, read_safetensors() and
+/// read_huggingface() throw.
 ModelFile read_model_file(const std::string& path, WeightsOf weights = WeightsOf::model);
 
 /// The metadata of an exported .safetensors file: "format" is "pt", and "lockstep" contains, as JSON, the members

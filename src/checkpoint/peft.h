@@ -21,13 +21,13 @@ inline constexpr const char* kPeftConfig = "adapter_config.json";
 /// Whether it is a directory with an adapter_config.json.
 bool is_peft(const std::string& path);
 
-/// The state has the keys of model.lora, "base_path" (what the adapter calls its base; may be empty), and what Lockstep
-/// has recorded in the file. Throws not_supported, with the name of the key, for an adapter that asks for another
-/// computation, and what SafetensorsFile throws.
+/// The state has the keys of model.lora, "base_path" (the base that the adapter names; may be empty), and what Lockstep
+/// has recorded in the file. Throws not_supported, with the name of the key, for an adapter that needs a different
+/// computation. Also throws what SafetensorsFile throws.
 ModelFile read_peft(const std::string& directory);
 
 /// `base`: a path, or empty. `state`: of the checkpoint, which is recorded as in write_safetensors(). `files`: names
-/// and contents of further ones, such as the tokenizer's. Throws what write_model_directory() throws.
+/// and contents of further files, such as those of the tokenizer. Throws what write_model_directory() throws.
 void write_peft(const std::string& directory, std::vector<NamedTensor> tensors, const Config::Model::Lora& lora,
                 const std::string& base, const StateJson& state, const std::map<std::string, std::string>& files);
 

@@ -34,9 +34,9 @@ class Reader {
   const TensorEntry* find(const std::string& tensor);
   /// Fills `values` and checks the tensor's hash.
   void read(const TensorEntry& tensor, std::span<float> values) const;
-  /// Passes on each requested tensor, or none if one of them is missing or has another shape.
+  /// Passes each requested tensor to its target, or none if one of them is missing or has a different shape.
   void load(const std::vector<TensorTarget>& targets);
-  /// Whether the tensor's bytes have its hash.
+  /// Whether the tensor's bytes match its hash.
   bool is_sound(const TensorEntry& tensor) const;
 
  private:

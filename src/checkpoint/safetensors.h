@@ -22,18 +22,19 @@ struct NamedTensor {
 /// value is too large for it.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata, DType dtype = DType::fp32);
-/// In the order of their data. F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked against the file.
+/// Returns the tensors in the order of their data. F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked
+/// against the file.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 /// The texts of the header's __metadata__.
 std::map<std::string, std::string> read_safetensors_metadata(const std::string& path);
 
-/// An open file of which every size has been checked. Its tensors are read one by one.
+/// An open file. All sizes in it have been checked, and its tensors are read one by one.
 class SafetensorsFile {
  public:
   struct Entry {
     std::string name, dtype;  // "F32", "F64", "F16", "BF16" or "I64"
     Shape shape;
-    std::uint64_t begin = 0, end = 0;  // bytes of the data, from its begin
+    std::uint64_t begin = 0, end = 0;  // range of bytes, from the beginning of the data
   };
   explicit SafetensorsFile(const std::string& path);
 

@@ -38,7 +38,7 @@ class Saver {
   std::vector<std::size_t> tensors_of_shard() const;
 
   static constexpr int kPhases = 5;
-  /// Runs the phase of that number. `before`: what the phase before it returned on all ranks.
+  /// Runs the phase with this number. `before`: what the previous phase returned on all ranks.
   std::string run_phase(int phase, const std::vector<std::string>& before, const StateJson& state,
                         const TensorReader& read);
   void discard() noexcept;

@@ -26,7 +26,8 @@ struct TensorEntry {
   std::uint64_t size_bytes() const { return static_cast<std::uint64_t>(shape.n_elements()) * sizeof(float); }
 };
 
-/// Enough for the structure and the state in one block of HDF5 metadata, so that all of it is before the tensors.
+/// A size that is sufficient for the structure and the state in one block of HDF5 metadata, so that all of it precedes
+/// the tensors.
 std::uint64_t metadata_allowance_bytes(const std::vector<TensorEntry>& tensors, const std::string& state_text);
 
 /// A checkpoint's structure in memory, created without its tensors.

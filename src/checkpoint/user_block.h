@@ -7,7 +7,7 @@
 //   16       u64 length of the file
 //   24       u64 bytes of a hashed block (16 MiB)
 //   32       u64 digest: the hash of the list of the hashes of the file's blocks after this one
-// 40 u64 end of the HDF5 metadata: bytes 4096 to here are metadata, all bytes after are tensors; 0: unknown
+//   40       u64 end of the HDF5 metadata: bytes 4096 to here are metadata, all after are tensors; 0: unknown
 //   48       u64 hash of the metadata
 //   56       u64 number of block hashes listed from byte 64 on; 0: they do not fit (files above 8 GB)
 //   64       u64 hash of each block

@@ -32,14 +32,14 @@ class Watchdog;
 class Channel {
  public:
   virtual ~Channel() = default;
-  /// Who learns from a channel that the job is lost: a caller, which will throw; none, since nothing waits; or only an
+  /// Who learns from a channel that the job is lost: a caller, which throws; nobody, because nothing waits; or only an
   /// event, which cannot report an error.
   enum class Listener : std::uint8_t { caller, nobody, event };
   /// Cancels what was posted to this channel, because a peer is lost or MPI failed. Called on the communication thread,
   /// possibly repeatedly.
   virtual Listener cancel(const std::exception_ptr& reason) = 0;
 
-  /// Called about every 100 ms. A channel whose collectives run on a device looks up their progress. What it throws
+  /// Called about every 100 ms. A channel whose collectives run on a device checks their progress here. An exception
   /// ends the job.
   virtual void check_device() {}
 
@@ -62,7 +62,7 @@ class Channel {
   void enter(std::string_view label, std::uint64_t number);
   void leave() { waiting_.is_active = false; }
   /// For such a channel, once it is removed: sets how many collectives it had, which is the same on all ranks. The next
-  /// channel with its number counts on from there. If ranks disagreed, it would wait for collectives of the past.
+  /// channel with its number continues to count from there. If ranks disagreed, it would wait for past collectives.
   void set_n_collectives(std::uint64_t number);
   /// Called by an awaited condition that did some work although it does not hold yet.
   void note_progress() { made_progress_ = true; }

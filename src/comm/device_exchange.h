@@ -5,10 +5,10 @@
 // adds it up in the given order on the device, and sends the total to all. The result has the same bits on every rank
 // and in every run. Each rank sends and receives 2 (n-1)/n of the slice, as with a ring all-reduce.
 //
-// With 16-bit gradients and equally many ranks L on each of N nodes, this happens in two levels, so that only what must
-// travels between nodes: the ranks of a node sum a chunk in fp32, each its shard. The owners of a shard on all nodes
-// exchange it in 16 bits, and then send the total to the ranks of their nodes in 16 bits. A rank sends
-// 2 (N-1)/N / L of the values to other nodes. All work is queued on one stream, and the host does not wait.
+// With 16-bit gradients and the same number of ranks L on each of N nodes, the sum has two levels, so that as little as
+// possible travels between nodes. First, the ranks of a node sum a chunk in fp32, each rank its own shard. Then the
+// owners of a shard on all nodes exchange it in 16 bits, and send the total to the ranks of their nodes in 16 bits. A
+// rank sends 2 (N-1)/N / L of the values to other nodes. All work is queued on one stream, and the host does not wait.
 #pragma once
 
 #include <cstddef>
@@ -59,12 +59,12 @@ class DeviceExchange {
     /// Slices with a narrow wire type are summed in two levels.
     bool has_levels() const;
   };
-  /// Returns device memory of that many bytes, for the purpose.
+  /// Allocates device memory: the size in bytes, and the purpose.
   using Allocate = std::function<std::unique_ptr<Memory>(std::size_t, const std::string&)>;
-  /// `allocate`: for the buffers that `network` sends and receives.
+  /// `allocate` is called for the buffers that `network` sends and receives.
   DeviceExchange(Backend& backend, int rank, Plan plan, const Allocate& allocate);
 
-  /// The device memory that it allocates.
+  /// The size of the device memory that a DeviceExchange allocates.
   static std::size_t buffer_bytes(const Plan& plan);
 
   /// Sums fp32 or fp64 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
@@ -78,7 +78,7 @@ class DeviceExchange {
     DType dtype = DType::fp32, wire = DType::fp32;
     bool is_narrow() const { return wire != dtype; }
   };
-  /// Ranks that sum a chunk, of which member i owns shard i.
+  /// Ranks that sum a chunk. Member i owns shard i.
   struct Group {
     std::vector<int> ranks;
     int mine = 0;  // this rank
@@ -112,7 +112,7 @@ class DeviceExchange {
   std::vector<const void*> open_;  // the stack of SumOrder
 };
 
-/// Of ranks on devices.
+/// The plan for ranks whose gradients are on devices.
 DeviceExchange::Plan device_exchange_plan(const Topology& topology);
 
 }  // namespace lockstep::comm

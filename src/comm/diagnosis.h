@@ -10,7 +10,8 @@
 
 namespace lockstep::comm {
 
-/// start_world() of any builds: a job whose nodes have different ones is examined instead of refused.
+/// start_world() without the check that all ranks run the same build: a job with different builds is examined, not
+/// rejected.
 std::unique_ptr<World> start_world_of_any_builds(int* argc, char*** argv,
                                                  double watchdog_seconds = Config::Comm{}.watchdog_seconds);
 
@@ -27,7 +28,8 @@ struct PairTime {
 class PairProbe {
  public:
   virtual ~PairProbe() = default;
-  /// Sends to `peer` and receives as much from it, once both ranks are ready. -1: this rank has no peer in this round.
+  /// Sends to `peer` and receives the same amount from it, once both ranks are ready. -1: this rank has no peer in this
+  /// round.
   virtual PairTime exchange(int peer) = 0;
 };
 /// Null in a world of one rank.

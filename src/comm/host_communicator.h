@@ -102,14 +102,14 @@ class HostCommunicator final : public Communicator, private Channel {
   bool advance_chunks(const Request& request);
 
   trace::Row* const trace_row_ = trace::add_row("communication");
-  trace::Clock::time_point arrived_;  // all ranks of the node, at the exchange in progress
+  trace::Clock::time_point arrived_;  // when all ranks of the node had reached the current exchange
   std::atomic<double> exchange_seconds_{0};
   CommunicationThread& thread_;
   World& world_;
   const Topology topology_;
   std::vector<int> leaders_;
   const std::size_t chunk_bytes_;
-  /// Outlives the communicator while there are regions.
+  /// Outlives the communicator as long as there are regions.
   struct Registry {
     std::vector<const Region*> regions;
     const HostCommunicator* communicator = nullptr;  // null once it is destroyed
@@ -124,7 +124,7 @@ class HostCommunicator final : public Communicator, private Channel {
 
   std::vector<NodeExchange> exchanges_;     // leaders only
   std::vector<NodeExchange::Part> needed_;  // leaders only; empty if every rank needs all
-  std::vector<MpiRequest> shard_messages_;  // likewise: of the current all-gather
+  std::vector<MpiRequest> shard_messages_;  // leaders only; those of the current all-gather
   struct {
     std::size_t n_summed = 0, n_started = 0, n_finished = 0;  // chunks of the current request
     std::uint64_t reduced_before = 0;

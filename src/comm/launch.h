@@ -18,8 +18,8 @@ struct Launch {
 /// Throws comm_launch if this is one of several tasks of a Slurm step that have no common MPI world.
 Launch inspect_launch();
 
-/// For a command of one process. Throws usage if a launcher started several: each would do the same work, and write the
-/// same files. `command`: "predict".
+/// For a single-process command. Throws usage if a launcher started several processes, since each would do the same
+/// work and write the same files. `command`: "predict".
 void require_one_process(const std::string& command);
 
 /// Called after MPI_Init. Throws comm_launch if the size of the world contradicts the launcher.

@@ -1,5 +1,5 @@
-// All MPI calls that Lockstep makes, without the header of MPI. They are made by the thread that constructed the
-// object, which is the communication thread. Only the calls named "start-up" block. Failures throw Error (comm_mpi).
+// All MPI calls that Lockstep makes, without MPI's header. They are made by the thread that constructed the object,
+// which is the communication thread. Only the calls named "start-up" block. Failures throw Error (comm_mpi).
 #pragma once
 
 #include <cstddef>

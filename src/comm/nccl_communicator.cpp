@@ -1,7 +1,7 @@
-// Every exchange is queued on one stream of high priority, which waits for `ready`, works in place, and records
+// Every exchange is queued on one high-priority stream, which waits for `ready`, works in place, and records
 // `done`. The host does not wait. All work goes through the contracts of Backend, so that tests can replace CUDA.
 //
-// Before and after each collective, the stream increments a counter in pinned memory, also if the step was captured in
+// Before and after each collective, the stream increments a counter in pinned memory, even if the step was captured in
 // a graph. The communication thread reads both counters every 100 ms and publishes in the progress table which
 // collective this rank is in. The watchdog (watchdog.h) can thus report the missing rank, as it does for host
 // communicators. The communication thread also asks NCCL for errors. Before the job ends with an error, the NCCL

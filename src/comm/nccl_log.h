@@ -12,18 +12,19 @@ namespace lockstep::comm {
 class NcclLog {
  public:
   /// Must be constructed before NCCL is first used in this process, since NCCL then reads where its log goes. The file
-  /// is `folder`/nccl.RANK.log; without a folder that exists, it is in that for temporary files. The log of a run that
-  /// failed and is now resumed becomes `folder`/nccl.RANK.previous.log.
+  /// is `folder`/nccl.RANK.log; if that folder does not exist, the file is in the folder for temporary files. The log
+  /// of a run that failed and is now resumed becomes `folder`/nccl.RANK.previous.log.
   NcclLog(const std::string& folder, int rank);
   ~NcclLog();
   NcclLog(const NcclLog&) = delete;
   NcclLog& operator=(const NcclLog&) = delete;
 
-  /// Once NCCL has started. Communicators that others start in this process write elsewhere from then on.
+  /// To be called once NCCL has started. Communicators that other code starts in this process from then on write their
+  /// logs elsewhere.
   void restore_environment();
   /// "network IB (mlx5_0:1/RoCE, out of band eth0:10.0.0.5<0>)"; empty if unknown.
   std::string network() const;
-  /// The warnings in the lines that were completed since the last call. From one thread.
+  /// The warnings in the lines that were completed since the last call. Must always be called from the same thread.
   std::vector<std::string> new_warnings();
   /// The run has ended without an error, so that nobody needs the files.
   void remove();
@@ -41,7 +42,7 @@ class NcclLog {
 
 /// The network in the text of a log.
 std::string network_in_nccl_log(const std::string& text);
-/// The text of the warning that a line of a log is; empty if it is none.
+/// The text of the warning in a line of a log; empty if the line is not a warning.
 std::string warning_in_nccl_log(const std::string& line);
 
 }  // namespace lockstep::comm

@@ -1,8 +1,8 @@
 // Device memory that NCCL allocates and registers, so that it copies and sums without buffers of its own.
 //
-// Since NCCL 2.27, memory of ncclMemAlloc can be registered as a window, at which all GPUs of a node can access each
-// other's memory. NCCL then sums in place, with NVLink SHARP where the switches have it. Elsewhere the memory is the
-// backend's, and each rank registers it for itself; NCCL also works if it cannot register it.
+// Since NCCL 2.27, memory from ncclMemAlloc can be registered as a window, through which all GPUs of a node can access
+// each other's memory. NCCL then sums in place, with NVLink SHARP where the switches support it. Otherwise the backend
+// allocates the memory, and each rank registers it for itself. NCCL also works if it cannot register the memory.
 #pragma once
 
 #include <cstddef>

@@ -25,12 +25,12 @@ class NodeExchange {
     ElementRange range{};
   };
 
-  /// `leaders`: ranks of the world, one per node. `order`: over nodes. `node`: this one. `tag` and `tag`+1 are used by
-  /// this object only.
+  /// `leaders`: ranks of the world, one per node. `order`: the order of summation over nodes. `node`: this rank's node.
+  /// `tag` and `tag`+1 are used by this object only.
   NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
                std::size_t chunk_bytes, DType narrowest_wire);
 
-  /// The memory that it allocates.
+  /// The size of the memory that a NodeExchange allocates.
   static std::size_t buffer_bytes(int n_nodes, std::size_t chunk_bytes, DType narrowest_wire);
 
   /// Starts the sum, in place, of at most chunk_bytes. `wire`: see Slice::wire. `needed`: the same on all nodes; the
@@ -47,7 +47,8 @@ class NodeExchange {
   void sum_my_shard();
   void gather();
   void finish_gather();
-  /// Calls call(range) for what `node` needs of the shard that `owner` has summed, in the same order on both.
+  /// Calls call(range) for each range that `node` needs of the shard that `owner` has summed, in the same order on both
+  /// nodes.
   template <typename Call>
   void for_needed(int node, int owner, const Call& call) const;
   MpiRequest& next_request();

@@ -1,5 +1,5 @@
 // The channel of a PairProbe (diagnosis.h). In a round, each rank has one peer or none. Both ranks of a pair first tell
-// each other that they are ready, so that the time of one does not contain the delay of the other. They then exchange a
+// each other that they are ready, so that the time of one does not include the delay of the other. They then exchange a
 // small message and, unless that took long, a large one. Both directions are used at the same time.
 #pragma once
 
@@ -26,7 +26,7 @@ class PairChannel final : public PairProbe, private Channel {
   Listener cancel(const std::exception_ptr& reason) override;
   Coroutine run();
   void finish(const std::exception_ptr& exception);
-  /// Starts to send `size_bytes` from `mine`, and to receive as much.
+  /// Starts to send `size_bytes` from `mine`, and to receive the same amount into `theirs`.
   void start(const void* mine, void* theirs, std::size_t size_bytes);
 
   CommunicationThread& thread_;

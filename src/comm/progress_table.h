@@ -25,7 +25,7 @@ std::string_view copy_label(std::string_view text, char (&label)[kLabelBytes]);
 
 struct ChannelProgress {
   std::atomic<std::uint64_t> begun{0};     // collectives that this rank has reached
-  std::atomic<std::uint64_t> reduced{0};   // chunks of which it has summed its shard, over all collectives
+  std::atomic<std::uint64_t> reduced{0};   // chunks in which it has summed its shard, over all collectives
   std::atomic<std::uint64_t> gathered{0};  // chunks whose total over nodes is in its memory (leader)
   std::atomic<std::uint64_t> copied{0};    // collectives whose result it has copied from the leader's memory
   char label[kLabelBytes] = {};            // of the last collective begun; used in messages only

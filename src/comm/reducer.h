@@ -48,8 +48,8 @@ struct GradientTensor {
 
 inline constexpr std::size_t kGranule = 4 * kTileElements;
 
-/// Cuts the arena into buckets. The batch statistics at its end count as tensors too. `n_shards`: of each bucket that
-/// can be sharded; 1: none is.
+/// Cuts the arena into buckets. The batch statistics at its end count as tensors too. `n_shards`: the number of shards
+/// of each bucket that can be sharded; 1: no bucket is sharded.
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
                                  int n_shards = 1);
 
@@ -63,8 +63,8 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// The work queued on `stream` so far completes tensor `index`; tensors complete in order. If it is the last one of
-  /// buckets, `prepare` may queue more work on each, and then its exchange is started.
+  /// The work queued on `stream` so far completes tensor `index`; tensors complete in order. If it is the last tensor
+  /// of one or more buckets, `prepare` may queue more work on each of them before its exchange is started.
   void tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare = {});
   /// Makes `stream` wait for all buckets of this step and for `other`. After each wait, `summed` may queue work on the
   /// bucket of that index, which runs while later ones are summed. The waits are timed in `slot` (0 or 1), so that one
@@ -74,8 +74,8 @@ class GradientReducer {
   /// After finish(): makes `stream` wait for another exchange of the step, timed like those of the buckets. Once a
   /// step.
   void wait_for(const Event& done, Stream& stream, int slot);
-  /// The exposed communication: how long the stream of the last finish() with this slot only waited. Blocks the caller
-  /// until that wait is over.
+  /// The exposed communication: how long the stream of the last finish() with this slot did nothing but wait. Blocks
+  /// the caller until that wait is over.
   double exposed_seconds(int slot = 0) const;
 
   const std::vector<Bucket>& buckets() const { return buckets_; }

@@ -1,10 +1,10 @@
-// A file in memory (/dev/shm) that the ranks of a node map together.
+// A file in memory (/dev/shm) that all ranks of a node map.
 //
 // One rank creates it and the others open it. Every rank reserves its own part, which touches the pages first and so
 // places them in the NUMA domain of that rank. The creator removes the name once all ranks have mapped the file, so
 // that a later crash leaves nothing behind.
 //
-// Pages that a process has accessed count as its memory, also those of other ranks, until it releases them.
+// Pages that a process has accessed, including those of other ranks, count as its memory until it releases them.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class SharedSegment {
 
   Descriptor descriptor_;
   std::byte* data_ = nullptr;
-  void* mapping_ = nullptr;  // the file and what aligns it
+  void* mapping_ = nullptr;  // the file and the padding that aligns it
   std::size_t mapping_bytes_ = 0;
   std::size_t size_bytes_ = 0;
   std::string path_;

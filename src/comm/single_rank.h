@@ -1,4 +1,4 @@
-// The world of one rank and its communicator. There is no MPI and no thread, and a sum over one rank is no work.
+// The world of one rank and its communicator. There is no MPI and no thread, and a sum over one rank needs no work.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class SingleRankCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
-  /// `done` completes when `ready` does. With a backend without queues the caller blocks until then.
+  /// `done` completes when `ready` does. If the backend has no queues, the caller blocks until then.
   void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
   bool is_capturable() const override { return true; }

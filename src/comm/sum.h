@@ -9,8 +9,8 @@
 
 namespace lockstep::comm {
 
-/// Every target = the sum of the sources in `order`, elementwise, each n_elements long. A target may be one of the
-/// sources; otherwise they do not overlap. fp32 or fp64.
+/// Sets every target to the elementwise sum of the sources in `order`. Each has n_elements elements, in fp32 or fp64. A
+/// target may be one of the sources; otherwise they do not overlap.
 void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
          DType dtype, const SumOrder& order);
 

@@ -1,9 +1,9 @@
 // The order in which the gradients of micro-batches are summed: a binary tree that does not depend on the number of
 // ranks (DESIGN, decision 8).
 //
-// The tree over n leaves is cut in the middle, where the first half is the larger one if n is odd; each half is cut in
-// the same way. A rank owns a whole subtree. The sum over ranks is therefore the top of the same tree, and so is the
-// sum over nodes if the ranks of each node own a whole subtree.
+// The tree over n leaves is cut in the middle. If n is odd, the first half is the larger one. Each half is cut in the
+// same way. A rank owns a whole subtree. The sum over ranks is therefore the top of the same tree, and so is the sum
+// over nodes if the ranks of each node own a whole subtree.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // How ranks sum: which of them share memory, which exchange by MPI, or whether NCCL sums on the devices. This follows
-// from comm.backend, the nodes, and where the gradients are. The memory that it takes can be derived without running
-// the ranks, which `lockstep plan` does.
+// from comm.backend, the nodes, and where the gradients are. The memory that this takes can be derived without running
+// the ranks, as `lockstep plan` does.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace lockstep::comm {
 
-/// host: gradients are in host memory and are summed there. staged: those of a device are copied to the host, summed
-/// there and copied back. nccl: those of a device are summed by NCCL.
+/// host: gradients are in host memory and are summed there. staged: gradients are in device memory; they are copied to
+/// the host, summed there and copied back. nccl: gradients are in device memory and are summed by NCCL.
 enum class Transport : std::uint8_t { host, staged, nccl };
 
 struct Topology {
@@ -48,13 +48,13 @@ struct Topology {
   std::string describe_order_and_wire() const;
 };
 
-/// Uses the nodes of the rank table. With comm.backend=mpi, or if the ranks of a node are no subtree of the order,
+/// Uses the nodes of the rank table. With comm.backend=mpi, or if the ranks of a node are not a subtree of the order,
 /// every rank becomes a node of its own. `space`: where the gradients are, Backend::memory_space().
 Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order,
                      MemorySpace space = MemorySpace::host);
 
-/// The table of rank 0 for ranks that do not run, in equal consecutive blocks on nodes. If the ranks cannot be divided
-/// evenly, the first nodes have one more.
+/// The rank table of rank 0 for ranks that do not run. They are placed on the nodes in consecutive blocks of equal
+/// size. If they cannot be divided evenly, the first nodes have one rank more.
 RankTable planned_ranks(int ranks, int nodes);
 
 }  // namespace lockstep::comm

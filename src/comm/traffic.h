@@ -9,7 +9,7 @@
 
 namespace lockstep::comm {
 
-/// Of the buckets of a step, in the types in which they travel.
+/// The size of the buckets of a step, in the types in which they travel.
 double exchanged_bytes(std::span<const Bucket> buckets);
 
 /// Bytes that are sent to other nodes.
@@ -18,7 +18,7 @@ struct Traffic {
   double per_rank = 0;  // of the rank that sends most; with one network card per rank, what that card sends
 };
 
-/// Of the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
+/// The traffic for the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
 ///
 /// N nodes of L ranks each, n = N L, and a bucket of B bytes in the type in which it travels:
 ///   NCCL's ring          2 (n-1)/n B per node, divided among its ranks
@@ -26,7 +26,8 @@ struct Traffic {
 ///   fixed order          2 (n-L)/n B per rank
 ///   CPUs, or staged      2 (N-1)/N B per node, by its leader
 /// A reduce-scatter or an all-gather of NCCL sends half of an all-reduce. A reduce-scatter of leaders sends
-/// (N-1)/N (1 + 1/N) B: the parts of each sum, and then, of 1/N of the totals, those that other nodes need.
+/// (N-1)/N (1 + 1/N) B: the parts of each sum, and then, out of the 1/N of the totals that a leader computes, those
+/// that other nodes need.
 Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights);
 
 }  // namespace lockstep::comm

@@ -27,7 +27,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// From any thread.
+  /// May be called from any thread.
   void set_limit(double seconds) { limit_seconds_.store(seconds); }
   /// Called about every 100 ms. Throws comm_rank_died or comm_rank_lost.
   void check(std::span<Channel* const> channels);

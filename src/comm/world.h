@@ -29,7 +29,8 @@ Topology topology_of(const Config::Comm& config, World& world, const SumOrder& o
 /// The version and path of the NCCL library that ranks on GPUs would use, or a sentence that says why there is none.
 std::string describe_nccl();
 
-/// A world of one rank without MPI, for commands that run in one process, and for tests. Sums of one rank are no work.
+/// A world of one rank without MPI, for commands that run in one process, and for tests. Sums over one rank need no
+/// work.
 std::unique_ptr<World> single_world();
 
 }  // namespace lockstep::comm

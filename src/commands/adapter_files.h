@@ -1,4 +1,4 @@
-// lockstep checkpoint export | import | merge, of adapters (model.lora).
+// lockstep checkpoint export | import | merge, for adapters (model.lora).
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace lockstep::commands {
 
-/// Whether a checkpoint has adapters, and nothing else of a model.
+/// Whether a checkpoint has only the adapters of a model.
 bool is_adapter_file(const std::string& path);
-/// A checkpoint with adapters as a directory of PEFT.
+/// Exports a checkpoint with adapters as a PEFT directory.
 int export_adapters(const std::string& source, const std::string& target, const ExportOptions& options);
-/// A directory of PEFT as a checkpoint. `base`: the model that they belong to; empty: the one that they name.
+/// Imports the adapters of a PEFT directory as a checkpoint. `base`: the model to which they belong; empty: the one
+/// that they name.
 int import_adapters(const std::string& source, const std::string& target, const std::string& base);
 /// The model `base` with adapters added to its weights: a checkpoint, a .safetensors file or a directory.
 int merge_files(const std::string& base, const std::string& adapters, const std::string& target,

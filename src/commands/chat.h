@@ -6,7 +6,7 @@
 
 namespace lockstep::commands {
 
-/// Reads messages from standard input, a line each, and prints the replies, until the input ends. Returns the exit
+/// Reads messages from standard input, one per line, and prints the replies until the input ends. Returns the exit
 /// status.
 int converse(const GenerateArguments& arguments, TextModelSource& source, Backend& backend);
 

@@ -1,4 +1,4 @@
-// lockstep compare RUN...: in what the configurations of runs differ (RUN/config.yaml), and their figures
+// lockstep compare RUN...: how the configurations of runs differ (RUN/config.yaml), and their figures
 // (RUN/metrics.json), one column per run.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// lockstep checkpoint export | import: from and to the formats of other programs.
+// lockstep checkpoint export | import: converts checkpoints to and from the formats of other programs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lockstep::commands {
 
-/// What happens to a file or directory that exists under the name of the output.
+/// What to do with an existing file or directory that has the name of the output.
 enum class Existing : std::uint8_t { keep, replace };
 
 struct ExportOptions {
@@ -23,7 +23,7 @@ struct ExportOptions {
   Existing existing = Existing::keep;
   checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
-/// A checkpoint as a .safetensors or .onnx file, or as a directory of Hugging Face or PEFT.
+/// Exports a checkpoint as a .safetensors or .onnx file, or as a Hugging Face or PEFT directory.
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options);
 
 enum class ImportFormat : std::uint8_t { automatic, llama2c };
@@ -32,12 +32,12 @@ struct ImportOptions {
   std::string base;  // of adapters: their model; empty: the one that they name
   Existing existing = Existing::keep;
 };
-/// A .safetensors file, a directory of Hugging Face or PEFT, or a file of llama2.c as a checkpoint.
+/// Imports a .safetensors file, a Hugging Face or PEFT directory, or a file of llama2.c as a checkpoint.
 int import_file(const std::string& source, const std::string& target, const ImportOptions& options);
 
-// For what these commands have in common (adapter_files.cpp)
-/// Throws data_exists if the target exists and must be kept, and usage if it has or is one of the sources (some may be
-/// empty).
+// Functions that these commands share with adapter_files.cpp
+/// Throws data_exists if the target exists and must be kept, and usage if it is or contains one of the sources (some
+/// may be empty).
 void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing);
 /// The state of an imported model, whose keys are those of `model.`.
 checkpoint::StateJson initial_state(checkpoint::StateJson model);
@@ -47,15 +47,15 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
 /// The files of a tokenizer: those in the directory `given`, else those of the run to which a checkpoint belongs.
 std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given);
 /// What a directory has besides its weights: the files of the tokenizer, and the model card. `config` is that of the
-/// run, with what the options set.
+/// run, with the options applied.
 struct Published {
   std::map<std::string, std::string> files;
   Config config;
 };
-/// For a directory of PEFT with the adapters of `source`.
+/// For a PEFT directory with the adapters of `source`.
 Published published_adapters(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
                              const ExportOptions& options);
-/// For a model that adapters of `source` were merged into. `tokenizer`: its files; `base`: the path of the base.
+/// For a model into which the adapters of `source` were merged. `tokenizer`: its files; `base`: the path of the base.
 Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& model,
                            const std::string& base, DType dtype, std::map<std::string, std::string> tokenizer,
                            const ExportOptions& options);
@@ -63,9 +63,9 @@ Published published_merged(const std::string& source, const std::string& target,
 void note_license(const Config& config, const std::string& target);
 /// A config.json whose dtype is that of the tensors beside it.
 std::string with_dtype(const std::string& config, DType dtype);
-/// Of --dtype.
+/// The value of --dtype.
 DType dtype_named(const std::string& text);
-/// A directory may have any name, but not one that asks for a file.
+/// Whether the ending of the name asks for a file. A directory may have any other name.
 bool names_a_file(const std::string& target);
 
 }  // namespace lockstep::commands

@@ -1,5 +1,5 @@
-// lockstep data info | verify: describes and verifies data sets. data_import.cpp has `data import`, data_show.cpp
-// `data show`.
+// lockstep data info | verify: describes and verifies data sets. `data import` is in data_import.cpp,
+// and `data show` in data_show.cpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
-// lockstep data show FILE --sample N: one sample of a data set. Of conversations and text: the text, the tokens and
-// which of them count towards the loss. Of images: the label and, on a terminal, a small picture.
+// lockstep data show FILE --sample N: one sample of a data set. For conversations and text: the text, the tokens and
+// which of them count towards the loss. For images: the label and, on a terminal, a small picture.
 #include <fmt/format.h>
 #include <unistd.h>
 

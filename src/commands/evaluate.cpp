@@ -1,8 +1,8 @@
 // lockstep evaluate: the task's measures of one or more models on the validation set, each sample counted once.
 //
-// A model is a run directory, of which the best checkpoint is taken, a checkpoint, a .safetensors file, or a directory
-// of Hugging Face. What it records suffices to build it. The configuration says on which data it is evaluated:
-// RUN/config.yaml for a run and the files in it, and in any case what the command line adds.
+// A model is a run directory (its best checkpoint is used), a checkpoint, a .safetensors file, or a Hugging Face
+// directory. It records everything that is needed to build it. The configuration says on which data it is evaluated:
+// RUN/config.yaml for a run and the files in it, plus what the command line adds.
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>

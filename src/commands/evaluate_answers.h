@@ -24,7 +24,7 @@ struct AnswersArguments {
   text::Stemming stemming = text::Stemming::none;
 };
 
-/// Whether a data set has answers. Of a set that is no file, or not there: false.
+/// Whether a data set has answers. False for a set that is not a file or does not exist.
 bool has_answers(const std::string& set);
 
 struct AnswersOutcome {
@@ -32,8 +32,8 @@ struct AnswersOutcome {
   std::string text;               // a line for a terminal
   std::string lines;              // of the file
 };
-/// Collective; rank 0 has the outcome. `config`: with the model of `file`, and a validation set that has answers.
-/// Throws data_range if no conversation leaves room for an answer in the context of the model.
+/// Collective; rank 0 gets the outcome. `config` has the model of `file` and a validation set with answers. Throws
+/// data_range if no conversation leaves room for an answer in the context of the model.
 AnswersOutcome evaluate_answers(const AnswersArguments& arguments, const Config& config,
                                 const checkpoint::ModelFile& file, Backend& backend, World& world);
 

@@ -1,5 +1,5 @@
 // lockstep evaluate --choices: how often a language model finds the right choice more probable than the others, as
-// lm-evaluation-harness measures it for tasks of multiple choice.
+// lm-evaluation-harness measures it for multiple-choice tasks.
 //   acc        the choice with the greatest log probability is right
 //   acc_norm   the same, where the log probability of a choice is divided by its length in bytes
 // The harness's acc_norm divides by the length in characters, and its acc_bytes by that in bytes. All three are in the

@@ -15,7 +15,7 @@
 namespace lockstep::commands {
 
 struct ModelRequest {
-  std::vector<std::string> operands;  // a run, a directory of Hugging Face, a file, a configuration, key=value
+  std::vector<std::string> operands;  // a run, a Hugging Face directory, a file, a configuration, key=value
   std::string checkpoint, tokenizer;  // --checkpoint, --tokenizer; may be empty
   bool averages = false;
 };
@@ -28,17 +28,17 @@ struct TextModelSource {
   std::string tokenizer_folder;  // with tokenizer_config.json, if there is one; may be empty
   std::vector<std::int32_t> end_tokens;
   std::string base;             // of adapters: where their base was read; may be empty
-  bool sets_precision = false;  // the configuration does
+  bool sets_precision = false;  // the configuration sets the precision
 };
 
-/// What a request names. The files of a base are known when it has been read (TextModelSource::base).
+/// The files that a request names. Those of a base model are known only after reading (TextModelSource::base).
 std::vector<std::string> inputs_of(const ModelRequest& request);
 
-/// Reads everything. Throws Error with a sentence that names the remedy: a model that is not a language model, one
-/// without a tokenizer, or with another one than it was trained with.
+/// Reads everything. Throws Error, with the remedy, if the model is not a language model, if it has no tokenizer, or if
+/// its tokenizer is not the one that it was trained with.
 TextModelSource open_text_model(const ModelRequest& request);
 
-/// The text of tokens. Ids that the tokenizer does not have are left out: a model may have more.
+/// Decodes tokens to text. Ids that the tokenizer does not have are skipped, since a model may have more of them.
 generate::Decode decode_with(std::shared_ptr<const text::Tokenizer> tokenizer);
 
 }  // namespace lockstep::commands

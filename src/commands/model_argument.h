@@ -12,7 +12,7 @@
 
 namespace lockstep::commands {
 
-/// False if it cannot be inspected: whoever opens it will say why.
+/// False if the path cannot be inspected; opening it will then report the reason.
 bool is_folder(const std::string& path);
 /// Whether an operand is key=value. A file that exists may have a `=` in its name.
 bool is_override(const std::string& operand);

@@ -1,4 +1,5 @@
-// How long the training of a plan takes, by the cost model that a scaling study has fitted (scaling/cost_model.h).
+// How long the planned training takes, according to the cost model that a scaling study has fitted
+// (scaling/cost_model.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace lockstep::commands {
 struct PlannedCost {
   scaling::Prediction prediction{};  // of a step
   std::int64_t steps_per_epoch = 0, steps = 0;
-  double efficiency = 0;  // samples per second and rank, over those of the smallest size of the study; 1: as fast
+  double efficiency = 0;  // samples per second and rank, relative to the smallest size of the study
   int baseline_ranks = 1;
   double error = 0;           // of the model, where it was fitted; a part of 1
   bool knows_network = true;  // false: several nodes are planned, and the study had cases on one node only
@@ -22,8 +23,8 @@ struct PlannedCost {
   double node_hours() const { return prediction.size.nodes * seconds() / 3600; }
 };
 
-/// `exchanged`: by a step of this plan, which may be another model than that of the study. Each rank has cores of its
-/// own. Throws study_damaged if `path` is no cost model.
+/// `exchanged`: what a step of this plan exchanges; its model may differ from that of the study. Each rank has its own
+/// cores. Throws study_damaged if `path` is not a cost model.
 PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int64_t global_batch,
                          const scaling::Exchanged& exchanged);
 

@@ -1,5 +1,5 @@
-// The samples per second that each part of the path of data can sustain, from what a hardware file tells about the
-// machine (the keys of `hardware`). What it does not tell is reported as unknown.
+// The samples per second that each part of the data path can sustain, according to a hardware file (the keys of
+// `hardware`). What the file does not describe is reported as unknown.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,16 +22,16 @@ struct PartRate {
 };
 
 struct DataRates {
-  std::string samples;  // the word for them
+  std::string samples;  // what samples are called
   int ranks = 1;
   std::vector<PartRate> parts;
 
-  /// The part with the least rate that is known; null if none is.
+  /// The part with the lowest known rate; null if no rate is known.
   const PartRate* lowest() const;
 };
 
-/// `ranks_on_node`: share its storage. `has_device`: batches are copied to a GPU. No value: no key of `hardware` is
-/// set.
+/// `ranks_on_node`: the ranks that share the storage of a node. `has_device`: batches are copied to a GPU. No value: no
+/// key of `hardware` is set.
 std::optional<DataRates> data_rates(const Config& config, const data::Dataset& set, int ranks, int ranks_on_node,
                                     bool has_device);
 

@@ -14,9 +14,9 @@ struct PlanReport {
   nlohmann::ordered_json json;
 };
 
-/// For rank 0 of `ranks`, which are on `nodes` as comm::planned_ranks() has them. `device`: a GPU that need not exist
-/// here (make_planning_backend); empty: the device of the configuration. `model`: the file of a cost model, by which
-/// time is reported too; empty: none.
+/// The plan for rank 0 of `ranks`, which are placed on `nodes` as by comm::planned_ranks(). `device`: a GPU that need
+/// not exist here (make_planning_backend); empty: the device of the configuration. `model`: the file of a cost model,
+/// with which times are reported too; empty: none.
 PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "",
                        const std::string& model = "");
 

@@ -1,7 +1,7 @@
 // lockstep predict: the most probable classes of image files, according to a run, a checkpoint or a .safetensors file.
 //
-// What the file records suffices: the model, how images become inputs, and the names of the classes. Images are
-// decoded, resized and normalised by the code that does it for validation, so that predictions equal those of
+// The file records everything that is needed: the model, how images become inputs, and the names of the classes. Images
+// are decoded, resized and normalised by the same code as for validation, so that predictions equal those of
 // `evaluate`.
 #include <fmt/ranges.h>
 

@@ -1,6 +1,6 @@
 // lockstep report mlflow RUN: sends the parameters, metrics and files of a run to an MLflow server, as a run with
-// log.mlflow does while it trains: what that could not send, or a run that was trained without it. Sends only what the
-// server does not have (RUN/mlflow.json), so that a second call sends nothing.
+// log.mlflow does while it trains. It is for what such a run could not send, and for runs without log.mlflow. Sends
+// only what the server does not have yet (RUN/mlflow.json), so that a second call sends nothing.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -17,18 +17,18 @@
 
 namespace lockstep::commands {
 
-/// The figures of all events of a kind, by the keys of metrics.jsonl. All columns are equally long, with NaN where an
-/// event does not have the figure.
+/// The figures of all events of a kind, by the keys of metrics.jsonl. All columns have the same length, with NaN where
+/// an event lacks the figure.
 class EventTable {
  public:
   void add(const nlohmann::ordered_json& event);
   std::size_t size() const { return size_; }
   std::vector<std::string> keys() const;
-  bool has(const std::string& key) const;  // a figure that is finite, of any event
+  bool has(const std::string& key) const;  // whether any event has a finite figure
   std::vector<double> column(const std::string& key) const;
   /// The last figure that is finite; NaN if there is none.
   double last(const std::string& key) const;
-  /// The only key that ends like this, such as "_per_second"; empty if there is none.
+  /// The only key with this ending, such as "_per_second"; empty if there is none.
   std::string key_with_end(const std::string& end) const;
 
  private:
@@ -36,14 +36,14 @@ class EventTable {
   std::map<std::string, std::vector<double>> columns_;
 };
 
-/// Means and maxima over the logged steps since the run last had another number of ranks.
+/// Means and maxima over the logged steps since the number of ranks last changed.
 struct RankFigures {
   std::string host;
   double data_wait_seconds = 0, exposed_communication_seconds = 0;  // sums over n_steps
   double memory_bytes = NAN;                                        // the greatest
 };
 
-/// What the model made of a prompt after a step (evaluation.generate).
+/// What the model generated for a prompt after a step (evaluation.generate).
 struct SampleOfStep {
   std::int64_t step = 0;
   std::string text;
@@ -60,7 +60,7 @@ struct RunRecord {
   std::size_t n_rank_steps = 0;
   double rank_step_seconds = 0;                                       // the sum over n_rank_steps
   nlohmann::ordered_json summary = nlohmann::ordered_json::object();  // metrics.json
-  int n_starts = 0;                                                   // that the log tells of
+  int n_starts = 0;                                                   // starts that the log records
   std::vector<std::pair<std::string, std::string>> machine;  // of the last start, from the log: "rank 0", "device"
   std::string log_end;                                       // its last lines
   std::optional<page::Timeline> timeline;

@@ -1,4 +1,4 @@
-// lockstep data encode | decode: lines of text to the ids of their tokens, and back.
+// lockstep data encode | decode: converts lines of text to the ids of their tokens, and back.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// lockstep top RUN: shows a run in the terminal while it trains: progress, the curve of the loss, and the ranks with
-// the times that they wait. It reads the files of the run only, so that it also works on a login node.
+// lockstep top RUN: shows a run in the terminal while it trains: progress, the curve of the loss, and the waiting times
+// of the ranks. It reads only the files of the run, so that it also works on a login node.
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -13,7 +13,7 @@ namespace lockstep::commands {
 /// What metrics.jsonl tells. Lines are added in the order of the file.
 class RunProgress {
  public:
-  /// One line without its end. A line that is no event of a run, such as a truncated one, is ignored.
+  /// Adds one line, without its line break. A line that is not an event of a run, such as a truncated one, is ignored.
   void add(const std::string& line);
 
   const std::optional<nlohmann::ordered_json>& step() const { return step_; }  // the last event of each kind
@@ -27,10 +27,10 @@ class RunProgress {
 };
 
 struct Screen {
-  int width = 80, height = 24;  // in characters; the text may be higher if there are few ranks to leave out
+  int width = 80, height = 24;  // in characters; the text may be taller if too few ranks can be left out
 };
 
-/// `status`: of RUN/status; `age_seconds`: since metrics.jsonl was written last.
+/// `status`: the content of RUN/status. `age_seconds`: the time since metrics.jsonl was last written.
 std::string top_text(const std::string& run, const std::string& status, double age_seconds, const RunProgress& progress,
                      const Screen& screen);
 

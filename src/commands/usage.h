@@ -14,11 +14,11 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override;
 };
 
-/// Throws Error (usage) if a word is where a command must be and is none, and if an option has an empty value.
-/// `arguments`: those of the program. CLI11 would print the help of the program for `lockstep trian --help`, and read
-/// `--json=` as `--json`.
+/// Throws Error (usage) if a word that is not a command stands where a command must be, or if an option has an empty
+/// value. `arguments`: those of the program. CLI11 would print the help of the program for `lockstep trian --help`, and
+/// read `--json=` as `--json`.
 void check_commands(const CLI::App& app, const std::vector<std::string>& arguments);
-/// What is wrong according to CLI11, in a sentence, and where the help is.
+/// A sentence that says what CLI11 rejected and where to find help.
 std::string usage_problem(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error);
 
 }  // namespace lockstep::commands

@@ -7,11 +7,11 @@
 
 namespace lockstep::config {
 
-/// The end of a message about an unknown key: "; the nearest is train.epochs", "; the nearest are ...", or what lists
-/// the keys of its group. Empty if nothing is near.
+/// The end of a message about an unknown key: "; the nearest is train.epochs", "; the nearest are ...", or the command
+/// that lists the keys of its group. Empty if nothing is near.
 std::string nearest_text(std::string_view unknown);
 
-/// Of these words, the one that is most similar; empty if none is similar.
+/// The most similar of these words; empty if none is similar.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 }  // namespace lockstep::config

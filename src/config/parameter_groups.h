@@ -1,4 +1,5 @@
-// The entries of optimizer.groups: parameters, by a pattern of their names, and settings of the optimizer for them.
+// The entries of optimizer.groups. Each selects parameters by a pattern of their names and sets optimizer options for
+// them.
 #pragma once
 
 #include <optional>

@@ -14,8 +14,8 @@ namespace lockstep::config {
 Config parse(const std::vector<std::string>& arguments);
 /// All keys with their values, as YAML that parse() reads back to the same Config.
 std::string to_yaml(const Config& config);
-/// The keys that affect what is learned, without paths. A checkpoint stores them, so they are the same on every machine
-/// and number of ranks.
+/// The keys that affect what is learned, without paths. A checkpoint stores them, so they do not depend on the machine
+/// or the number of ranks.
 std::string learning_yaml(const Config& config);
 /// The keys of to_yaml() or learning_yaml() with their values as text, without the quotes of YAML, for other programs
 /// that list the settings of a run.

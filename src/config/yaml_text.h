@@ -19,8 +19,8 @@ std::string hide_variables(std::string_view text);
 /// The opposite, for messages.
 std::string show_variables(std::string_view text);
 
-/// One YAML document, in which variables are hidden. `place` names the text, or for a file, the line is appended.
-/// Throws Error (config_syntax).
+/// One YAML document, in which variables are hidden. `source` names the text in messages; for a file, the line is
+/// appended. Throws Error (config_syntax).
 enum class TextOf { file, command_line };
 YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind);
 

@@ -1,9 +1,9 @@
 // Random changes of the colours and the geometry of training images, on the bytes that readers deliver. The formulas
-// are those of torchvision's functional transforms for uint8 tensors: results are cut off to [0, 255] and towards zero
-// where those are, and rounded where those are. All numbers are drawn by Philox for (seed, sample, epoch).
+// are those of torchvision's functional transforms for uint8 tensors: results are clamped to [0, 255], and are
+// truncated or rounded where torchvision's are. All numbers are drawn by Philox for (seed, sample, epoch).
 //
-// ColorJitter: brightness, contrast, saturation and hue are changed in a random order, each by a random factor (of hue:
-// an offset). TrivialAugmentWide (Mueller and Hutter, "TrivialAugment: Tuning-free Yet State-of-the-Art Data
+// ColorJitter: brightness, contrast, saturation and hue are changed in a random order, each by a random factor (for
+// hue, an offset). TrivialAugmentWide (Mueller and Hutter, "TrivialAugment: Tuning-free Yet State-of-the-Art Data
 // Augmentation", 2021): one of 14 operations with one of 31 strengths, with bilinear interpolation and black beyond the
 // border, as torchvision's references use it.
 #pragma once
@@ -18,8 +18,8 @@
 
 namespace lockstep::data {
 
-/// The ranges of ColorJitter: a factor is uniform in [max(0, 1 - x), 1 + x], and the offset of hue in [-hue, hue], of 1
-/// for the whole circle. 0: unchanged.
+/// The ranges of ColorJitter: a factor is uniform in [max(0, 1 - x), 1 + x], and the offset of hue is uniform in [-hue,
+/// hue], where 1 is the whole circle. 0: unchanged.
 struct ColourJitter {
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   bool is_on() const { return brightness > 0 || contrast > 0 || saturation > 0 || hue > 0; }
@@ -57,8 +57,9 @@ enum class Change : std::uint8_t {
   hue  // not one of TrivialAugment's
 };
 inline constexpr int kTrivialChanges = 14;
-/// `strength`: of shears the tangent, of translations whole pixels, of the rotation degrees (counterclockwise), of
-/// brightness to sharpness the factor, the bits that posterize keeps, the threshold of solarize, the offset of hue.
+/// `strength`: the tangent for shears, whole pixels for translations, degrees (counterclockwise) for the rotation, the
+/// factor for brightness to sharpness, the number of bits that posterize keeps, the threshold of solarize, and the
+/// offset of hue.
 void apply(Change change, double strength, const Pixels& image);
 
 struct DrawnChange {
@@ -66,16 +67,16 @@ struct DrawnChange {
   double strength = 0;
 };
 
-/// What ColorJitter changes in an image, one after another. What is off is identity.
+/// The changes that ColorJitter makes to an image, in order. Those that are off are `identity`.
 using JitterChanges = std::array<DrawnChange, 4>;
 JitterChanges draw_jitter(const ColourJitter& colours, std::uint32_t seed, std::uint32_t sample_id,
                           std::uint32_t epoch);
 
-/// What TrivialAugmentWide does with its draws: operation 0 to 13, strength 0 to 30, and whether its sign is negative
-/// where it has one.
+/// The change that TrivialAugmentWide makes for these draws: operation 0 to 13, strength 0 to 30, and whether the
+/// strength is negative, if it has a sign.
 DrawnChange trivial_change(int operation, int strength, bool is_negative);
 
-/// What is drawn for a sample.
+/// Draws the changes for a sample and applies them.
 void augment(const AugmentOptions& options, std::uint32_t sample_id, std::uint32_t epoch, const Pixels& image);
 
 /// `set` with its images augmented; `set` itself if nothing is on. Throws not_supported unless they have 1 or 3

@@ -1,5 +1,6 @@
-// Work on batches of a stream of unknown length by several threads, whose results are used in the order of the stream.
-// Memory is bounded: a few batches per thread are under way. in_order.h does this for items whose number is known.
+// Several threads process the batches of a stream of unknown length. The results are used in the order of the stream.
+// Memory is bounded: only a few batches per thread are in progress. in_order.h does this for items whose number is
+// known.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +17,14 @@
 
 namespace lockstep::data {
 
-/// Enough of a source for one batch.
+/// The amount of source data that makes a batch.
 inline constexpr std::size_t kBatchBytes = 256u << 10;
 inline constexpr std::size_t kBatchesPerThread = 4;
-/// Of batches under way, besides one that may be larger.
+/// The limit for all batches in progress together; a single batch may be larger.
 inline constexpr std::size_t kMaxBytesUnderWay = 64u << 20;
 
-/// Threads that work on batches, which are taken from it in the order in which they were given to it. A batch has a
-/// member n_bytes.
+/// Threads that work on batches. The batches are taken back in the order in which they were given. A batch has a member
+/// n_bytes.
 template <typename Batch>
 class BatchWorkers {
  public:
@@ -100,7 +101,7 @@ class BatchWorkers {
   }
 
   std::function<void(Batch&)> do_work_;
-  std::deque<std::unique_ptr<Job>> jobs_;  // only of the thread that gives and takes
+  std::deque<std::unique_ptr<Job>> jobs_;  // used only by the thread that gives and takes
   std::size_t n_bytes_ = 0;
   std::mutex mutex_;
   std::condition_variable has_work_, done_;

@@ -1,6 +1,6 @@
-// Imports conversations: each becomes the text of a chat template, which is tokenised, and is a document of a text set
-// with the places of its answers (text_file.h). Several threads work; the order is that of the source. Memory is
-// bounded for JSON Lines.
+// Imports conversations: each is rendered with a chat template, tokenised, and stored as a document of a text set with
+// the positions of its answers (text_file.h). Several threads work; the order is that of the source. Memory is bounded
+// for JSON Lines.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,16 @@ struct ChatEncoder {
   std::string tokenizer_path, tokenizer_json;
 };
 
-/// What becomes of a conversation that has more tokens than it may.
+/// What to do with a conversation that has more than max_tokens tokens.
 enum class TooLong : std::uint8_t { truncate, drop };
 
 struct ChatImportOptions {
   std::string source{}, output{};
   std::int64_t start = 0;  // the first conversation
   std::int64_t end = 0;    // the conversation after the last; 0: all
-  // Of those from start to end, the ones whose random number is in [from, to). It is a function of the seed and the
-  // number of the conversation, so that [0, a) and [a, 1) together are all, each once.
+  // Among those from start to end, only conversations whose random number is in [from, to) are imported. It is a
+  // function of the seed and the number of the conversation, so [0, a) and [a, 1) together select each conversation
+  // once.
   double from = 0, to = 1;
   std::uint32_t seed = 1;
   std::int64_t max_tokens = 0;  // of a conversation; 0: any number

@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-/// The prompt of an answer is all tokens before it. Its last token ends it, such as <|im_end|>.
+/// The prompt of an answer is all tokens before it. The last token of an answer ends it, such as <|im_end|>.
 struct Conversation {
   std::vector<std::int32_t> tokens;
   std::vector<std::pair<std::int64_t, std::int64_t>> answers;  // ranges [begin, end) within `tokens`, ascending

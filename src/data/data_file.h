@@ -12,12 +12,12 @@
 
 namespace lockstep::data {
 
-/// Calls `read`, which reads the metadata through HDF5, when that is safe: with the user block if the file has one that
-/// matches it, and without if another program wrote the file, first in a limited child process. Returns whether there
-/// is a user block. Throws data_format if the file is a data set of another kind.
+/// Calls `read`, which reads the metadata through HDF5, when that is safe. It gets the user block if the file has one
+/// that matches it. If another program wrote the file, it gets null, and first runs in a limited child process. Returns
+/// whether there is a user block. Throws data_format if the file is a data set of another kind.
 bool open_data_file(const InputFile& file, hdf5::FileKind kind, const std::function<void(const UserBlock*)>& read);
 
-/// Opens the file, whose errors are then those of data sets.
+/// Opens the file. Its errors have the codes of data sets.
 hdf5::Reader open_hdf5(const std::string& path);
 /// Throws data_format unless the attribute `format` has this value. Returns format_version, which is from 1 to
 /// `newest`.

@@ -1,5 +1,5 @@
-// A data set from the view of the training program: numbered samples, each made of named fields of fixed shape. Only
-// the data set and the task that trains on it (tasks/task.h) know what the fields mean.
+// A data set as the training program sees it: numbered samples, each made of named fields of fixed shape. Only the data
+// set and the task that trains on it (tasks/task.h) know what the fields mean.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 namespace lockstep::data {
 
-/// How the samples of a field lie in a batch. A set has at most one field that is packed, and then one with its places.
+/// How the samples of a field lie in a batch. A set has at most one packed field, and then also one field with the
+/// places of its samples.
 enum class Packing : std::uint8_t {
   fixed,   // sample i is the i-th of equal size
   packed,  // samples have different sizes, and lie one after another, in any order; nothing is padded
@@ -47,7 +48,7 @@ inline std::size_t sample_bytes(std::span<const Field> fields) {
   return sum;
 }
 
-/// What a reader thread does for a sample, on average, from which its time follows.
+/// The work that a reader thread does per sample, on average. Its time is estimated from this.
 struct ReaderWork {
   bool decodes = false;       // JPEG or PNG images; resizing them is part of it
   double read_bytes = 0;      // of a sample that is stored decoded: those that it needs
@@ -58,7 +59,8 @@ struct ReaderWork {
 struct DatasetInfo {
   std::string path;  // or "synthetic"
   std::int64_t n_samples = 0;
-  // Of everything that the file stores, as 16 hexadecimal digits, computed from the hashes in it. Empty: it has none.
+  // The hash of everything that the file stores, as 16 hexadecimal digits, computed from the hashes in it. Empty if it
+  // has none.
   std::string content_hash;
   std::size_t reader_bytes = 0;  // upper bound of the memory of each reader thread besides the fields that it fills
 };
@@ -88,8 +90,8 @@ class Dataset {
   virtual void require_unchanged() const {}
 };
 
-/// Bytes of a sample in a batch, all fields together: the mean of up to 10,000 samples in the first epoch, of which
-/// only a packed field has different sizes.
+/// Mean bytes of a sample in a batch, all fields together, over up to 10,000 samples of the first epoch. Only packed
+/// fields differ in size between samples.
 double mean_sample_bytes(const Dataset& set);
 
 }  // namespace lockstep::data

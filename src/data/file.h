@@ -21,7 +21,7 @@ class InputFile {
   const std::string& path() const { return path_; }
   std::uint64_t size_bytes() const { return size_bytes_; }  // when it was opened
 
-  /// Fills `target` from `offset`. Thread-safe, without allocation. `failed` leaves errno.
+  /// Fills `target` from `offset`. Thread-safe, without allocation. After `failed`, errno has the reason.
   ReadOutcome try_read(std::uint64_t offset, std::span<std::byte> target) const {
     return try_read_at(descriptor_, target, offset);
   }
@@ -40,8 +40,8 @@ class InputFile {
   std::int64_t modified_ns_ = 0;  // time of the last write
 };
 
-/// The files below a folder that `accepts` selects, sorted by path, and the folders there (or itself) that cannot be
-/// listed. Links to folders are not followed.
+/// The files below a folder that `accepts` selects, sorted by path, and the folders that cannot be listed (possibly the
+/// folder itself). Links to folders are not followed.
 struct FolderListing {
   struct Unread {
     std::string path, reason;

@@ -1,4 +1,4 @@
-// Decodes the bytes of an image file, JPEG or PNG, to 8-bit pixels. The format is decided by the bytes and not by a
+// Decodes the bytes of an image file, JPEG or PNG, to 8-bit pixels. The format is detected from the bytes, not from the
 // name. The bytes are not trusted: sizes are checked before memory is allocated, and damage is reported.
 #pragma once
 
@@ -25,7 +25,7 @@ class ImageDecoder {
 
   // Each function returns false if the image is bad; reason() then describes why, in a few words.
 
-  /// Reads the header. `bytes` must stay until read_pixels() is done.
+  /// Reads the header. `bytes` must stay valid until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
   ImageFormat format() const { return format_; }
   int width() const { return width_; }  // pixels, as stored
@@ -62,7 +62,7 @@ class ImageDecoder {
 
 /// "JPEG", "PNG"
 const char* name_of(ImageFormat format);
-/// Of bytes that were decoded before.
+/// The format of bytes that were decoded before.
 ImageFormat format_of(std::span<const std::uint8_t> bytes);
 
 }  // namespace lockstep::data

@@ -54,7 +54,7 @@ struct ImageFile {
 /// opens it; a file of another program is first opened in a limited child process.
 ImageFile open_image_file(const InputFile& file);
 /// Reads the metadata through HDF5 in this process, for a file that this process wrote. `images`: their position, if it
-/// is known. Without it, HDF5 looks up each chunk, which takes a time proportional to the square of their number.
+/// is known. Without it, HDF5 looks up each chunk, which takes time proportional to the square of the number of chunks.
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images = nullptr);
 /// The positions of the images in a file of ImageFileWriter. HDF5 looks up only a few of its chunks.
 StoredBytes locate_in_a_row(const InputFile& file);
@@ -90,7 +90,7 @@ class ImageFileWriter {
   /// Adds the next sample: (height, width, channels) bytes. A file has either encoded or decoded images.
   void append_pixels(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
   /// To be called when n_samples were appended. Stores split, classes, mean, stddev and class_names of `info`.
-  /// Encoded images are read with as many channels as mean has values, which decoded images have.
+  /// Encoded images are read with as many channels as mean has values. Decoded images must have that many.
   void finish(const ImageSetInfo& info, const std::string& source);
 
  private:

@@ -9,7 +9,7 @@ enum class ImageStorage { automatic, decoded, encoded };
 
 struct ImageFolderOptions : ImportOptions {
   ImageStorage storage = ImageStorage::automatic;
-  int short_side = 0;     // images are stored decoded, with a shorter side of at most so many pixels; 0: as they are
+  int short_side = 0;     // images are stored decoded, with a shorter side of at most this many pixels; 0: as they are
   bool skip_bad = false;  // skip images that cannot be decoded instead of ending the import
 };
 
@@ -17,7 +17,7 @@ struct ImageFolderOptions : ImportOptions {
 /// one channel if all of its images are grey, otherwise three. The folders are the classes, sorted by the bytes
 /// of their names; the files of a class are sorted by path. Links to folders inside a class are not followed. Image
 /// files of other formats count as files that cannot be decoded. Files whose name is not that of an image are ignored.
-/// Throws usage if short_side is to be stored encoded.
+/// Throws usage if short_side is combined with encoded storage.
 ImportResult import_image_folder(const ImageFolderOptions& options, const ImportProgress& progress);
 
 /// Imports the folder tiny-imagenet-200 (or the folder that contains it): train/WNID/images/*.JPEG, or val/images with

@@ -39,7 +39,7 @@ inline constexpr char kImageField[] = "image";         // (H, W, C) uint8
 inline constexpr char kLabelField[] = "label";         // int32; -1: the sample has no label and is not counted
 inline constexpr char kSampleIdField[] = "sample_id";  // position in the file: the bits of an unsigned number, as int32
 
-// Only of a set whose images are resized by the op image_input. Its images are packed.
+// Only in a set whose images are resized by the op image_input. Its images are packed.
 inline constexpr char kRegionField[] = "region";  // an ImageRegion
 inline constexpr char kPlaceField[] = "place";    // where its pixels begin (Packing::place)
 
@@ -56,9 +56,9 @@ class ImageSet : public Dataset {
 };
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`. [start, end) is a
-/// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file. Of decoded images of
-/// several sizes (format 4), read() returns regions that the op image_input resizes (region_set.h), and read_image()
-/// the same images resized here.
+/// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file. For decoded images
+/// of several sizes (format 4), read() returns regions that the op image_input resizes (region_set.h), and read_image()
+/// returns the same images already resized.
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
                                          const ImageShaping& shaping = {});
 

@@ -20,20 +20,20 @@ struct ImageShaping {
   int resize = 0;             // the centre: length of the shorter side before the crop, pixels; 0: the default
 };
 
-/// Whole corners.
+/// Its corners are whole pixels.
 Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_id, std::uint32_t epoch);
 /// Length of the shorter side before the centre is taken, pixels.
 inline int default_resize(int image_size) { return image_size * 256 / 224; }
 /// The given length, or the default if that is 0.
 inline int resized_side(int image_size, int resize) { return resize > 0 ? resize : default_resize(image_size); }
 /// The centre in one direction, as torchvision's resize and centre crop take it: `length` pixels are resized to
-/// `resized`, of which image_size are used from `corner` on.
+/// `resized` pixels, and image_size of these are used, from `corner` on.
 struct CentreCrop {
   std::int64_t resized = 0;
   int corner = 0;
 };
 CentreCrop centre_crop(int length, int shorter_length, int image_size, int resize);
-/// The same as a part of the image. Whole corners only if the sizes divide.
+/// The same as a part of the image. Its corners are whole pixels only if the sizes divide evenly.
 Box centre_box(int height, int width, int image_size, int resize = 0);
 
 /// Whether images that already have the size stay as they are: by default, also if the default is given as a number.

@@ -83,8 +83,8 @@ class ChannelSums {
   std::uint64_t n_pixels_ = 0;
 };
 
-/// Throws usage unless mean and std have one value per channel or none, which are possible for values in [0, 1], and
-/// chunks are at least as large as the alignment.
+/// Throws usage unless mean and std are empty or have one possible value (for pixels in [0, 1]) per channel, and chunks
+/// are at least as large as the alignment.
 void check_options(const ImportOptions& options);
 /// The channels that the options ask for, or that mean and std have; 0: neither.
 int requested_channels(const ImportOptions& options);

@@ -1,4 +1,4 @@
-// Work on numbered items by several threads whose results are used in order, by one thread.
+// Several threads work on numbered items; one thread uses the results in order.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace lockstep::data {
 
 /// For each i in [0, n), calls make(i, item) in one of several threads, each with its own make = make_worker(), and
-/// then use(i, item) in this thread, in order. At most two items per thread exist, and their memory is used again.
-/// Rethrows the first exception that reaches this thread.
+/// then use(i, item) in this thread, in order. At most two items per thread exist, and their memory is reused. Rethrows
+/// the first exception that reaches this thread.
 template <typename Item, typename MakeWorker, typename Use>
 void work_in_order(std::size_t n, const MakeWorker& make_worker, const Use& use) {
   struct Slot {

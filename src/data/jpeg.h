@@ -1,6 +1,6 @@
 // Decodes JPEG bytes, which are not trusted, with libjpeg-turbo. Sizes are checked before memory is allocated, and
-// everything that the library warns about (truncated, corrupt) counts as damage. Only jpeg.cpp includes its header.
-// Orientation tags are ignored, as in torchvision's ImageFolder.
+// every warning of the library (truncated, corrupt) counts as damage. Only jpeg.cpp includes its header. Orientation
+// tags are ignored, as in torchvision's ImageFolder.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class JpegDecoder {
 
   // Each function returns false if the image is bad; reason() then describes why, in a few words.
 
-  /// Reads the header. `bytes` must stay until read_pixels() is done.
+  /// Reads the header. `bytes` must stay valid until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
   int width() const;  // pixels, as stored
   int height() const;

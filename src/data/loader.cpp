@@ -2,7 +2,7 @@
 // divided into parts of 8 to 15 samples, so that many readers can work on it. A reader thread takes the next part whose
 // slot is free and reads it without a lock. The reader that finishes the last part of a micro-batch marks it as ready.
 // The content of micro-batch k is a function of k alone, so the sequence is the same for any number of readers. Only
-// where the samples of a packed field lie is not.
+// the places of the samples of a packed field may differ.
 #include "data/loader.h"
 
 #include <algorithm>

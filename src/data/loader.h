@@ -15,10 +15,10 @@ namespace lockstep::data {
 /// One rank's micro-batch of a global batch, in host memory.
 struct Batch {
   std::int64_t n_samples = 0;                      // may be less than the capacity at an epoch's end
-  std::vector<std::span<const std::byte>> fields;  // of Dataset::fields(): (capacity, shape); beyond n_samples padding
+  std::vector<std::span<const std::byte>> fields;  // as Dataset::fields(): (capacity, shape), padded after n_samples
   std::size_t packed_bytes = 0;                    // of the packed field, if there is one: what its samples take up
 
-  /// The bytes of the first `n` samples in a field; they are all samples, and padding.
+  /// The bytes of the first `n` places in a field. `n` includes all samples and possibly padding.
   std::size_t bytes_of(const Field& field, std::int64_t n) const {
     return field.packing == Packing::packed ? packed_bytes : static_cast<std::size_t>(n) * field.size_bytes();
   }
@@ -26,7 +26,7 @@ struct Batch {
 
 /// What the loader returns: for each step in turn, the samples at positions [step * global_batch, min((step+1) *
 /// global_batch, n)) of the epoch's order. The batch is divided into total_shards shards, of which this rank processes
-/// n_shards, beginning with first_shard. With n_micro_batches > 1 (accumulation) they are divided again into as many
+/// n_shards, beginning with first_shard. With n_micro_batches > 1 (accumulation), they are divided again into that many
 /// consecutive micro-batches, and each call of next() returns one.
 struct LoaderOptions {
   std::int64_t global_batch = 0;
@@ -41,7 +41,7 @@ struct LoaderOptions {
   int prefetch = 3;              // micro-batches ready ahead
   std::int64_t first_step = 0;   // step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
   std::int64_t last_step = -1;   // exclusive; -1: endless
-  std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
+  std::int64_t max_samples = 0;  // an epoch is this many samples, the first of the order; 0: all
   Backend* backend = nullptr;    // allocates the host memory of the batches; null: ordinary memory
 };
 

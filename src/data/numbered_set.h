@@ -1,5 +1,5 @@
-// A data set whose samples also have a field with their number, the position in the set: for what is drawn by the
-// sample, as the dropout of adapters is. All else is that of the set.
+// A data set whose samples have an additional field with their number, which is the position in the set. Random draws
+// per sample, such as the dropout of adapters, depend on it. Everything else is unchanged.
 #pragma once
 
 #include <memory>

@@ -3,7 +3,7 @@
 //
 // All kinds of PNG become 8 bits per channel, as Pillow's convert("L") and convert("RGB") do it: palettes and fewer
 // bits are expanded, interlaced images are assembled, alpha and transparent colours are dropped. Images of 16 bits are
-// scaled (v / 257, rounded). Gamma and colour profiles are ignored. Of an animation, the default image is taken.
+// scaled (v / 257, rounded). Gamma and colour profiles are ignored. For an animation, the default image is taken.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class PngDecoder {
 
   // Each function returns false if the image is bad; reason() then describes why, in a few words.
 
-  /// Reads the header. `bytes` must stay until read_pixels() is done.
+  /// Reads the header. `bytes` must stay valid until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
   int width() const;  // pixels
   int height() const;

@@ -37,8 +37,8 @@ class Resizer {
   /// Writes the part `box` of `image` as (height, width, channels) to `out`. Pixels outside the box contribute to
   /// outputs at its edge, as if the whole image was resized and then cropped.
   void resize(const PixelView& image, const Box& box, int height, int width, std::span<std::uint8_t> out);
-  /// The same bytes if only the pixels of `area` are at hand, which contains area_read(): they begin at image.bytes,
-  /// while image.height and image.width are those of the whole image.
+  /// Gives the same bytes when only the pixels of `area` are available, which must contain area_read(): they begin at
+  /// image.bytes, while image.height and image.width are those of the whole image.
   void resize_area(const PixelView& image, const PixelArea& area, const Box& box, int height, int width,
                    std::span<std::uint8_t> out);
 

@@ -14,9 +14,9 @@ std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, 
 
 /// The same where all classes are drawn equally often: element `position` is a sample of n_samples = classes.size(),
 /// but samples of rare classes occur repeatedly and some of frequent ones not at all. `classes`: of each sample;
-/// samples with a negative one are not drawn. Of n positions, each of K classes that have samples gets n / K, and n % K
-/// classes, other ones in each epoch, get one more. A class takes its samples in turn, all of them before one occurs
-/// again: in an order drawn from Philox(seed, balance, class, epoch) that is new in each turn (a turn of m samples
+/// samples with a negative one are not drawn. Each of the K classes that have samples gets n / K of the n positions,
+/// and n % K classes, different ones in each epoch, get one more. A class goes through all of its samples before one
+/// occurs again. Each pass has a new order, drawn from Philox(seed, balance, class, epoch) (a pass over m samples
 /// begins at the next multiple of m / 4 + 1 blocks). Then all positions are shuffled as by epoch_order. Without
 /// shuffle, classes and their samples alternate in the order of their numbers.
 std::vector<std::uint32_t> balanced_order(std::uint32_t seed, std::uint32_t epoch,

@@ -1,4 +1,4 @@
-// From the bytes of an image file to the input of a network: decodes, takes the part of the image that ImageShaping
+// Converts the bytes of an image file to the input of a network: decodes the image, takes the part that ImageShaping
 // asks for, and resizes it.
 #pragma once
 
@@ -28,15 +28,15 @@ class ShapedDecoder {
  public:
   // Each function returns false if the image is bad; reason() then describes why, in a few words.
 
-  /// Reads the header. `bytes` must stay until the image is read.
+  /// Reads the header. `bytes` must stay valid until the image is read.
   bool open(std::span<const std::uint8_t> bytes) { return decoder_.open(bytes); }
   int width() const { return decoder_.width(); }  // pixels, as stored
   int height() const { return decoder_.height(); }
   /// height() x width() x channels bytes.
   bool read_as_stored(int channels, std::span<std::uint8_t> image);
-  /// shaping.image_size x shaping.image_size x channels bytes. Of JPEG images, only the part that is needed is decoded,
-  /// and much larger ones at a smaller size. Damage below a random crop is not noticed; the import has checked the
-  /// images. Below the centre it is.
+  /// shaping.image_size x shaping.image_size x channels bytes. Only the needed part of a JPEG image is decoded, and at
+  /// a smaller size if the image is much larger. Damage below a random crop is not noticed, but the import has checked
+  /// the images. Damage below the centre crop is noticed.
   bool read_shaped(const ImageShaping& shaping, std::uint32_t sample_id, std::uint32_t epoch, int channels,
                    std::span<std::uint8_t> image);
 

@@ -1,4 +1,4 @@
-// One file after the other of an import of images: read, decoded, and resized if the import asks for it.
+// Reads and decodes the files of an image import one after the other, and resizes the images if the import asks for it.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class FileDecoder {
   bool open(SourceFile& file);
   /// (stored_height, stored_width, channels). If the image is bad, the reason is in file.bad.
   std::span<const std::uint8_t> decode(SourceFile& file, int channels);
-  /// Of the file.
+  /// The bytes of the file.
   std::span<const std::uint8_t> bytes() const { return bytes_; }
 
  private:

@@ -21,8 +21,8 @@ struct StoredBytes {
   std::vector<std::uint64_t> offsets;  // of the chunks in the file; contiguous: one
 
   static StoredBytes contiguous(const ByteRange& range) { return {range.size_bytes, range.size_bytes, {range.offset}}; }
-  /// Chunks that were written one after the other: the first at offset `first`, the second at `second`, and each of the
-  /// others `stride` bytes after the one before.
+  /// Chunks that were written one after the other: the first at offset `first`, the second at `second`, and each
+  /// further one `stride` bytes after the one before.
   static StoredBytes in_a_row(std::uint64_t size_bytes, std::uint64_t chunk_bytes, std::uint64_t first,
                               std::uint64_t second, std::uint64_t stride);
 

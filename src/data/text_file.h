@@ -18,23 +18,23 @@ namespace lockstep::data {
 
 inline constexpr char kTextFormat[] = "lockstep-text";
 inline constexpr std::int64_t kTextFormatVersion = 1;
-/// Of a set of conversations, which has answers.
+/// The version of a set of conversations, which has answers.
 inline constexpr std::int64_t kChatFormatVersion = 2;
-/// Tokens are hashed in blocks of this size, so that a damaged place is known and any number of tokens can be checked.
+/// Tokens are hashed in blocks of this size, so that damage can be located and any number of tokens can be checked.
 inline constexpr std::uint64_t kTokenBlockBytes = 16u << 20;
 inline constexpr std::uint64_t kMaxTokenizerBytes = 256u << 20;
 
 /// Ids of this many bytes are stored for a vocabulary of this size.
 inline int token_bytes_for(int vocabulary_size) { return vocabulary_size <= 65536 ? 2 : 4; }
 
-/// What a text set records of its tokenizer and its origin.
+/// What a text set records about its tokenizer and its origin.
 struct TextDescription {
   int vocabulary_size = 0;
   std::string tokenizer_hash;
   std::optional<std::int32_t> end_token;  // ends each document; empty: documents follow each other directly
   std::string source;                     // where the text was imported from; may be empty
-  // Of conversations: the template that made one text of each, where it came from, and the texts of bos_token,
-  // eos_token and so on that it may use.
+  // For conversations: the template that rendered them, where it came from, and the texts of bos_token, eos_token and
+  // so on that it may use.
   std::string chat_template{}, chat_template_source{};
   std::map<std::string, std::string> special_tokens{};
 };
@@ -89,8 +89,8 @@ std::vector<std::string> verify_text_file(const InputFile& file, const TextFile&
                                           const std::function<void(std::uint64_t bytes)>& progress);
 
 /// Writes a text set under a partial name; finish() renames the file. Equal content results in equal bytes. The number
-/// of tokens is not known before, so tokens and positions are first collected in files without a name in the folder of
-/// the output, which needs space for both. Memory does not depend on the number of tokens.
+/// of tokens is not known in advance, so tokens and positions are first collected in files without a name in the folder
+/// of the output, which needs space for both. Memory does not depend on the number of tokens.
 class TextFileWriter {
  public:
   TextFileWriter(const std::string& path, bool replace, int vocabulary_size);

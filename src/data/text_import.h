@@ -20,7 +20,7 @@ struct TextEncoder {
   int vocabulary_size = 0;
   std::optional<std::int32_t> end_token;  // appended to each document
   std::string hash;                       // of the tokenizer
-  std::string path, json;                 // its file and the content of that
+  std::string path, json;                 // the tokenizer's file and its content
 };
 
 struct TextImportOptions {

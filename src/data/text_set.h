@@ -32,17 +32,17 @@ struct TextSetInfo : DatasetInfo {
   int vocabulary_size = 0;
   std::string tokenizer_hash;             // empty: synthetic
   std::optional<std::int32_t> end_token;  // ends each document
-  // Of conversations; 0: text
+  // For conversations; 0 for text
   std::int64_t n_answer_tokens = 0;  // in the answers of the range
   std::int64_t n_truncated = 0;      // conversations that are longer than a window
   std::int64_t n_left_out = 0;       // conversations without a token to predict in their first T tokens
-  double used_part = 1;              // of the places in all windows, how many have a token
+  double used_part = 1;              // the part of the places in all windows that have a token
 };
 
 // The fields of a sample: all int32, of shape (T).
 inline constexpr char kTokensField[] = "tokens";    // ids below vocabulary_size
 inline constexpr char kTargetsField[] = "targets";  // the next token; -1: nothing is predicted here
-/// Position in the window of the first token of the document of each token; a token attends to none before it.
+/// For each token, the position in the window at which its document begins. A token attends to no token before that.
 inline constexpr char kDocumentStartField[] = "document_start";
 inline constexpr char kPositionsField[] = "positions";  // of each token in its document, within the window
 
@@ -52,9 +52,10 @@ inline constexpr char kPositionsField[] = "positions";  // of each token in its 
 ///     unless cross_documents is set, which makes each window one piece of text.
 ///   no pack: each window is one document, truncated to T tokens or padded (token 0, target -1). Documents of less than
 ///     2 tokens, which have nothing to predict, are left out.
-/// Of conversations, only the tokens of answers are predicted, and none is cut where a window ends: with pack, a window
-/// has as many whole conversations as window_packing.h puts there, and padding. Those that are longer than T tokens are
-/// truncated, and those whose first T tokens have nothing to predict are left out. cross_documents is not possible.
+/// For conversations, only the tokens of answers are predicted, and no conversation is cut at the end of a window: with
+/// pack, a window has the whole conversations that window_packing.h puts there, and padding. Those that are longer than
+/// T tokens are truncated, and those whose first T tokens have nothing to predict are left out. cross_documents is not
+/// possible.
 struct TextWindows {
   int sequence_length = 0;  // T, at least 2
   bool pack = true;

@@ -1,4 +1,4 @@
-// Reads the documents of text files and JSON Lines one after the other, in memory of the longest document.
+// Reads the documents of text files and JSON Lines one after the other. It needs memory only for the longest document.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct TextDocument {
   std::int64_t line = 0;                    // of JSON, from 1
 };
 
-/// What tells how a file is read: its name, which ends in .jsonl for JSON Lines, or nothing but its content.
+/// What decides how a file is read: its name, which ends in .jsonl for JSON Lines; or every file is JSON Lines.
 enum class SourceFormat : std::uint8_t { by_name, json_lines };
 
 class TextSource {
@@ -33,8 +33,8 @@ class TextSource {
   /// The names of the sources: "shakespeare.txt", "a.jsonl, b.jsonl, c.jsonl, d.jsonl, e.jsonl and 3 more"
   const std::string& description() const { return description_; }
 
-  /// Returns false at the end. Lines of JSON that are blank are no documents. Throws data_source if a file is not text
-  /// or if a document is too long, and data_changed if a file changed while it was read.
+  /// Returns false at the end. Blank lines in JSON Lines are not documents. Throws data_source if a file is not text or
+  /// if a document is too long, and data_changed if a file changed while it was read.
   bool next(TextDocument& document);
 
  private:
@@ -44,7 +44,7 @@ class TextSource {
   bool next_line(TextDocument& document);
   /// Appends the next line, without its end. Returns false at the end of the file.
   bool read_line(std::string& line);
-  /// The bytes in the buffer that were not used yet; fills it if there are none. Empty: the end of the file.
+  /// The unused bytes of the buffer, which is refilled if there are none. Empty at the end of the file.
   std::string_view buffered();
 
   SourceFormat format_;

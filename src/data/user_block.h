@@ -8,9 +8,9 @@
 //   u64 offset and bytes of the images or tokens, u64 offset and bytes of the labels or documents
 //   u64 xxh3 of the bytes after the user block, except these two
 //   version 2 (images in chunks; the offset of the images is that of the first chunk):
-//     u64 bytes of a chunk, u64 offset of the second chunk, u64 distance between the beginnings of two chunks from
-//     there on 16 x u64 numbers of chunks, ascending, or 0: there is metadata before these chunks, and before the
-//     second one; bytes between other chunks are not part of the xxh3 above
+//     u64 bytes of a chunk, u64 offset of the second chunk, u64 distance between the beginnings of two later chunks
+//     16 x u64 numbers of chunks, ascending, or 0: there is metadata before these chunks, and before the second one;
+//     bytes between other chunks are not part of the xxh3 above
 //   u64 xxh3 of all bytes before; the rest is zero
 #pragma once
 

@@ -16,7 +16,7 @@ inline constexpr std::size_t kOpenWindows = 64;
 class WindowPacking {
  public:
   WindowPacking() = default;
-  /// Of documents with these lengths, none of which is longer than a window.
+  /// Packs documents with these lengths. None of them is longer than a window.
   WindowPacking(std::span<const std::uint32_t> lengths, std::uint32_t window);
 
   std::size_t n_windows() const { return begins_.empty() ? 0 : begins_.size() - 1; }

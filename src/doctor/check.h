@@ -1,5 +1,5 @@
-// The result of one check, and the table of all. A check is a pure function of what was measured, so that tests give it
-// numbers.
+// The result of one check, and the report with all of them. A check is a pure function of measurements, so tests can
+// pass it any numbers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lockstep::doctor {
 
-/// unknown: this system does not report it, or only to root. It fails nothing.
+/// unknown: the system does not report the value, or only to root. It does not make anything fail.
 enum class Status : std::uint8_t { pass, unknown, warn, fail };
 std::string name(Status status);
 
@@ -29,7 +29,7 @@ struct Check {
 struct SlowestRank {
   int rank = 0;
   std::string host{}, what{};  // what: "matmul"
-  double slower = 0;           // part of the median by which it is slower, 0 to 1
+  double slower = 0;           // how much slower it is, as a part of the median, 0 to 1
   std::string sentence() const;
 };
 
@@ -41,7 +41,7 @@ struct Report {
   bool has_failed() const;
   /// The checks that warn or fail, one per line, with their remedies; empty: there are none.
   std::string problems() const;
-  /// Those of one rank and of its node only.
+  /// The same for one rank and its node only.
   std::string problems_of(int rank, const std::string& host) const;
   /// For users: the table, the slowest rank and the counts.
   std::string text() const;
@@ -50,7 +50,7 @@ struct Report {
 
 /// "rank 3 on node2"
 std::string rank_name(int rank, const std::string& host);
-/// Of an odd or even number of values; 0 if there are none.
+/// The median of an odd or even number of values; 0 if there are none.
 double median(std::vector<double> values);
 
 }  // namespace lockstep::doctor

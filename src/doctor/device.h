@@ -1,5 +1,5 @@
-// The device of each rank: its condition, its speed, and whether its products have the same bits as those of the
-// others.
+// The device of each rank: its condition, its speed, and whether its matrix products have the same bits as those of the
+// other ranks.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,9 @@
 
 namespace lockstep::doctor {
 
-/// Collective: all ranks measure at the same time, as they compute in training. An error of the device is reported in
-/// the result and not thrown. The backend must not be frozen. `backend` null: it could not be made, for this reason.
+/// Collective: all ranks measure at the same time, just as they compute at the same time in training. An error of the
+/// device is reported in the result and not thrown. The backend must not be frozen. `backend` is null if it could not
+/// be made; `problem` then is the reason.
 DeviceFacts measure_device(Backend* backend, const std::string& problem, World& world);
 
 /// Xid errors of the device at this PCI address in the text of a kernel log: "79 (GPU has fallen off the bus)".

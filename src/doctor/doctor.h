@@ -19,7 +19,7 @@ struct Options {
 };
 
 /// Collective. `backend`: not frozen; null if it could not be made, with the reason in `problem`. Throws Error if a
-/// rank is lost; what a rank cannot measure is a failed check.
+/// rank is lost. What a rank cannot measure counts as a failed check.
 Report examine(World& world, Backend* backend, const std::string& problem, const Options& options);
 
 }  // namespace lockstep::doctor

@@ -50,7 +50,7 @@ struct DeviceFacts {
   // Operations per second, and bytes per second.
   std::optional<double> matmul_fp32{}, matmul_bf16{}, memory_rate{}, to_device_rate{}, to_host_rate{};
   std::string product_hash{};           // of the first product
-  int n_products = 0, n_different = 0;  // n_different: of other bits than the first
+  int n_products = 0, n_different = 0;  // n_different: those whose bits differ from the first
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceFacts, problem, name, pci_bus, health, throttle_events, xid_errors,
                                    matmul_fp32, matmul_bf16, memory_rate, to_device_rate, to_host_rate, product_hash,
@@ -66,7 +66,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OtherProcess, pid, name, cores, processor)
 
 struct HostFacts {
   std::vector<int> processors{};       // that this rank may use
-  std::vector<int> near_device{};      // of the node, nearest to this rank's GPU; empty: unknown, or it has none
+  std::vector<int> near_device{};      // of the node, nearest to this rank's GPU; empty: unknown, or no GPU
   int n_threads = 1;                   // that it uses
   int n_processors = 1;                // of the node
   std::string huge_pages{};            // "always", "madvise" or "never"; empty: unknown
@@ -82,7 +82,7 @@ struct Interface {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interface, name, kind, bytes_per_second, sent_bytes)
 
-/// All-reduces of one size, in the terms of nccl-tests: algbw = size / time, busbw = algbw 2 (n - 1) / n.
+/// All-reduces of one size, as in nccl-tests: algbw = size / time, busbw = algbw 2 (n - 1) / n.
 struct AllReduceTime {
   std::string where{};  // "all ranks", "inside each node"
   int n_ranks = 0;      // that sum together

@@ -17,7 +17,7 @@ enum class FolderUse : std::uint8_t { run, data };
 
 struct FolderFacts {
   std::string path{};                          // the folder, or the nearest one above it that exists
-  std::string problem{};                       // why nothing could be measured, or all of it; empty: it was
+  std::string problem{};                       // why not everything could be measured; empty: everything was
   std::string kind{};                          // "ext4", "Lustre"
   std::string striping{};                      // "4 stripes of 1 MB"; empty: not striped
   bool is_writable = false, is_shared = true;  // is_shared: this node sees what rank 0 writes there

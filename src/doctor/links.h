@@ -19,10 +19,10 @@ LinkFacts measure_links(World& world, Backend& backend, Effort effort, std::vect
 
 /// The peer of each rank in each round, -1: none. First the pairs inside nodes, then those of ranks with the same local
 /// rank on different nodes, one local rank after another, so that no two pairs share a network interface. Every pair
-/// occurs once, if there are no more than `most_rounds`.
+/// occurs once if `most_rounds` rounds suffice for that.
 std::vector<std::vector<int>> pair_rounds(const std::vector<Place>& places, std::size_t most_rounds);
 
-/// `devices`: their memory and links tell what an all-reduce inside a node should reach.
+/// `devices`: their memory and links determine what an all-reduce inside a node should reach.
 std::vector<Check> check_links(const std::vector<Place>& places, const std::vector<LinkFacts>& links,
                                const std::vector<DeviceFacts>& devices);
 

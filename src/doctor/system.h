@@ -20,7 +20,7 @@ struct SystemFacts {
   std::string driver_cuda{}, built_with_cuda{};      // "13.0"; empty: none
   std::vector<std::string> missing_libraries{};      // for GPUs: "cuDNN: libcudnn.so.9 cannot be loaded"
   bool computes_on_gpu = false, has_nccl = false, has_rdma = false;
-  // Of this process; infinity is -1.
+  // Limits of this process; -1 means unlimited.
   double open_files = 0, locked_memory_bytes = 0;
   std::optional<double> shm_free_bytes{};
 };
@@ -28,7 +28,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SystemFacts, versions, environment, gpu_probl
                                    missing_libraries, computes_on_gpu, has_nccl, has_rdma, open_files,
                                    locked_memory_bytes, shm_free_bytes)
 
-/// Of this rank. `computes_on_gpu`: according to its backend.
+/// The facts of this rank. `computes_on_gpu`: according to its backend.
 SystemFacts measure_system(bool computes_on_gpu);
 
 std::vector<Check> check_systems(const std::vector<Place>& places, const std::vector<SystemFacts>& systems);

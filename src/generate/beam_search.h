@@ -5,7 +5,7 @@
 //     the best of the others become the beams of the next step.
 //   - A reply of n tokens has the score divided by n^length_penalty. The search ends when the best beam, divided in the
 //     same way, is not better than the worst of the replies, or at max_new_tokens.
-// All scores are fp32, as they are there.
+// All scores are fp32, as in transformers.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct BeamOptions {
 struct Hypothesis {
   std::vector<std::int32_t> tokens;  // of the reply
   std::vector<float> log_probabilities;
-  float score = 0;  // with the length penalty, where it is a reply
+  float score = 0;  // with the length penalty if it is a reply
   bool is_finished = false;
 };
 

@@ -1,10 +1,10 @@
-// A decoder of the Llama family with a cache of keys and values. There are graphs of prefill, for chunks of a prompt of
-// several sizes, and one of decoding (a token of each sequence). They share the weights, the cache and all other
-// memory. They are planned once, and each arena is allocated once. What changes from step to step is in device memory,
-// so the step of decoding is captured.
+// A decoder of the Llama family with a cache of keys and values. There are several graphs for prefill, one for each
+// chunk size, and one for decoding (one token per sequence). They share the weights, the cache and all other memory.
+// They are planned once, and each arena is allocated once. What changes from step to step is in device memory, so the
+// decoding step can be captured as a graph.
 //
 // How a prompt is cut into chunks depends on its length alone: all but the last chunk have the greatest size, and the
-// last one the least that is enough. Its logits therefore have the same bits in any batch.
+// last one has the smallest size that suffices. The logits of a prompt therefore have the same bits in any batch.
 //
 //   Decoder decoder(config, sizes, {.dtype = ...}, backend, table);   // plans
 //   table.fix_order(...); arenas with the table's places are allocated and filled
@@ -25,7 +25,7 @@ namespace lockstep::generate {
 struct DecoderSizes {
   std::int64_t slots = 1;      // sequences in the cache
   std::int64_t capacity = 0;   // tokens of each, at most the positions of the model
-  std::int64_t chunk = 256;    // the greatest of prefill, in tokens
+  std::int64_t chunk = 256;    // the largest chunk of prefill, in tokens
   std::int64_t positions = 0;  // of the table of rotary positions, which all graphs of a table share; 0: capacity
 };
 
@@ -33,7 +33,7 @@ struct DecoderMemory {
   std::size_t cache_bytes = 0, activation_bytes = 0, workspace_bytes = 0;
 };
 
-/// Memory of these sizes that others use at other times.
+/// Memory of these sizes that is lent by its owner, which uses it at other times.
 struct DecoderArenas {
   void *cache = nullptr, *activations = nullptr, *workspace = nullptr;
 };
@@ -46,13 +46,14 @@ class Decoder final : public LanguageModel {
   ~Decoder() override;
 
   DecoderMemory memory() const;
-  /// Allocates the arenas. Of `weights`, those members are used that say where the parameters are.
+  /// Allocates the arenas. Only the members of `weights` that locate the parameters are used.
   void bind(const graph::Bindings& weights);
-  /// The same in memory that is lent. Call reset() before each use after others have used it.
+  /// The same with arenas that are lent. If their owner has used them in the meantime, call reset() before the next
+  /// use.
   void bind(const graph::Bindings& weights, const DecoderArenas& arenas);
-  /// No sequence has any tokens.
+  /// Afterwards, no sequence has any tokens.
   void reset();
-  /// What the backend chose for the ops of a decoding step, a line each.
+  /// What the backend chose for the ops of a decoding step, one line per op.
   std::string describe() const;
 
   std::int64_t n_slots() const override { return sizes_.slots; }

@@ -1,6 +1,6 @@
-// Generates replies to prompts: greedily, by sampling, or by beam search. As many prompts as the cache has room for are
-// worked on at the same time; when the replies to one are complete, the next one takes its place. A reply does not
-// depend on the others: random numbers are functions of (seed, prompt, reply, position).
+// Generates replies to prompts: greedily, by sampling, or by beam search. Prompts are processed concurrently as far as
+// the cache has room; when the replies to one are complete, the next prompt takes its place. A reply does not depend on
+// the others: random numbers are functions of (seed, prompt, reply, position).
 #pragma once
 
 #include <cstdint>
@@ -39,17 +39,18 @@ struct Prompt {
 
 struct Reply {
   std::string text;
-  std::vector<std::int32_t> tokens;  // with the one that ended it
+  std::vector<std::int32_t> tokens;  // including the end token
   std::vector<float> log_probabilities;
 };
 
 /// What happens while replies are generated. Any of the functions may be empty.
 struct GeneratorEvents {
-  /// A part of the text of a reply to prompts[prompt], in whole characters. With beams, the whole text in the end.
+  /// Passes on a part of the text of a reply to prompts[prompt], in whole characters; with beams, the whole text at the
+  /// end.
   std::function<void(std::size_t prompt, std::size_t reply, const std::string& text)> text;
   /// All replies to prompts[prompt] are complete.
   std::function<void(std::size_t prompt, const std::vector<Reply>& replies)> done;
-  /// Before each step of the model. False: what was generated so far are the replies.
+  /// Called before each step of the model. If it returns false, generation ends with the replies so far.
   std::function<bool()> goes_on;
 };
 
@@ -67,8 +68,8 @@ class Generator {
 
   /// The replies to each prompt, in the order of the prompts.
   std::vector<std::vector<Reply>> generate(std::span<const Prompt> prompts, const GeneratorEvents& events = {});
-  /// From now on, a prompt that begins like the last one with its reply is added to the cache only from where they
-  /// differ: for a conversation. The model must have one slot.
+  /// From now on, the cache is kept between prompts: of a prompt that begins like the previous one with its reply, only
+  /// the part after the common beginning is added. This is for conversations. The model must have one slot.
   void keep_cache() { keeps_cache_ = true; }
   const GeneratorTimes& times() const { return times_; }
 

@@ -1,10 +1,10 @@
 // The text of a reply while its tokens arrive: whole characters only, and nothing that may still turn out to be the
-// begin of a stop word.
+// beginning of a stop word.
 //
-// The text of a token depends on those before it (a decoder may strip a space at the begin, and a character may consist
-// of several tokens), so the end of the tokens is decoded with and without the new one, as vLLM does
-// (vllm/transformers_utils/detokenizer_utils.py). A text that ends with U+FFFD may be the begin of a character and is
-// held back.
+// The text of a token depends on those before it (a decoder may strip a leading space, and a character may consist of
+// several tokens), so the end of the tokens is decoded with and without the new one, as vLLM does
+// (vllm/transformers_utils/detokenizer_utils.py). A text that ends with U+FFFD may end with an incomplete character,
+// and is held back.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ using Decode = std::function<std::string(std::span<const std::int32_t>)>;
 
 class ReplyText {
  public:
-  /// `prompt`: the last tokens of it are the context of the first ones of the reply.
+  /// `prompt`: its last tokens are the context of the first tokens of the reply.
   ReplyText(Decode decode, std::span<const std::int32_t> prompt, std::vector<std::string> stop_words);
 
   /// Returns what can be shown now. After a stop word has occurred, nothing.
   std::string add(std::int32_t token);
-  /// What was held back, when no token follows.
+  /// Returns what was held back; to be called when no token follows.
   std::string finish();
   /// A stop word has occurred. The text ends before it.
   bool is_stopped() const { return is_stopped_; }

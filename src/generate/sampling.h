@@ -6,9 +6,8 @@
 //   3. top-k: only the k greatest remain, and those equal to the smallest of them
 //   4. top-p (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019): the fewest most probable tokens
 //      whose probabilities sum to p or more
-//   5. min-p (Nguyen et al., "Turning Up the Heat: Min-p Sampling", 2024): tokens of at least p times the probability
-//   of
-//      the most probable one
+//   5. min-p (Nguyen et al., "Turning Up the Heat: Min-p Sampling", 2024): tokens with at least p times the
+//      probability of the most probable one
 // A token is then drawn with the probabilities of the softmax over what remains. Greedy decoding takes the greatest
 // logit after step 1, and of equal ones the first.
 #pragma once
@@ -29,8 +28,8 @@ struct SamplingOptions {
   bool is_greedy() const { return temperature == 0; }
 };
 
-/// Which random number draws a token: key (seed, generate), counter (position, prompt, reply). It is independent of the
-/// batch and the rank in which the prompt is worked on.
+/// Which random number draws a token: key (seed, generate), counter (position, prompt, reply). It does not depend on
+/// the batch or the rank that processes the prompt.
 struct RandomPlace {
   std::uint32_t seed = 0;
   std::uint32_t prompt = 0;    // its number in the job
@@ -43,7 +42,7 @@ struct Choice {
   float log_probability = 0;  // in the softmax of the model's logits, before all steps
 };
 
-/// Divides and multiplies as step 1 says. `history` may contain a token several times.
+/// Applies step 1 to the logits. `history` may contain a token several times.
 void penalize_repetition(std::span<float> logits, std::span<const std::int32_t> history, double penalty);
 
 class Sampler {
@@ -69,7 +68,7 @@ class Sampler {
   std::vector<std::int32_t> order_;
 };
 
-/// Of each token: the logarithm of its probability in the softmax of the logits. Throws as Sampler::choose().
+/// The log softmax of the logits. Throws what Sampler::choose() throws.
 void log_softmax(std::span<const float> logits, std::span<float> out);
 
 }  // namespace lockstep::generate

@@ -8,10 +8,10 @@ namespace lockstep::graph {
 
 class Graph;
 
-/// Of one micro-batch, in the phases for which the graph is planned.
+/// The operations of one micro-batch, in the phases for which the graph is planned.
 struct Flops {
   double forward = 0;
-  double passes = 1;  // how often as many are needed: forward, and for each gradient of an operand
+  double passes = 1;  // multiples of `forward`: one for the forward pass, and one for each gradient of an operand
   double total() const { return forward * passes; }
 };
 

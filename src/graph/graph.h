@@ -40,7 +40,7 @@ struct Activation {
 
   // Planning
   Node* producer = nullptr;    // the node that it is an output of
-  bool needs_gradient = true;  // false: no trainable parameter has led to it
+  bool needs_gradient = true;  // false: it does not depend on a trainable parameter
   TensorId data = kNoTensor;   // plain: the tensor; pending: stored result, if a node other than the owner reads it
   Node* owner = nullptr;       // pending: the first consumer
   int n_readers = 0;           // consumers, and pending activations that read it
@@ -109,8 +109,8 @@ class Graph {
   TensorId data_of(ActivationId id, Node& node);
   /// The tensor that `node` writes its output `id` to.
   TensorId make_data(ActivationId id, Node& node);
-  /// Where backward of `node` writes the gradient of a plain input: overwritten if it is new, otherwise added to. Two
-  /// are new if the input's producer adds them.
+  /// Where backward of `node` writes the gradient of a plain input. The first gradient overwrites the tensor, and later
+  /// ones are added to it. If the input's producer adds gradients, the first two have a tensor each.
   struct GradientTarget {
     TensorId tensor = kNoTensor;
     GradientMode mode = GradientMode::skip;
@@ -118,7 +118,7 @@ class Graph {
   GradientTarget gradient_target(ActivationId id, Node& node);
   /// The gradient of an output of `node`, which its backward reads and its consumers have computed.
   TensorId gradient_of(ActivationId id, Node& node);
-  /// The gradient that `node`, which adds gradients, has to add to that one; kNoTensor if there is none.
+  /// The second gradient that `node`, which adds gradients, must add to gradient_of(); kNoTensor if there is none.
   TensorId added_gradient_of(ActivationId id, Node& node);
   /// A parameter's layout: the first plan chooses it with `choose()`.
   void choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose);
@@ -129,7 +129,7 @@ class Graph {
   std::size_t add_cache(std::size_t size_bytes);
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
-  /// Of weight gradients on the second stream.
+  /// The workspace for weight gradients on the second stream.
   std::size_t second_workspace_bytes() const { return second_workspace_bytes_; }
   /// A weight gradient on the second stream, which begins with the entry `begin` of the execution order. The other
   /// stream waits for it before the entry `end`, so the tensors that it reads live until then.
@@ -142,7 +142,7 @@ class Graph {
   const std::vector<Fork>& forks() const { return forks_; }
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   std::size_t cache_bytes() const { return cache_bytes_; }
-  /// Of a graph that computes in 16 bits: whether a node reads the fp32 master of a parameter.
+  /// For a graph that computes in 16 bits: whether a node reads the fp32 master of a parameter.
   bool is_read_in_fp32(ParameterId id) const;
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const ExecutionOrder& order() const { return order_; }

@@ -14,7 +14,8 @@
 
 namespace lockstep::graph {
 
-/// Of scale codes, ascending: the dynamic map of Dettmers, "8-bit Optimizers via Block-wise Quantization", 2022.
+/// The values of the scale codes, ascending: the dynamic map of Dettmers, "8-bit Optimizers via Block-wise
+/// Quantization", 2022.
 const std::array<float, kNf4ScaleValues>& nf4_scale_values();
 
 /// `matrix`: its elements, row-major. Writes what belongs to it in `parameter`.

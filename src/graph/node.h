@@ -29,7 +29,7 @@ class Graph;
 struct Bindings {
   const float* master(std::size_t element) const { return parameters + (element - first_parameter); }
 
-  /// The fp32 masters. Those before element `first_parameter` of the arena are not there: another rank may have them.
+  /// The fp32 masters. Elements of the arena before `first_parameter` are not stored here; another rank may have them.
   const float* parameters = nullptr;
   std::size_t first_parameter = 0;
   const void* compute_weights = nullptr;    // the parameters rounded to compute_dtype, each at the same element
@@ -69,7 +69,7 @@ struct Run {
   /// Mean and variance of a norm, (2, C): the running ones, and where those of this micro-batch go.
   const float* running_statistic(int id) const { return at.master(parameters.statistic(id).begin); }
   float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
-  /// Null without a constant.
+  /// Null if there is no constant.
   const float* constant(ConstantId id) const {
     return id == kNoConstant ? nullptr : at.master(parameters.constant(id).begin);
   }
@@ -90,13 +90,14 @@ class ParameterUse {
   bool exists() const { return id_ != kNoParameter; }
   /// Known after Graph::plan.
   bool is_first_writer() const { return is_first_writer_; }
-  /// In Node::plan: weights() gives the values in this type, which is fp32 or the compute type of the graph.
+  /// To be called in Node::plan: weights() then gives the values in this type, which is fp32 or the compute type of the
+  /// graph.
   void read_as(DType dtype) { dtype_ = dtype; }
   DType dtype() const { return dtype_; }
-  /// In Node::plan: the op can overwrite low_precision_gradient(), in the compute type. It is then widened to fp32 and
-  /// added together with those of other parameters.
+  /// To be called in Node::plan if the op can overwrite low_precision_gradient(), in the compute type. It is then
+  /// widened to fp32 and added together with those of other parameters.
   void can_give_low_precision_gradient() { gives_narrow_ = true; }
-  /// Null: the op writes gradient().
+  /// If it is null, the op writes gradient().
   void* low_precision_gradient(const Run& run) const {
     if (!gives_narrow_ || !is_trained(run)) return nullptr;
     return static_cast<std::byte*>(run.at.low_precision_gradients) + run.parameters[id_].begin * size_bytes(dtype_);
@@ -106,7 +107,7 @@ class ParameterUse {
     if (dtype_ == DType::fp32) return master(run);
     return static_cast<const std::byte*>(run.at.compute_weights) + run.parameters[id_].begin * size_bytes(dtype_);
   }
-  /// Of a parameter in NF4, instead of weights().
+  /// For a parameter in NF4, instead of weights().
   const std::byte* nf4_weights(const Run& run) const { return run.at.nf4_weights + run.parameters[id_].nf4_begin; }
   const float* master(const Run& run) const { return exists() ? run.at.master(run.parameters[id_].begin) : nullptr; }
   /// Null where the parameter is frozen.

@@ -3,16 +3,16 @@
 // The parameter arena is
 //   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen][constants]
 //   [matrices of a base]
-// where the trainable ones that an op reads in fp32 although it computes in 16 bits, such as the scale of a norm, come
-// after the others, and their gradients last.
+// Trainable parameters that an op reads in fp32 although it computes in 16 bits, such as the scale of a norm, come
+// after the other trainable ones, and so do their gradients.
 // The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
 // gradient bucket is therefore a contiguous slice, and the statistics are sent with the last one (DESIGN, decisions 4
 // and 6). Frozen parameters and the statistics of frozen norms have no gradient and no optimizer state, so they come
-// after these and take no memory in those arenas. Constants are numbers that ops read, and that checkpoints do not
-// have. Where ops compute in 16 bits, the rounded weights lie in an arena with the places of the parameter arena
-// (DESIGN, decision 17). The parameters of a base, beside which adapters are trained, are frozen and belong to another
-// file: checkpoints do not have them. Its matrices that ops read in 16 bits exist in that type only: the arena of fp32
-// masters ends before them. Matrices in NF4 lie in an arena of their own (lockstep/nf4.h).
+// after these and take no memory in those arenas. Constants are numbers that ops read. They are not part of
+// checkpoints. Where ops compute in 16 bits, the rounded weights are in an arena with the same offsets as the parameter
+// arena (DESIGN, decision 17). The parameters of a base model, beside which adapters are trained, are frozen and belong
+// to another file, so checkpoints do not contain them. The base matrices that ops read in 16 bits exist in that type
+// only, and the arena of fp32 masters ends before them. Matrices in NF4 have their own arena (lockstep/nf4.h).
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct Initializer {
   double value = 0;  // the constant, the standard deviation, or the bound of (-value, value)
 };
 
-/// Rows of a parameter that files store as a tensor of its own: q, k and v of one matrix, for example.
+/// Rows of a parameter that files store as a separate tensor, for example q, k and v of one matrix.
 struct NamedRows {
   std::string name;
   std::int64_t n_rows = 0;  // of dimension 0
@@ -83,8 +83,8 @@ struct Parameter {
   bool is_base = false;    // of a frozen model beside which adapters are trained
   bool has_master = true;  // false: it exists in the compute type only, or in NF4
   bool is_in_nf4 = false;
-  Nf4Layout nf4{};                                  // in NF4: of its parts,
-  std::size_t nf4_begin = 0;                        // and the byte of that arena with which they begin
+  Nf4Layout nf4{};                                  // in NF4: the layout of its parts,
+  std::size_t nf4_begin = 0;                        // and the byte of the NF4 arena at which they begin
   std::vector<ParameterPart> parts{};               // at least one
   std::shared_ptr<const ParameterLayout> layout{};  // null: canonical
   std::size_t begin = 0, n_elements = 0;            // in the arena; n_elements as the layout has it
@@ -106,14 +106,14 @@ struct Constant {
 
 class ParameterTable {
  public:
-  /// Parameters that are added later and for which it is true are frozen, whatever their description says. `source`:
-  /// what says so, for messages.
+  /// Parameters that are added later and for which `is_frozen` returns true are frozen, whatever their description
+  /// says. `source`: where this is configured, for messages.
   void freeze(std::function<bool(const std::string& name)> is_frozen, std::string source) {
     is_frozen_ = std::move(is_frozen);
     freeze_source_ = std::move(source);
   }
   const std::string& freeze_source() const { return freeze_source_; }
-  /// Parameters that are added later and for which it is true belong to a base: they are frozen.
+  /// Parameters that are added later and for which `is_base` returns true belong to a base: they are frozen.
   void set_base(std::function<bool(const std::string& name)> is_base) { is_base_ = std::move(is_base); }
   /// The parameter of this name, which is added if it is new. Layers that use the same name share it (tied weights). A
   /// different description with the same name is an internal error.
@@ -123,8 +123,8 @@ class ParameterTable {
   ConstantId add_constant(const std::string& name, const std::vector<float>& values);
 
   /// Fixes the arena's order; afterwards nothing can be added. `finished`: the trainable ones, in the order in which
-  /// backward finishes their gradients. `needs_master`: an op reads the fp32 master, and computes in 16 bits; null:
-  /// masters of all parameters are needed, and no op computes in 16 bits.
+  /// backward finishes their gradients. `needs_master`: whether an op that computes in 16 bits reads the fp32 master.
+  /// Null: all masters are needed, and no op computes in 16 bits.
   void fix_order(const std::vector<ParameterId>& finished, const std::function<bool(ParameterId)>& needs_master = {});
   bool fixed() const { return fixed_; }
   const std::vector<ParameterId>& finished() const { return finished_; }

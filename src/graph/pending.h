@@ -1,4 +1,4 @@
-// What is still to be applied to a raw tensor to get an activation.
+// An operation that must still be applied to a raw tensor to get an activation.
 //
 // Such an activation is *pending*. The first node that consumes it, its owner, applies it as part of its own op and, if
 // there are other consumers, stores the result for them. In backward the owner comes last, adds the gradients of the

@@ -1,5 +1,5 @@
 // Sizes that ops can address. Libraries count the elements of one sample, the positions of all samples and the elements
-// of a parameter in 32-bit integers; larger ones make them crash or compute something else. Everything up to these
+// of a parameter in 32-bit integers; larger sizes make them crash or compute wrong results. Everything up to these
 // limits fits into 64-bit sums of bytes.
 #pragma once
 

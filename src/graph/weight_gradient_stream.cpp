@@ -7,9 +7,9 @@
 // A fork is an event that the second stream waits for: all that the weight gradient reads is complete. A join is an
 // event that the first stream waits for. A weight gradient is joined before kForksInFlight further ones have been
 // forked, before anything overwrites a tensor that it reads, and at the end of the backward pass. Until then the memory
-// plan gives the memory of these tensors to no other. Whoever reads the gradients of parameters earlier calls
-// join_weight_gradients(). The two streams have a workspace each, and the second one runs one weight gradient at a
-// time.
+// plan gives the memory of these tensors to no other tensor. Code that reads the gradients of parameters earlier must
+// call join_weight_gradients() first. Each stream has its own workspace, and the second one runs one weight gradient at
+// a time.
 #include <algorithm>
 
 #include "graph/graph.h"

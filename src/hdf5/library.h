@@ -39,8 +39,8 @@ struct ErrorCodes {
 Id check_id(hid_t id, ErrorCodes codes, const std::string& path, const std::string& doing);
 void check(herr_t status, ErrorCodes codes, const std::string& path, const std::string& doing);
 
-/// Properties for opening or creating a file, without locks: some cluster file systems have none, data sets are only
-/// read, and a new file gets its name when it is complete.
+/// Properties for opening or creating a file, without locks: some cluster file systems do not support locks, data sets
+/// are only read, and a new file gets its name when it is complete.
 Id access_properties(const std::string& path);
 
 }  // namespace lockstep::hdf5

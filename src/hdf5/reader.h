@@ -20,7 +20,7 @@ enum class Layouts { contiguous, contiguous_or_chunked };
 
 /// The codes of a Reader's errors, which depend on the kind of file.
 struct ReaderErrors {
-  ErrorCode unreadable;  // it is no HDF5 file, or something in it is missing or has another type
+  ErrorCode unreadable;  // it is not an HDF5 file, or something in it is missing or has the wrong type
   ErrorCode truncated;
 };
 

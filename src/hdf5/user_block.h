@@ -1,7 +1,7 @@
-// What is common to the user blocks of Lockstep's HDF5 files. HDF5, h5py and the HDF5 tools skip these first 4 KiB of a
-// file (more where the data are aligned). Checkpoints (checkpoint/user_block.h) and data sets (data/user_block.h) have
-// different fields there, but both begin with a magic number, store the length of the file and the format version, and
-// carry an xxh3 of their own bytes, so that damage is detected before HDF5 parses the file.
+// What the user blocks of Lockstep's HDF5 files have in common. HDF5, h5py and the HDF5 tools skip these first 4 KiB of
+// a file (more where the data are aligned). Checkpoints (checkpoint/user_block.h) and data sets (data/user_block.h)
+// have different fields there, but both begin with a magic number, store the length of the file and the format version,
+// and carry an xxh3 of their own bytes, so that damage is detected before HDF5 parses the file.
 #pragma once
 
 #include <cstddef>

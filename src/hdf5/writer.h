@@ -15,7 +15,8 @@ namespace lockstep::hdf5 {
 enum class FileFormat { earliest, v110 };
 
 struct WriterOptions {
-  /// The file begins with this many zero bytes (0, or a power of two from 512), and with as many as the alignment.
+  /// The file begins with this many zero bytes (0, or a power of two from 512 on), or with as many as the alignment if
+  /// that is more.
   std::uint64_t user_block_bytes = 0;
   /// placement.chunk_bytes: of the data sets that will be chunked, or 0. Chunks need format v110.
   Placement placement = {};

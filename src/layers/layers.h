@@ -30,8 +30,8 @@ struct ImageRegionTensors {
   graph::TensorId regions = graph::kNoTensor;  // (N) ImageRegion
   graph::TensorId places = graph::kNoTensor;   // (N) int32: where the pixels of each begin in `images`
 };
-/// Images (N, H, W, C) uint8, or regions that are resized to that, to normalised ones (N, H, W, C), cropped and
-/// flipped. `sample_ids`: (N) uint32.
+/// Converts images (N, H, W, C) uint8, or regions that are resized to that, to normalised images (N, H, W, C), and
+/// crops and flips them. `sample_ids`: (N) uint32.
 ActivationId image_input(Graph& graph, const ImageInputOptions& options, graph::TensorId images,
                          graph::TensorId sample_ids, const ImageRegionTensors& regions = {});
 
@@ -39,7 +39,7 @@ struct RandomEraseOptions {
   double probability = 0;
   std::uint32_t seed = 0;
 };
-/// A rectangle of some images (N, H, W, C) becomes 0, in training. `sample_ids`: (N) uint32.
+/// In training, sets a rectangle of some images (N, H, W, C) to 0. `sample_ids`: (N) uint32.
 ActivationId random_erase(Graph& graph, ActivationId images, const RandomEraseOptions& options,
                           graph::TensorId sample_ids);
 
@@ -47,11 +47,11 @@ struct MixImagesOptions {
   double mixup_alpha = 0, cutmix_alpha = 0;  // 0: none
   std::uint32_t seed = 0;
 };
-/// A batch of images of which each was mixed with another one, and the label of that one.
+/// A batch of images, each mixed with a partner image, and the labels of the partners.
 struct MixedImages {
   ActivationId images = graph::kNoActivation;
   graph::TensorId partner_labels = graph::kNoTensor;  // (N) int32; kNoTensor: images are not mixed
-  graph::TensorId weight = graph::kNoTensor;          // (1) fp32: of an image's own label
+  graph::TensorId weight = graph::kNoTensor;          // (1) fp32: the weight of an image's own label
 };
 /// Mixup or cutmix of the images (N, H, W, C) of a micro-batch, in training. `labels`: (N) int32. `sample_ids`: (N)
 /// uint32.
@@ -68,7 +68,7 @@ ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, 
 
 struct BatchNormOptions {
   float epsilon = 1e-5f;
-  bool synchronize = false;       // batch statistics are those of all ranks' micro-batches of one number
+  bool synchronize = false;       // batch statistics are over the micro-batches with the same number on all ranks
   std::int64_t global_batch = 0;  // synchronize: samples of those micro-batches together
   int n_micro_batches = 1;        // of all ranks in a step: running statistics are updated from the mean over them
   double gamma = 1;               // initial scale
@@ -80,8 +80,8 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, c
 ActivationId relu(Graph& graph, ActivationId x);
 /// f(x), as a node of its own.
 ActivationId activation(Graph& graph, ActivationId x, ActivationFunction function);
-/// a + b, of one shape and type. It becomes part of `a` if that is pending without ReLU and without an addition; `b` is
-/// then another such activation, or one that an earlier layer has read. Otherwise it is a node of its own.
+/// a + b, of one shape and type. It becomes part of `a` if that is pending without ReLU and without an addition; `b`
+/// must then be another such activation, or one that an earlier layer has read. Otherwise it is a node of its own.
 ActivationId add(Graph& graph, ActivationId a, ActivationId b);
 
 struct EmbeddingOptions {
@@ -91,8 +91,9 @@ struct EmbeddingOptions {
   graph::Initializer initial{.kind = graph::Initializer::Kind::normal, .value = 1};  // as torch.nn.Embedding
   bool trainable = true;
 };
-/// NAME.weight's row of each of `ids`, (batch, sequence) int32, in the graph's type: (batch, sequence, width). An id
-/// outside of the vocabulary gives zeros. A linear layer can share the weight (LinearOptions::weight).
+/// Looks up the row of NAME.weight for each of `ids`, (batch, sequence) int32. Returns (batch, sequence, width) in the
+/// graph's type. An id outside of the vocabulary gives zeros. A linear layer can share the weight
+/// (LinearOptions::weight).
 ActivationId embedding(Graph& graph, graph::TensorId ids, const std::string& name, const EmbeddingOptions& options);
 
 struct RmsNormOptions {
@@ -101,7 +102,7 @@ struct RmsNormOptions {
 };
 /// RMS norm over the last dimension; the weight starts at 1.
 ActivationId rms_norm(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options);
-/// The same of the new residual stream, x + residual, in one op. No other layer reads x. Other layers may read the
+/// The same for the new residual stream, x + residual, in one op. No other layer reads x. Other layers may read the
 /// residual only before those that x comes from.
 struct NormalizedStream {
   ActivationId stream = graph::kNoActivation;
@@ -110,7 +111,8 @@ struct NormalizedStream {
 NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
                               const RmsNormOptions& options);
 
-/// silu(gate) * up, of (..., 2 F) with the gates before the ups: one linear layer computes both. (..., F).
+/// silu(gate) * up. The input is (..., 2 F), with the gates before the ups, since one linear layer computes both. The
+/// output is (..., F).
 ActivationId swiglu(Graph& graph, ActivationId gate_and_up);
 
 /// The table of rotary positions (lockstep/ops/rotary.h), the same for all layers of a model: `frequencies` are those
@@ -153,8 +155,8 @@ struct CachedAttentionOptions {
 ActivationId cached_attention(Graph& graph, ActivationId qkv, const std::string& name,
                               const CachedAttentionOptions& options);
 
-/// For inference: the rows of x with these numbers, (n) int32: (n, 1, features). A number that x does not have gives a
-/// row of zeros.
+/// For inference: selects the rows of x with these numbers, (n) int32, as (n, 1, features). A number that is out of
+/// range gives a row of zeros.
 ActivationId select_rows(Graph& graph, ActivationId x, graph::TensorId numbers, std::int64_t n,
                          const std::string& name);
 
@@ -165,7 +167,7 @@ void require_frozen_together(const graph::ParameterTable& table, graph::Paramete
 ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int kernel_size, int stride, int padding);
 ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string& name);
 
-/// Low-rank adapters beside the matrix of a layer (lockstep/ops/lora.h), for those of its parts that are
+/// Low-rank adapters (LoRA) beside the matrix of a layer (lockstep/ops/lora.h), for those of its parts that are
 /// targets. Part P has the parameters P.lora_A.weight (rank, in) and P.lora_B.weight (out of P, rank), as in PEFT.
 struct AdapterOptions {
   std::int64_t rank = 0;  // 0: there are none
@@ -187,13 +189,13 @@ struct LinearOptions {
   bool trainable = true;
   bool fp32_output = false;  // for inference, without bias and activation
   bool is_in_nf4 = false;    // the weight is frozen, and stored in NF4; without activation
-  AdapterOptions adapter{};  // without activation, and of x of (batch, sequence, features)
+  AdapterOptions adapter{};  // without activation, and x must be (batch, sequence, features)
 };
-/// y = f(x W^T + b), over the last dimension of x, in the type of x or in fp32; and what adapters add.
+/// y = f(x W^T + b), plus what adapters add, over the last dimension of x, in the type of x or in fp32.
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
-/// The loss of (..., classes) logits with `labels`, (...) int32. Its LossSums are at `sums_offset` bytes in exchange
-/// memory. Label smoothing and class weights (empty: none) apply in training.
+/// The cross-entropy loss of (..., classes) logits and `labels`, (...) int32. Its LossSums are written at `sums_offset`
+/// bytes in exchange memory. Label smoothing and class weights (empty: none) apply in training.
 struct CrossEntropyOptions {
   float label_smoothing = 0;
   std::vector<float> class_weights{};  // empty: none

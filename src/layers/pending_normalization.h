@@ -1,6 +1,6 @@
 // A batch norm, possibly with a residual and ReLU, that has not been applied to a raw tensor yet: a pending
-// normalisation (lockstep/ops/normalization.h), so that each convolution with its neighbours is one op, fused as far as
-// a backend can.
+// normalisation (lockstep/ops/normalization.h), so that each convolution and its neighbours are one op, fused as far as
+// the backend can.
 //
 // The convolution before the norm computes the sums of its output (StatisticsProducer), the norm's own node turns them
 // into scale and bias, and the first convolution or pooling that reads the result applies them (NormalizedInput).
@@ -22,8 +22,8 @@ struct NormTensors {
   graph::TensorId low_precision_scale_bias = graph::kNoTensor;     // (2, C) in the activation's type; none in fp32
   graph::TensorId mean_inverse_stddev = graph::kNoTensor;          // (2, C)
   graph::TensorId sums = graph::kNoTensor;                         // (2, C), by the owner in backward
-  DType statistics_dtype = DType::fp64, sums_dtype = DType::fp64;  // as the ops that compute them say; else fp32
-  bool is_synchronized = false;                                    // its sums are summed over ranks, in fp64
+  DType statistics_dtype = DType::fp64, sums_dtype = DType::fp64;  // or fp32, as the ops that compute them choose
+  bool is_synchronized = false;                                    // its sums are added over ranks, in fp64
   const graph::ParameterUse *gamma = nullptr, *beta = nullptr;     // of the norm's node
   graph::Node* node = nullptr;                                     // the norm's node
   NormTensors* other = nullptr;  // the norm whose result is added to that of this one; null: there is none
@@ -64,8 +64,8 @@ bool extend_with_residual(graph::Graph& graph, graph::ActivationId a, graph::Act
 class StatisticsProducer {
  public:
   virtual ~StatisticsProducer() = default;
-  /// `norm`: its `statistics` are the sum and the sum of squares per channel, overwritten in forward, of a type that
-  /// the producer records when it is planned.
+  /// `norm`: the forward pass overwrites its `statistics` with the sum and the sum of squares per channel. The producer
+  /// records their type when it is planned.
   virtual void give_statistics(std::shared_ptr<NormTensors> norm) = 0;
 };
 

@@ -1,4 +1,4 @@
-// The op is that of an embedding, whose table is the activation.
+// Uses the op of an embedding, with the activation as its table.
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/embedding.h"

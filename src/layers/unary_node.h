@@ -13,7 +13,7 @@ namespace lockstep::layers {
 template <typename Op>
 class UnaryNode final : public graph::Node {
  public:
-  /// For the output, whose shape and type are known.
+  /// Makes the op for the output, whose shape and type are known.
   using Make = std::function<std::unique_ptr<Op>(Backend& backend, const graph::Activation& out)>;
 
   UnaryNode(std::string name, graph::ActivationId in, graph::ActivationId out, Make make)

@@ -47,7 +47,7 @@ enum Option : int {
 inline constexpr int kResponseCode = 0x200000 + 2;
 inline constexpr long kGlobalDefault = 3, kAuthBasic = 1;
 inline constexpr std::size_t kErrorBufferBytes = 256, kReadAbort = 0x10000000;
-// Results that another attempt does not change: a wrong address, and certificates that are missing or not trusted.
+// Errors that another attempt would not avoid: a wrong address, and certificates that are missing or not trusted.
 inline constexpr int kUnsupportedProtocol = 1, kMalformedUrl = 3, kClientCertificate = 58, kServerCertificate = 60,
                      kCaFile = 77;
 }  // namespace curl

@@ -1,6 +1,6 @@
-// From lines of metrics.jsonl to metrics of MLflow. Curves have the names that TensorBoard shows (train/loss,
-// validation/accuracy, performance/step_seconds), and what ranks use has MLflow's names of system metrics, with the
-// rank in the place of the node: system/rank_0/gpu_0_utilization_percentage.
+// Converts lines of metrics.jsonl to MLflow metrics. Curves have the names that TensorBoard shows (train/loss,
+// validation/accuracy, performance/step_seconds), and the resource usage of ranks has MLflow's names of system metrics,
+// with the rank in place of the node: system/rank_0/gpu_0_utilization_percentage.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,13 @@ struct Position {
 /// Reads the lines that have not been sent. The file may be missing, and may end in the middle of a line.
 class EventReader {
  public:
-  /// If the file was replaced, the position is moved behind the last event that is not newer than those that were sent.
+  /// If the file was replaced, the position is moved to the end of the last event that is not newer than those that
+  /// were sent.
   EventReader(std::string path, Position position);
 
-  /// Appends the metrics of lines as long as there are fewer than `max_metrics`; a single line may exceed them.
+  /// Appends the metrics of lines as long as there are fewer than `max_metrics`; a single line may exceed that number.
   void read(std::size_t max_metrics, std::vector<Metric>& metrics);
-  /// Behind the lines that were read.
+  /// The end of the lines that were read.
   const Position& position() const { return position_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
 

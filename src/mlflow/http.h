@@ -1,6 +1,7 @@
-// HTTP requests with libcurl, which is loaded when the first request is made (dlopen). So Lockstep is built without it,
-// starts as fast as without it, and runs where it is missing: only what needs it then fails, with a sentence that says
-// so. Authentication and certificates are those of MLflow's own client; libcurl reads http_proxy and its relatives.
+// HTTP requests with libcurl, which is loaded when the first request is made (dlopen). Lockstep can thus be built
+// without it, starts as fast as without it, and runs where it is missing: only what needs it then fails, with an error
+// that says so. Authentication and certificates are those of MLflow's own client; libcurl reads http_proxy and its
+// relatives.
 //
 //   MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD   basic authentication
 //   MLFLOW_TRACKING_TOKEN                                a bearer token, if there is no user and password
@@ -35,8 +36,8 @@ struct Request {
   std::string file{};  // instead of it: the first file_bytes bytes of this file
   std::size_t file_bytes = 0;
   double timeout_seconds = 30;  // of the whole request; of a file: without any progress
-  /// libcurl sends a request once more if a connection that it has used before breaks without an answer. On a new
-  /// connection it does not.
+  /// If a reused connection breaks without an answer, libcurl sends the request once more. On a new connection it does
+  /// not.
   bool new_connection = false;
 };
 

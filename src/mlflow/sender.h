@@ -1,5 +1,5 @@
 // Sends a run to MLflow while it trains, from a thread of its own on rank 0. The thread follows the files of the run
-// (mlflow/upload.h), so its queue is on the disk and its memory is bounded. A server that is missing, slow or broken
+// (mlflow/upload.h), so its queue is on disk and its memory use is bounded. A server that is missing, slow or broken
 // never stops the training: the thread tries again, after 1, 2, 4, ... up to 60 s. If the server refuses the run, it
 // warns and ends. What was not sent stays in RUN for `lockstep report mlflow`.
 #pragma once
@@ -16,7 +16,7 @@ class Sender {
  public:
   /// If there is no libcurl, logs that in a warning and sends nothing.
   explicit Sender(UploadOptions options);
-  /// As finish("failed"), unless it was called.
+  /// Calls finish("failed") unless finish() was called before.
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;

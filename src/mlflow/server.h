@@ -1,4 +1,4 @@
-// The requests to an MLflow tracking server that a run needs, in version 2.0 of its REST interface:
+// The requests that a run sends to an MLflow tracking server, in version 2.0 of its REST interface:
 // https://mlflow.org/docs/latest/rest-api.html. Every call throws Problem if the server cannot be reached or refuses.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace lockstep::mlflow {
 
 /// Limits of MLflow for one request of log-batch.
 inline constexpr std::size_t kMaxMetrics = 1000, kMaxParameters = 100, kMaxTags = 100;
-/// Characters of the value of a parameter: since MLflow 2.8, and before.
+/// The maximum length of a parameter's value in characters: since MLflow 2.8, and before that.
 inline constexpr std::size_t kMaxParameterValue = 6000, kMaxOldParameterValue = 500;
 
 /// What a server or the connection to it reports, in a sentence without full stop.

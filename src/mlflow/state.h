@@ -14,7 +14,7 @@ struct State {
   std::string experiment_id;
   std::string creation_id;  // a tag of the run; set before the run is created, whose answer may get lost
   RunOnServer run{};        // an empty id: it was not created yet
-  std::string status;       // that the server was told last
+  std::string status;       // the last one that was sent
   std::map<std::string, std::string> parameters{};  // as sent, with changes that a resumed run made
   std::map<std::string, std::string> files{};       // the hash of each file that was sent
   Position position{};
@@ -22,7 +22,7 @@ struct State {
 
 class StateFile {
  public:
-  /// A missing or damaged file is an empty one: then a new run is created.
+  /// A missing or damaged file counts as empty, so that a new run is created.
   StateFile(const std::string& run_directory, const std::string& address, const std::string& experiment);
   State read() const;
   /// Replaces the entry of this server. Throws Error (system_call), for example on a full disk.

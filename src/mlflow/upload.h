@@ -1,6 +1,5 @@
 // Sends the files of a run to an MLflow server: the configuration as parameters, metrics.jsonl as metrics, and files as
-// artefacts. The trainer knows nothing of it, and the same code sends while a run trains (mlflow/sender.h) and
-// afterwards
+// artefacts. The trainer does not depend on it. The same code sends while a run trains (mlflow/sender.h) and afterwards
 // (`lockstep report mlflow`). RUN/mlflow.json records what was sent, so each call sends only what is new.
 #pragma once
 
@@ -27,7 +26,7 @@ struct Amount {
   bool any() const { return parameters + metrics + files > 0 || status; }
 };
 
-/// The status of MLflow for one of RUN/status: RUNNING, FINISHED, KILLED or FAILED; empty for another text.
+/// The MLflow status for the content of RUN/status: RUNNING, FINISHED, KILLED or FAILED; empty for any other text.
 std::string status_for(const std::string& status);
 
 class Upload {
@@ -41,12 +40,12 @@ class Upload {
   void send_parameters();
   /// `progress`: called after each request with the bytes of metrics.jsonl that were sent, and all.
   void send_metrics(const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
-  /// Of MLflow. Does nothing if the server knows it.
+  /// `status`: as in MLflow. Does nothing if the server already has it.
   void send_status(const std::string& status);
   /// Files of RUN; those that do not exist, or have not changed since they were sent, are left out.
   void send_files(const std::vector<std::string>& names);
 
-  /// What the calls above would send, without contacting the server. `status`: of MLflow.
+  /// What the calls above would send, without contacting the server. `status`: as in MLflow.
   Amount missing(const std::string& status, const std::vector<std::string>& names) const;
 
   const Amount& sent() const { return sent_; }

@@ -10,7 +10,8 @@
 
 namespace lockstep::models {
 
-/// What is not kept for the backward pass but computed once more (model.recompute). The bits are the same.
+/// Which activations are not kept for the backward pass but recomputed (model.recompute). The results have the same
+/// bits.
 ///   none: everything is kept
 ///   block: of each layer only its input and what attention has computed are kept
 ///   selective: only norms and SwiGLU are recomputed
@@ -19,7 +20,7 @@ enum class Recompute : std::uint8_t { none, block, selective };
 struct LlamaOptions {
   Recompute recompute = Recompute::none;
   Config::Model::Lora lora{};  // adapters beside the matrices of the layers
-  bool base_in_nf4 = false;    // those matrices are stored in NF4
+  bool base_in_nf4 = false;    // the matrices of the layers are stored in NF4
   std::uint32_t seed = 0;      // of their dropout
 };
 
@@ -32,8 +33,8 @@ struct LlamaCache {
   graph::TensorId cache_indirection = graph::kNoTensor;  // (slots, capacity) int32
 };
 
-/// Each (batch, sequence_length) int32. `document_start`: the place in the row of the first token of the document of
-/// each token; a token attends to none before it. kNoTensor: a row is one document.
+/// Each (batch, sequence_length) int32. `document_start`: for each token, the place in the row at which its document
+/// begins. A token attends to no token before that. kNoTensor: a row is one document.
 struct LlamaInputs {
   std::int64_t sequence_length = 0;  // tokens
   graph::TensorId tokens = graph::kNoTensor, positions = graph::kNoTensor, document_start = graph::kNoTensor;
@@ -47,7 +48,7 @@ struct LlamaInputs {
 graph::ActivationId llama(graph::Graph& graph, const LlamaConfig& config, const LlamaInputs& inputs,
                           const LlamaOptions& options = {});
 
-/// The layer whose weight, (vocabulary, width), is that of the last product: the embedding if it is tied.
+/// The layer whose weight, (vocabulary, width), is used in the last product: the embedding if the two are tied.
 std::string llama_head(const LlamaConfig& config);
 /// Initial weights are as in transformers: normal, with the standard deviation of the configuration.
 graph::Initializer llama_initializer(const LlamaConfig& config);

@@ -1,9 +1,9 @@
 // The architecture of a decoder of the Llama family, as a config.json of Hugging Face's transformers describes it for
 // LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
 //
-// Everything that such a file specifies is honoured. A key that is not known, or a value that asks for another
-// computation (dropout, a sliding window, another activation), is refused by name. Missing keys have the defaults of
-// transformers; the sizes must be there.
+// Everything that such a file specifies is honoured. An unknown key, or a value that asks for another computation
+// (dropout, a sliding window, another activation), is rejected by name. Missing keys have the defaults of transformers,
+// but the sizes are required.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,8 @@ struct LlamaConfig {
   std::vector<double> rope_frequencies() const;
 };
 
-/// Of the text of a config.json. `source` names it in errors. Throws config_range, config_conflict or not_supported.
+/// Parses the text of a config.json. `source` names it in errors. Throws config_range, config_conflict or
+/// not_supported.
 LlamaConfig parse_llama_config(const std::string& text, const std::string& source);
 /// The content of a config.json that parse_llama_config() turns into the same values, and that transformers reads.
 nlohmann::ordered_json to_json(const LlamaConfig& config);

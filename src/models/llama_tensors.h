@@ -12,7 +12,7 @@ namespace lockstep::models {
 /// If embeddings are tied, there is no lm_head.weight.
 TensorShapes llama_tensors(const LlamaConfig& config);
 
-/// By the names of the tensors: whether they are those of a decoder.
+/// Whether the names of the tensors are those of a decoder.
 bool has_llama_names(const TensorShapes& tensors);
 
 /// Throws checkpoint_mismatch if the tensors of `source` are not those of the configuration: names the first that has

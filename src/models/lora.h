@@ -25,7 +25,7 @@ inline constexpr LoraTarget kLoraTargets[] = {
     {"gate", "mlp.gate_proj"}, {"up", "mlp.up_proj"},     {"down", "mlp.down_proj"},
 };
 
-/// What h B^T is multiplied by.
+/// The factor by which h B^T is multiplied.
 double lora_scale(const Config::Model::Lora& lora);
 
 /// The names of the layers of the decoder layer `name` that have adapters.

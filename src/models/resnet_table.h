@@ -20,7 +20,7 @@ struct ResnetDepth {
 const ResnetDepth& resnet_depth(int depth);
 
 /// The family, depth, stem and classes of the ResNet that has these tensors, which have torchvision's names. Throws
-/// checkpoint_mismatch with what of `source` does not match.
+/// checkpoint_mismatch, which says what in `source` does not match.
 Config::Model infer_resnet(const TensorShapes& tensors, const std::string& source);
 
 }  // namespace lockstep::models

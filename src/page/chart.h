@@ -7,7 +7,7 @@
 //   page.add(chart);                                 // page/page.h: both widths, colours of the page
 //   write(standalone_svg(chart));                    // with its own colours
 //
-// All sizes are in units of the viewBox, which are pixels where it is shown in its own width. Values that are not
+// All sizes are in units of the viewBox, which are pixels if the chart is shown at its own width. Values that are not
 // finite are left out, and interrupt a line. Texts never overlap: legends have lines of their own, and labels of an
 // axis are thinned until they fit. Series differ in colour and also in dashes or markers, and the colours are those of
 // Okabe and Ito (https://jfly.uni-koeln.de/color), which people with any type of colour vision can tell apart.
@@ -91,11 +91,12 @@ bool has_data(const Chart& chart);
 /// An <svg> element for a page whose style sheet contains chart_style(Colours::of_page). `id` is unique in the page.
 /// The title is not drawn, but is there for screen readers.
 std::string inline_svg(const Chart& chart, double width, const std::string& id);
-/// An SVG file with the title, a white ground and the colours of print.
+/// An SVG file with the title, a white background and the colours for print.
 std::string standalone_svg(const Chart& chart, double width = 720);
 
 /// CSS rules of the classes that charts use. `of_page`: with the custom properties --series-0 and so on, which
-/// colour_properties() sets; `of_print`: with the colours themselves, since not every program for SVG knows properties.
+/// colour_properties() sets; `of_print`: with the colours themselves, since not every SVG program supports custom
+/// properties.
 enum class Colours { of_page, of_print };
 std::string chart_style(Colours colours);
 enum class Theme { light, dark };

@@ -42,7 +42,7 @@ class Drawing {
     std::string id, title, description;
   };
   std::string finish(double height, const Identity& identity) const;
-  /// With a white ground and a style sheet of its own.
+  /// With a white background and its own style sheet.
   std::string finish_standalone(double height, const Identity& identity) const;
 
  private:
@@ -50,7 +50,7 @@ class Drawing {
   std::string body_;
 };
 
-/// From values to places.
+/// Converts values to positions.
 struct Scale {
   double low = 0, high = 1, begin = 0, end = 1;
   bool is_logarithmic = false;

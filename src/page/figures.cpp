@@ -1,4 +1,4 @@
-// The figures of a page as files: SVG, and PNG by the program rsvg-convert.
+// Writes the figures of a page as files: SVG, and PNG through the program rsvg-convert.
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>

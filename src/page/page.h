@@ -1,9 +1,9 @@
 // A page with figures as one HTML file, which is also XML: no script, no network, no other file. It is readable on
 // phones (from 320 pixels) and desktops, in light and dark, and printed. All texts may come from users: they are
-// escaped, and a content security policy forbids scripts and requests besides.
+// escaped, and in addition a content security policy forbids scripts and requests.
 //
-// Charts are drawn twice, for narrow and for wide windows; the style sheet shows one of them. So their texts are at
-// least 11 pixels high in both.
+// Charts are drawn twice, for narrow and for wide windows, and the style sheet shows one of the two. Their text is thus
+// at least 11 pixels high in both.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Rows of spans over a common time: the name of each row is above it, so that the spans have the whole width also on a
-// phone. A span has its name in it where there is room, and it is shown where the pointer rests in any case.
+// Rows of spans over a common time: the name of each row is above it, so that the spans have the whole width even on a
+// phone. A span shows its name if there is room for it, and always when the pointer rests on it.
 #include <fmt/format.h>
 
 #include <algorithm>

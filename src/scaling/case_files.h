@@ -38,8 +38,8 @@ class CaseFiles {
   std::string reason_in_output() const;
   /// Throws study_damaged if finished.json cannot be read; empty if the case is not finished.
   std::optional<Measurement> measurement() const;
-  /// Of a run that is done, from its files and hosts.txt; empty if it is not done. Throws study_damaged if these are
-  /// not complete.
+  /// The measurement of a run that is done, from its files and hosts.txt; empty if it is not done. Throws study_damaged
+  /// if the files are not complete.
   std::optional<Measurement> measurement_of_run(const Study& study) const;
 
   /// Moves the files of an earlier attempt to attempt-N, and writes config.yaml. Throws run_locked if a process of that

@@ -3,7 +3,7 @@
 //   compute    sharing x (fixed + per sample x samples of a rank)
 //   exchange   per bucket and hop a latency, and its bytes over a bandwidth; between nodes and inside each node
 //   exposed    what of the exchange is not hidden behind the compute, at least the last bucket, and the wait for the
-//              slowest rank, which is expected to grow with sqrt(2 ln ranks) as the greatest of so many normal
+//              slowest rank, which is expected to grow with sqrt(2 ln ranks), like the maximum of that many normal
 //              variables
 //   data       the wait for data
 //
@@ -42,7 +42,7 @@ struct Exchanged {
 struct Prediction {
   CostSize size{};
   double compute_seconds = 0, exposed_seconds = 0, data_seconds = 0;
-  double low = 0, high = 0;  // the step takes so long with a probability of about 95 %, if the model holds
+  double low = 0, high = 0;  // the step's time is in [low, high] with about 95 % probability, if the model holds
   double step_seconds() const { return compute_seconds + exposed_seconds + data_seconds; }
 };
 
@@ -57,8 +57,8 @@ struct CostModel {
   double fixed_seconds = 0, sample_seconds = 0;        // compute of a rank that shares no core
   double node_hop_seconds = 0, node_byte_seconds = 0;  // between nodes
   double rank_hop_seconds = 0, rank_byte_seconds = 0;  // inside a node
-  double hidden_part = 0;                              // of the compute, behind which exchanges are hidden
-  double straggler_part = 0;                           // of the compute; 0: all ranks are equally fast
+  double hidden_part = 0;                              // part of the compute behind which exchanges are hidden
+  double straggler_part = 0;                           // relative to the compute; 0: all ranks are equally fast
   double data_seconds = 0;
   double error = 0;   // root of the mean square of the relative errors of step_seconds, at the fitted cases
   double spread = 0;  // relative standard deviation of predictions for the largest fitted size, over resampled repeats
@@ -72,12 +72,12 @@ struct CostModel {
   Prediction predict(const CostSize& size) const;
 };
 
-/// Fits the model to the cases. `exchanged`: of a step. Throws usage if there are fewer than two numbers of ranks, with
-/// what to run.
+/// Fits the model to the cases. `exchanged`: what a step exchanges. Throws usage, which says what to run, if there are
+/// fewer than two numbers of ranks.
 CostModel fit_cost_model(std::span<const CostPoint> points, const Exchanged& exchanged, const std::string& unit);
 
-/// min over x >= 0 of |A x - b|^2 for a few columns: all sets of columns that may be positive are tried. `rows` has one
-/// row of A after the other.
+/// The x >= 0 that minimises |A x - b|^2 for a few columns: tries all sets of columns that may be positive. `rows`: A,
+/// row by row.
 std::vector<double> nonnegative_least_squares(std::span<const double> rows, std::span<const double> right,
                                               std::size_t n_columns);
 

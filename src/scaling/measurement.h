@@ -15,7 +15,7 @@ struct Host {
   std::string name{};
   std::string machine{};  // the same for hosts that share the cores of one machine; empty: unknown
   int ranks = 0;
-  double cores = 0;        // 0: unknown; a limit of processor time can be a part of one
+  double cores = 0;        // 0: unknown; may be fractional if processor time is limited
   double busy = kUnknown;  // cores that other programs kept busy: locally during the case, with Slurm just before
   /// What the cores belong to: the machine or, if it is unknown, the host.
   const std::string& owner() const { return machine.empty() ? name : machine; }
@@ -37,11 +37,11 @@ struct Measurement {
   // Means over ranks and steps after the warm-up; utilisations are parts of 1, the others seconds per step
   double utilisation = kUnknown, model_flops_utilization = kUnknown;
   double exposed_communication_seconds = kUnknown, data_wait_seconds = kUnknown;
-  double exchange_seconds = kUnknown;  // what the sums over ranks of a step took, hidden or not; unknown with NCCL
+  double exchange_seconds = kUnknown;  // time of a step's sums over ranks, hidden or not; unknown with NCCL
   double exchanged_bytes = kUnknown, buckets = kUnknown;  // of these sums
 };
 
-/// Of a run that is done. `hosts` has no ranks yet. Throws study_damaged if the files are not those of a run with
+/// Measures a run that is done. `hosts` has no ranks yet. Throws study_damaged if the files are not those of a run with
 /// `steps` steps.
 Measurement measure(const std::string& run, std::int64_t steps, std::int64_t warmup_steps);
 

@@ -1,6 +1,6 @@
 // DIR/model.json and DIR/predictions.json: the cost model of a study, and what it predicts for sizes that were not run
-// when it was fitted. A prediction for a size that is measured by now is never changed, so that a report compares the
-// two honestly.
+// when it was fitted. A prediction is never changed after its size has been measured, so that a report compares the two
+// honestly.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,12 @@
 
 namespace lockstep::scaling {
 
-/// Of the averaged cases. Throws usage if they do not suffice (fit_cost_model()).
+/// Fits the model to the averaged cases. Throws usage if they do not suffice (fit_cost_model()).
 CostModel fit_cost_model(const Results& results);
 
-/// A size of this study that need not have been run, with the batch and the machines of the study. `number`: of ranks
-/// or, if the study was submitted with more than one node, of nodes, each with as many ranks as before.
+/// A size of this study that need not have been run, with the batch and the machines of the study. `number`: the number
+/// of ranks or, if the study was submitted with more than one node, of nodes. The number of ranks per node stays the
+/// same.
 CostSize size_to_predict(const Results& results, int number);
 
 /// Fits the model, predicts these sizes, and writes both files and `results`. Throws usage for a size that the study

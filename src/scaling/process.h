@@ -14,7 +14,7 @@ struct Command {
   std::vector<std::pair<std::string, std::string>> environment{};  // added to that of this process
 };
 
-/// As a shell would need it, with quotes where they are necessary.
+/// The command as a shell would need it, with quotes where they are necessary.
 std::string text_of(const Command& command);
 
 struct Ended {

@@ -18,7 +18,7 @@ struct ReportedFigure {
   Figure SizeResult::*member = nullptr;
   double factor = 1;  // from the unit of the member to `unit`; keys have the unit of the member
 };
-/// Those that the study has measured: without accuracy for a task that has none.
+/// The figures that the study has measured, without accuracy for a task that has none.
 std::vector<ReportedFigure> reported_figures(const Results& results);
 
 struct Table {
@@ -30,7 +30,7 @@ Table speedup_table(const Results& results);
 /// Per figure of each size that has any: mean, half of the interval, least and greatest value.
 Table figure_table(const Results& results);
 
-/// What was predicted for sizes, beside what these have measured by now. No rows: nothing was predicted.
+/// The predictions for sizes, beside the measurements that exist by now. No rows: nothing was predicted.
 Table prediction_table(const Results& results);
 
 /// "strong scaling: a global batch of 64; 60 steps, of which 10 are the warm-up; 3 repeats".

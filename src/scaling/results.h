@@ -1,5 +1,5 @@
-// The figures of a study, which all formats of its report show. A case that must not be averaged has a reason in
-// `rejections`, unless the user accepts that reason.
+// The figures of a study, which all formats of its report show. A case with a reason in `rejections` is not averaged
+// unless the user accepts that reason.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace lockstep::scaling {
 
 enum class Reason : std::uint8_t {
-  warmup,      // it was too short: fewer than five steps after it, or they still become faster (still_falls())
+  warmup,      // it was too short: fewer than five steps after it, or steps still become faster (still_falls())
   neighbours,  // other Slurm jobs on its nodes, or other programs that kept half a core of a host busy
   build,       // it ran with another build than the program that began the study
 };

@@ -1,5 +1,5 @@
 // Submits the cases of a study to Slurm: one job per case, each of which starts when the one before it has ended. The
-// job script is one of jobs/, or one of your own that sources jobs/lib/job.sh.
+// job script is one of jobs/, or the user's own script that sources jobs/lib/job.sh.
 #pragma once
 
 #include <string>

@@ -34,7 +34,7 @@ Figure scaled(const Figure& figure, double factor);
 double mode_of(std::span<const double> values);
 
 /// Whether the values still fall: the mean of the first third is greater than that of the others by more than 10 %, and
-/// by more than three standard errors of the difference. Fewer than six values tell nothing.
+/// by more than three standard errors of the difference. With fewer than six values, the result is false.
 bool still_falls(std::span<const double> values);
 
 }  // namespace lockstep::scaling

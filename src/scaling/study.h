@@ -25,7 +25,7 @@ struct Case {
   int ranks_per_node() const { return ranks / nodes; }
 };
 
-/// After the warm-up. The report rejects a case with fewer.
+/// The minimum number of steps after the warm-up. The report rejects a case with fewer.
 inline constexpr std::int64_t kLeastMeasuredSteps = 5;
 
 struct Study {
@@ -48,7 +48,7 @@ struct Study {
 };
 
 /// "0.1.0 (1d7fb48), g++ 12.2.0, libraries 5f0c2a91": of the object that `lockstep --version --json` prints. The last
-/// word is a hash of the versions of all libraries. Empty if the text is no such object.
+/// word is a hash of the versions of all libraries. Empty if the text is not such an object.
 std::string build_text(const std::string& versions_json);
 
 /// The settings of all cases, as in DIR/study.json and in the report for programs.

@@ -1,4 +1,4 @@
-// In what two models differ, according to what checkpoints record of them: Task::model_stamp().
+// How two models differ, according to what checkpoints record about them: Task::model_stamp().
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,8 +7,8 @@
 
 namespace lockstep::tasks {
 
-/// A key in which two stamps differ, with its values as texts: "18", or "its default" where it is absent. Of values
-/// that are JSON objects as texts, the differing members are listed: "config.rope_theta".
+/// A key in which two stamps differ, with its values as texts: "18", or "its default" where it is absent. If the values
+/// are JSON objects as text, the differing members are listed: "config.rope_theta".
 struct StampDifference {
   std::string key, before, now;
 };

@@ -1,6 +1,6 @@
 // A task: what is trained. It knows the fields of a batch and their meaning, how the graph leads from them to the loss,
-// which measures are reported, when one result is better than another, and what a checkpoint records of the model. The
-// trainer, the plan, the recorder and the checkpoint code use the task, and know only fields and sums.
+// which measures are reported, when one result is better than another, and what a checkpoint records about the model.
+// The trainer, the plan, the recorder and the checkpoint code use the task, and know only fields and sums.
 //
 // To add a task, add a folder next to image_classification/ with a class derived from Task, and a row in task.cpp.
 #pragma once
@@ -34,7 +34,7 @@ struct Measure {
   std::string text(double value, int digits) const;
 };
 
-/// Before the key of a measure: that of the moving averages of the weights (ema.decay).
+/// The prefix of a measure's key if the measure is that of the moving averages of the weights (ema.decay).
 inline constexpr std::string_view kAverageKey = "ema_";
 
 /// What LossSums counts. The loss is a mean over these, weighted where classes have weights.
@@ -54,7 +54,7 @@ struct ModelName {
 struct Wiring {
   /// For each field, by name: the tensor to which a batch is copied, (batch, shape of a sample).
   std::map<std::string, graph::TensorId> fields;
-  /// Of a sample of each field; packed: the greatest of each dimension.
+  /// The shape of a sample of each field; packed: the maximum of each dimension.
   std::map<std::string, Shape> shapes;
   std::size_t sums_offset = 0;    // bytes: where in exchange memory the loss writes its LossSums
   std::int64_t global_batch = 0;  // samples of all ranks in the micro-batch
@@ -94,7 +94,8 @@ class Task {
   virtual void open_validation_set() = 0;
   virtual std::shared_ptr<const data::Dataset> train_set() const = 0;
   virtual std::shared_ptr<const data::Dataset> validation_set() const = 0;  // null: there is none
-  /// Of the samples of an evaluation: those of the validation set or, if it is not open, like those of the train set.
+  /// The fields of the samples of an evaluation: those of the validation set or, if it is not open, those of the train
+  /// set.
   virtual std::vector<data::Field> evaluation_fields() const {
     return validation_set() ? validation_set()->fields() : train_set()->fields();
   }
@@ -104,7 +105,7 @@ class Task {
   // Graph
   /// Adds the nodes from the fields to the loss. Returns the outputs of the model, from which the loss is computed.
   virtual graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const = 0;
-  /// The count of LossSums in a step of so many samples if every sample, or every token, is counted. The loss is
+  /// The count of LossSums in a step with this many samples if every sample, or every token, is counted. The loss is
   /// weighted by the inverse of this number. If the actual count differs, ClipNorm corrects the gradients on the
   /// device.
   virtual double nominal_count(std::int64_t n_samples) const = 0;
@@ -114,14 +115,14 @@ class Task {
   // Results
   /// The loss is the first.
   virtual std::span<const Measure> measures() const = 0;
-  /// Null if there is no such one.
+  /// Null if there is none.
   const Measure* find_measure(std::string_view key) const;
   virtual const CountUnit& count_unit() const = 0;
-  /// By which one of two evaluations is better, unless checkpoint.best names another measure.
+  /// The measure that decides which of two evaluations is better, unless checkpoint.best names another one.
   virtual const Measure& quality_measure() const = 0;
   virtual std::unique_ptr<Tally> make_tally() const = 0;
-  /// What writes samples of text in evaluations (evaluation.generate), with the parameters of graphs that are wired;
-  /// null: nothing does. After open_train_set().
+  /// The sampler that writes samples of text in evaluations (evaluation.generate), with the parameters of graphs that
+  /// are already wired; null: no samples are written. After open_train_set().
   virtual std::unique_ptr<TextSampler> make_text_sampler(Backend& backend, graph::ParameterTable& table) const;
 
   // Model
@@ -135,8 +136,8 @@ class Task {
   /// Takes over what `source` records as inference_stamp(), so that no train set is needed. Keys of the configuration
   /// that ask for something else stay in effect. Returns one sentence for each. Throws checkpoint_damaged.
   virtual std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) = 0;
-  /// Names and contents of the files that make a directory with the weights one that other programs load: config.json
-  /// and those of the tokenizer. Then RUN/model is such a directory, to which others are added
+  /// Names and contents of the files that, together with the weights, make a directory that other programs can load:
+  /// config.json and those of the tokenizer. Then RUN/model is such a directory, to which others are added
   /// (train/published_model.h); if there are none, the weights are written to RUN/model.safetensors. After
   /// open_train_set().
   virtual std::map<std::string, std::string> model_files() const { return {}; }
@@ -146,8 +147,8 @@ class Task {
 
 /// The task of model.family. Opens no data. Throws config_conflict if a key is set that this task does not use.
 std::unique_ptr<Task> make_task(const Config& config);
-/// The same for a run that is resumed, of which a checkpoint recorded the model. If a file that describes the model is
-/// gone, what was recorded takes its place, and a sentence is added to `notes`.
+/// The same for a resumed run, whose model a checkpoint has recorded. If a file that describes the model is gone, what
+/// was recorded takes its place, and a sentence is added to `notes`.
 std::unique_ptr<Task> make_resumed_task(const Config& config, const nlohmann::json& model_stamp,
                                         std::vector<std::string>& notes);
 

@@ -1,4 +1,4 @@
-// Keys that only some tasks use. With another one, they would have no effect, which the user does not expect.
+// Keys that only some tasks use. With another task they would have no effect, which the user would not expect.
 #pragma once
 
 #include "lockstep/config.h"

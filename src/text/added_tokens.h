@@ -1,5 +1,5 @@
 // Tokens that are found in the text before anything else is done with it (`added_tokens` of a tokenizer.json), such as
-// <|endoftext|>. Of several tokens that match, the one that begins first is taken, and of those the longest.
+// <|endoftext|>. If several tokens match, the one that begins first is taken, and among those the longest.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ struct AddedToken {
   std::int32_t id = 0;
   std::string content;       // what is searched for
   bool single_word = false;  // only where no letter or digit is next to it
-  bool strip_left = false;   // takes the white space before it with it
-  bool strip_right = false;  // takes the white space after it with it
+  bool strip_left = false;   // includes the white space before it
+  bool strip_right = false;  // includes the white space after it
 };
 
 class AddedTokens {

@@ -1,5 +1,5 @@
-// Whether an answer is the reference: the same text, or the same final number where the reference ends as those of
-// GSM8K do, with "#### 42".
+// Whether an answer matches the reference: it has the same text or, if the reference ends with "#### 42" as in GSM8K,
+// the same final number.
 //
 // The final number is what lm-evaluation-harness extracts for gsm8k (lm_eval/tasks/gsm8k/gsm8k.yaml): `strict`, the
 // first "#### NUMBER" of the answer; `flexible`, the last number in it. Commas, dollar signs and a full stop at the end
@@ -12,7 +12,7 @@
 
 namespace lockstep::text {
 
-/// Of a reference: the number behind the last "#### "; none if there is none.
+/// The number after the last "#### " of a reference; no value if there is none.
 std::optional<std::string> final_number(std::string_view reference);
 
 struct AnswerMatch {

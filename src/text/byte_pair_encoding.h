@@ -1,8 +1,8 @@
 // Byte pair encoding of words (Sennrich et al., "Neural machine translation of rare words with subword units", 2016).
 //
 // A word is first a sequence of symbols: its bytes, or its code points. Then the neighbours whose merge has the lowest
-// rank become one token, of equal ones the leftmost first, until no neighbours can be merged. For n symbols this takes
-// O(n log n), whatever the word is.
+// rank become one token (the leftmost ones if ranks are equal), until no neighbours can be merged. For n symbols this
+// takes O(n log n), whatever the word is.
 #pragma once
 
 #include <array>
@@ -84,7 +84,7 @@ class BytePairEncoding {
   /// bytes: of each byte; code_points: of each ASCII character. -1: not in the vocabulary.
   std::array<std::int32_t, 256> symbol_ids_;
   /// code_points: the pairs of symbols between which a merge can join two tokens. A word can be cut everywhere else,
-  /// and its parts repeat more often than the whole. Not used if a merge takes a token that is also one of the
+  /// and its parts repeat more often than the whole. Not used if a merge has an input that is also a token of the byte
   /// fallback.
   std::optional<MergeTable> joints_;
 };

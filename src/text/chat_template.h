@@ -19,13 +19,13 @@ struct ChatMessage {
   std::string content;
 };
 
-/// Whether the text ends with the begin of a reply, which a model then continues.
+/// Whether the text ends with the beginning of a reply, which a model then continues.
 enum class ReplyBegin : std::uint8_t { add, omit };
 
 class ChatTemplate {
  public:
   /// `source` names the template in messages. `variables`: such as bos_token and eos_token. Throws
-  /// chat_template if it is no template, or uses something that is not supported.
+  /// chat_template if it is not a template, or uses something that is not supported.
   ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables = {});
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -33,11 +33,12 @@ class ChatTemplate {
 
   /// The built-in template of this name; null if there is none.
   static std::unique_ptr<ChatTemplate> preset(std::string_view name, std::map<std::string, std::string> variables = {});
-  /// Of the tokenizer in a folder; null if it has none. `name`: of several templates that tokenizer_config.json lists.
+  /// The template of the tokenizer in a folder; null if it has none. `name` selects one if tokenizer_config.json lists
+  /// several.
   static std::unique_ptr<ChatTemplate> open(const std::string& folder, std::string_view name = "default");
 
-  /// What an option such as --template names: the name of a built-in one, a file, or "auto", which is that of the
-  /// tokenizer in `folder`. `option`, `tokenizer`: their names in messages. Throws usage if there is none.
+  /// The template that an option such as --template selects: the name of a built-in one, a file, or "auto" for that of
+  /// the tokenizer in `folder`. `option`, `tokenizer`: their names in messages. Throws usage if there is none.
   static ChatTemplate choose(const std::string& choice, const std::string& folder, const std::string& option,
                              const std::string& tokenizer);
 

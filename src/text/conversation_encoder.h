@@ -1,4 +1,4 @@
-// Conversations to ids, with the places of what the assistant says. The text is that of the chat template
+// Encodes conversations as ids, with the positions of what the assistant says. The text is that of the chat template
 // (chat_template.h), encoded as a whole, as apply_chat_template() of transformers does it.
 //
 // An answer is everything that a model has to generate in its turn: from the end of the generation prompt, such as
@@ -29,7 +29,7 @@ struct EncodedConversation {
 };
 
 /// Throws tokenizer_feature if what looks like a token in the template, such as <|im_start|>, is not one token of the
-/// tokenizer: the models that the template is for have learnt it as one.
+/// tokenizer: the models for which the template is made have learnt it as one token.
 void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 /// Both must outlive it. All functions are thread-safe.

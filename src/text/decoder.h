@@ -1,4 +1,4 @@
-// The decoders of a tokenizer.json: how the texts of tokens become a text again.
+// The decoders of a tokenizer.json: how the texts of tokens are joined to one text.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct DecoderStep {
     replace,        // `pattern` by `content`, in each token
     byte_fallback,  // tokens like <0x0A> in a row to the text of these bytes; U+FFFD for each if it is not UTF-8
     fuse,           // all tokens to one
-    strip,          // up to `start` times the character `content` at the begin of each token, up to `stop` at its end
+    strip,          // removes `content` (a character) up to `start` times at the beginning, `stop` times at the end
   } kind = Kind::fuse;
   std::string pattern, content;
   std::size_t start = 0, stop = 0;

@@ -1,5 +1,5 @@
-// The tokens of a template (jinja.h): its text, and what is between {{ }} and {% %}. White space is removed as the
-// signs of blocks, trim_blocks and lstrip_blocks say; comments are left out.
+// The tokens of a template (jinja.h): its text, and what is between {{ }} and {% %}. White space is removed according
+// to the signs of blocks, trim_blocks and lstrip_blocks. Comments are dropped.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// From the tokens of a template to its statements, by recursive descent.
+// Parses the tokens of a template to statements, by recursive descent.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Values of a template as text, and the filters, tests and methods of values.
+// Converts the values of a template to text, and implements their filters, tests and methods.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@ struct Merge {
   std::uint32_t rank = 0;
 };
 
-/// Open addressing with at most half of the slots in use. Of several merges of a pair the last counts.
+/// Open addressing with at most half of the slots in use. If a pair has several merges, the last one counts.
 class MergeTable {
  public:
   struct Found {

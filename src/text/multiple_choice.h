@@ -26,7 +26,7 @@ struct ChoiceQuestion {
 /// `place` begins messages: "line 3 of questions.jsonl". Throws data_source with what was expected.
 ChoiceQuestion parse_choice_question(std::string_view line, const std::string& place);
 
-/// A choice behind its context: the tokens of the context, and those that "CONTEXT CHOICE" has behind as many.
+/// A choice after its context: the tokens of the context, and then the tokens of "CONTEXT CHOICE" after that many.
 struct ChoiceTokens {
   std::vector<std::int32_t> ids;
   std::size_t first = 0;  // of the choice; 0: there is no context, and no token that begins or ends a text

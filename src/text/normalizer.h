@@ -18,8 +18,8 @@ struct NormalizerStep {
 /// proportional to n log n for n combining marks in a row, and to the length otherwise.
 void append_nfc(std::string_view text, std::string& out);
 
-/// The most bytes that replacing may make of a text. Known tokenizers make three of one (a blank becomes U+2581); the
-/// limit is for damaged files.
+/// The maximum number of bytes of a text after replacing. Known tokenizers turn one byte into three (a blank becomes
+/// U+2581); the limit guards against damaged files.
 inline std::size_t max_replaced_bytes(std::size_t text_bytes) { return 4096 + 32 * text_bytes; }
 
 /// Appends the text with `content` in place of each `pattern`, which must not be empty. Throws tokenizer_text if `out`

@@ -1,4 +1,5 @@
-// Oniguruma's dialect (doc/RE, syntax Ruby) to PCRE2's (pcre2pattern, pcre2unicode), as far as both mean the same.
+// Translates Oniguruma's dialect (doc/RE, syntax Ruby) to PCRE2's (pcre2pattern, pcre2unicode), as far as both mean the
+// same.
 #include <array>
 #include <cctype>
 #include <cstddef>

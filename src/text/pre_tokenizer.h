@@ -13,7 +13,7 @@
 
 namespace lockstep::text {
 
-/// What becomes of the matches. The parts between them are words in any case.
+/// What happens to the matches. The parts between them are always words.
 enum class SplitBehavior : std::uint8_t { isolated, removed };
 
 struct SplitStep {

@@ -1,5 +1,5 @@
 // ROUGE (Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004) of a text against a reference, equal to
-// Google's rouge_score: its tokens are the runs of a-z and 0-9 in the lower-case text, everything else separates them.
+// Google's rouge_score: its tokens are the runs of a-z and 0-9 in the lower-case text; everything else separates them.
 //   rouge1, rouge2: the words, or pairs of words, that both texts have, each at most as often as the other has it
 //   rougeL: the longest common subsequence of words, of the texts as a whole
 //   precision = common / of the text,  recall = common / of the reference,  F = 2 P R / (P + R)

@@ -27,7 +27,7 @@ class Tokenizer {
   /// tokenizer.json names the tokens for the begin and the end of a text.
   /// Throws tokenizer_missing, tokenizer_damaged, or tokenizer_feature, which names what is not supported.
   static Tokenizer open(const std::string& path);
-  /// Of the content of such a file. `name` is for messages.
+  /// Makes a tokenizer from the content of such a file. `name` is for messages.
   static Tokenizer parse(std::string name, std::string content);
   Tokenizer(Tokenizer&&) noexcept;
   ~Tokenizer();

@@ -1,5 +1,5 @@
 // The format: huggingface/tokenizers, `Tokenizer` (tokenizers/src/tokenizer/serialization.rs) and the parts that it
-// names. Where this reader is stricter than that library, the file would give other ids there than it says.
+// names. Where this reader is stricter than that library, the library would give other ids than the file says.
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 

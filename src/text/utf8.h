@@ -1,6 +1,6 @@
 // UTF-8: validation, repair and single code points.
 //
-// Invalid bytes are replaced like in Python's bytes.decode(errors="replace"), Rust's from_utf8_lossy and the WHATWG
+// Invalid bytes are replaced as in Python's bytes.decode(errors="replace"), Rust's from_utf8_lossy and the WHATWG
 // encoding standard: every maximal subpart of an ill-formed sequence becomes one U+FFFD (The Unicode Standard, 3.9).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The ids of words that were encoded before, for one thread. Words are short and repeat: of English text, about 95 % of
+// The ids of words that were encoded before, for one thread. Words are short and repeat: in English text, about 95 % of
 // them are found here.
 #pragma once
 
@@ -47,7 +47,7 @@ class WordCache {
 
   static bool accepts(std::string_view word) { return word.size() <= kMaxBytes; }
 
-  /// The ids, which stay where they are until the next insert(); nothing if the word is not in the cache.
+  /// The ids, which are valid until the next insert(); nothing if the word is not in the cache.
   std::optional<std::span<const std::int32_t>> find(const Key& key) const {
     const Entry& entry = entries_[key.index()];
     if (!(entry.key == key)) return std::nullopt;

@@ -1,5 +1,5 @@
-// Adapters (model.lora) and their base: the file of a run with adapters, or of PEFT, has only those. What the base is,
-// and both together as a model.
+// Adapters (model.lora) and their base model. The checkpoint of a run with adapters, or a PEFT directory, contains only
+// the adapters. Finds the base, and combines both into a model.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ bool holds_adapters(const checkpoint::ModelFile& file);
 /// The keys of model.lora that it records.
 Config::Model::Lora lora_of(const checkpoint::ModelFile& file);
 
-/// Where the weights beside which adapters are trained come from, by the keys of `model.`: model.from, else
-/// model.initialize_from. Empty: nowhere.
+/// The path of the base weights beside which adapters are trained: model.from, else model.initialize_from. Empty: there
+/// is none.
 std::string base_of(const Config::Model& model);
 /// Hash of names, shapes and values: equal for all files with the same weights, whatever their format.
 std::string hash_of_base(const std::vector<checkpoint::NamedTensor>& tensors);
-/// Throws model_mismatch if `state`, of adapters in `adapters`, records another base.
+/// Throws model_mismatch if `state`, that of the file `adapters`, records a different base.
 void require_same_base(const checkpoint::StateJson& state, const std::string& adapters, const std::string& hash,
                        const std::string& base);
 

@@ -24,8 +24,9 @@ class AlgorithmStore {
 
   // Rank 0 only
   /// The choices of the run; those that it lacks come from the cache. A file that cannot be read counts as empty, with
-  /// a warning. A run that starts over does not use what the existing one chose. A choice that was made under load is
-  /// used by its own run, so that resuming changes no bits; from the cache it is not loaded, so that it is made again.
+  /// a warning. A run that starts over does not use the choices of the existing run. A choice that was made under load
+  /// is used by its own run, so that resuming changes no bits; from the cache it is not loaded, so that it is made
+  /// again.
   enum class Sources : std::uint8_t { run_and_cache, cache };
   Algorithms load(Sources sources = Sources::run_and_cache) const;
   /// Throws Error (system_call).

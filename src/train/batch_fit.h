@@ -21,13 +21,13 @@ inline constexpr double kUsableMemory = 0.9;
 std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
-/// What a step takes of the memory that DeviceInfo counts: on a GPU nothing of the host's.
+/// The memory of a step that counts against DeviceInfo's memory: on a GPU, host memory is not included.
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space);
 
 /// Whether train.batch_per_rank or train.accumulate is auto.
 bool has_automatic_batch(const Config& config);
 
-/// Replaces both `auto`s by numbers, for so many ranks, if `fits` samples fit at once.
+/// Replaces both `auto` values by numbers, for this number of ranks, if `fits` samples fit at once.
 ///
 /// accumulate: the smallest number such that each micro-batch fits and is not larger than a train.batch_per_rank that
 /// is given as a number. (A run that is resumed on fewer ranks keeps its global batch, so each rank has more to do.) It

@@ -12,7 +12,7 @@ namespace lockstep::train {
 
 /// The global batch is divided over ranks, and then over the micro-batches that a rank runs one after another.
 ///
-/// train.accumulate: a rank has one shard, divided into as many micro-batches.
+/// train.accumulate: a rank has one shard, which is divided into this many micro-batches.
 /// train.micro_batches: each shard is one micro-batch, whatever the number of ranks. A rank has several shards, a
 /// subtree of the binary tree that sums them.
 struct BatchShape {
@@ -24,7 +24,7 @@ struct BatchShape {
   int n_shards() const { return first_shard.back(); }
   int shards_of(int of_rank) const;
   int micro_batches_of_all() const { return is_tree ? n_shards() : ranks * n_micro_batches; }
-  /// Of the global batch.
+  /// Positions in the global batch.
   data::Shard samples(int of_rank, int micro_batch) const;
   /// Samples in this rank's micro-batch `number`.
   std::int64_t micro_batch_size(int number) const { return samples(rank, number).size(); }
@@ -37,7 +37,8 @@ struct BatchShape {
   SumOrder order_over_ranks() const;  // empty: any order will do
 };
 
-/// train.global_batch, or what train.batch_per_rank makes of it on so many ranks. 0: it is auto and not known yet.
+/// train.global_batch, or the batch that follows from train.batch_per_rank on this many ranks. 0: it is auto and not
+/// known yet.
 std::int64_t configured_global_batch(const Config& config, int ranks);
 /// Throws config_conflict if the batch cannot be divided.
 BatchShape batch_shape(const Config& config, int rank, int ranks);

@@ -1,4 +1,4 @@
-// Text that rank 0 knows, on every rank.
+// Sends text from rank 0 to every rank.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // When checkpoints are due, what they contain, and the one that is being written while training continues.
 //
 // A save copies this rank's part, and a thread writes the copy (checkpoint/background_saver.h). Ranks agree on the
-// phases of the thread by the flags of each step. A save that fails is reported immediately, and training continues
-// until the next one is due. If the last save of a run has failed, finish() throws.
+// phases of these threads through the flags of each step. A save that fails is reported immediately, and training
+// continues until the next one is due. If the last save of a run has failed, finish() throws.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ class Checkpointing {
   /// A save fails if the run directory no longer belongs to this job.
   Checkpointing(Session& session, Recorder& recorder, const RunLock& lock);
 
-  /// By steps, epochs or rank 0's clock, and at the end of the run. The same on all ranks.
+  /// Whether a save is due: by steps, epochs or rank 0's clock, or at the end of the run. The same on all ranks.
   bool due_after(std::int64_t step) const;
   /// Whether a checkpoint of this quality would be the best so far, and the target of the link `best`.
   bool would_be_best(std::optional<double> quality) const;
@@ -30,8 +30,8 @@ class Checkpointing {
   /// Reads the flags of all ranks in a step that has finished. Collective when all have finished a phase.
   void read_flags(std::int64_t step, const StepFlags& flags);
 
-  /// Collective. Training waits for the copy, and before it for a save that still runs. `quality`: greater is better;
-  /// none if nothing was measured.
+  /// Collective. Training waits for the copy, and before that for a save that is still running. `quality`: greater is
+  /// better; none if nothing was measured.
   void save(std::int64_t steps_done, std::optional<double> quality);
   /// Collective: waits for a save that still runs. Throws on all ranks if the last one has failed.
   void finish();

@@ -25,7 +25,7 @@ DataUsage operator-(const DataUsage& a, const DataUsage& b);
 /// How a rank reads its samples, and what could be changed.
 struct DataSource {
   int readers = 1, cores = 1;       // of a rank
-  std::string samples = "samples";  // the word for them
+  std::string samples = "samples";  // what samples are called
   std::vector<std::string> faster;  // what would make a sample faster to read
 };
 
@@ -44,15 +44,15 @@ std::string data_report(const DataUsage& usage, const DataSource& source);
 class DataWatch {
  public:
   DataWatch(DataSource source, Clock::time_point now) : source_(std::move(source)), last_(now) {}
-  /// Once a minute: true. Ranks that have other clocks must be told.
+  /// True once a minute. Other ranks have other clocks, so they must be told.
   bool is_due(Clock::time_point now);
   /// `totals`: of each rank.
   void update(std::span<const DataUsage> totals);
-  /// What data sets advise can change with the samples that they have read.
+  /// The advice of a data set can change as it reads samples.
   void set_faster(std::vector<std::string> faster) { source_.faster = std::move(faster); }
-  /// On the steps between the last report and the last update. Empty if there is nothing to report.
+  /// The report on the steps between the last report and the last update. Empty if there is nothing to report.
   std::string report();
-  /// Of all steps up to the last update.
+  /// The summary of all steps up to the last update.
   std::string summary() const;
   DataFigures figures() const;
 

@@ -29,7 +29,7 @@ class Validation {
   /// Collective. With ema.decay, the averages of the weights are evaluated too. False on all ranks when a stop request
   /// on any rank interrupted it.
   bool run(std::int64_t steps_done);
-  /// Of the last run(), with the weights themselves.
+  /// The sums of the last run(), with the weights themselves.
   const LossSums& sums() const { return sums_; }
   /// Greater is better: the quality of the evaluation that was just run; without a validation set, of the epoch's
   /// training. No value if it was not measured.
@@ -38,7 +38,7 @@ class Validation {
   bool ends_run() const { return session_.progress.patience.is_exhausted(); }
 
  private:
-  /// With the figures of the last run(), or, without a validation set, of the epoch's training.
+  /// The quality from the last run() or, without a validation set, from the epoch's training.
   double last_quality() const;
   /// Collective: evaluation.generate. A stop request on any rank interrupts it, and nothing is written.
   void write_samples(std::int64_t steps_done);

@@ -24,11 +24,11 @@ class GradientAccumulator {
 
   /// Where micro-batch number `micro_batch` of the step writes its gradients.
   graph::ParameterGradients target(int micro_batch) const;
-  /// After the forward pass, which leaves the loss of the micro-batch in `loss`.
+  /// To be called after the forward pass, which leaves the loss of the micro-batch in `loss`.
   void add_loss(int micro_batch, Stream& stream);
-  /// After the backward pass of a micro-batch that is not the last.
+  /// To be called after the backward pass of each micro-batch except the last.
   void add_gradients(int micro_batch, Stream& stream);
-  /// During the backward pass of the last micro-batch: once for each bucket that is complete.
+  /// To be called during the backward pass of the last micro-batch, once for each complete bucket.
   void finish(const comm::Bucket& bucket, Stream& stream);
 
  private:

@@ -31,10 +31,10 @@ void set_model(Config& config, const checkpoint::ModelFile& file);
 /// Throws checkpoint_mismatch if a directory with a config.json does not contain exactly the tensors of this model.
 void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file);
 
-/// Parameters in the order in which they were added. A trained model finishes its gradients in another one, which is
+/// Keeps parameters in the order in which they were added. In training, the order of the gradients differs, but that is
 /// irrelevant for inference.
 void fix_order_for_inference(graph::ParameterTable& table);
-/// A parameter of the model in its layout, from the tensors of a file. Throws checkpoint_mismatch, as
+/// A parameter of the model in its layout, from the tensors of a file. Throws checkpoint_mismatch like
 /// Inference::load().
 std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter);
 /// Throws what Inference::load() throws.
@@ -43,8 +43,8 @@ void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTa
 
 class Inference {
  public:
-  /// For batches of at most `capacity` samples with these fields. The task has adopted a description, or its train set
-  /// is open. `config`: model and precision. Task and backend must outlive it.
+  /// Makes the graph for batches of at most `capacity` samples with these fields. The task has adopted a description,
+  /// or its train set is open. `config`: model and precision. Task and backend must outlive it.
   Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields, Backend& backend,
             std::int64_t capacity);
   ~Inference();

@@ -14,7 +14,7 @@ namespace lockstep::train {
 /// is large enough for the device. Takes about a tenth of a second. Must not be called after Backend::freeze().
 double measure_matmul_rate(Backend& backend, Precision precision);
 
-/// The same of all ranks together, which multiply at the same time, as they do in training. Collective.
+/// The same for all ranks together, which multiply at the same time, as they do in training. Collective.
 double matmul_rate_of_ranks(Backend& backend, Precision precision, World& world);
 
 }  // namespace lockstep::train

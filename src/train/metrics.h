@@ -27,7 +27,8 @@ struct PerRank {
   std::vector<std::string> hosts{};
 };
 
-/// What a run has done so far, over all its starts. Every event records it, and a resumed run counts on from there.
+/// What a run has done so far, over all its starts. Every event records it, and a resumed run continues to count from
+/// there.
 struct Totals {
   double count = 0;                              // trained on, in the task's unit
   double training_seconds = 0, run_seconds = 0;  // in steps; with evaluations and checkpoints too, without the start
@@ -41,7 +42,8 @@ struct StepRecord {
   double learning_rate = 0, gradient_norm = 0;
   std::optional<double> loss_scale{};  // of the step; no value: gradients are not scaled
   double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
-  /// Of the rank with the least, which is the one that waited least for others: what the exchanges of a step take.
+  /// The time of a step's exchanges on the rank where they took the least, which is the one that waited least for
+  /// others.
   std::optional<double> exchange_seconds{};
   double model_flops_utilization = 0;  // operations of the model per second, over what all ranks' matmul reaches
   double memory_bytes = 0;
@@ -68,7 +70,7 @@ struct EvaluationRecord {
   Totals totals{};
 };
 
-/// A prompt and what the model made of it (evaluation.generate).
+/// A prompt and what the model generated for it (evaluation.generate).
 struct TextSample {
   std::string prompt, text;
 };
@@ -81,8 +83,9 @@ struct SamplesRecord {
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::string path;
-  double seconds = 0, blocked_seconds = 0, size_bytes = 0;  // from the copy to the rename; part of it training waited
-  Totals totals{};                                          // when it was begun
+  /// seconds: from the copy to the rename. blocked_seconds: the part of this for which training waited.
+  double seconds = 0, blocked_seconds = 0, size_bytes = 0;
+  Totals totals{};  // when it was begun
 };
 
 /// Measures of evaluations: of the last one, and of all, each the best on its own. Empty: there was none.
@@ -91,7 +94,7 @@ struct Evaluated {
   void add(const std::vector<double>& measures, std::span<const tasks::Measure> which);
 };
 
-/// Of the whole run, over all its starts.
+/// The summary of the whole run, over all its starts.
 struct Summary {
   std::string status;  // done | stopped | failed
   std::int64_t steps = 0, epochs = 0;
@@ -102,11 +105,11 @@ struct Summary {
   DataFigures data{};                  // of the rank that waited most for data
   int readers = 1;                     // of a rank
   int ranks = 1;
-  double exchanged_bytes = 0;  // that the buckets of a step have on a rank, in the types in which they travel
+  double exchanged_bytes = 0;  // size of a step's buckets on a rank, in the types in which they travel
   int n_buckets = 0;
 };
 
-/// What metrics.jsonl tells about the steps before a run was resumed.
+/// What metrics.jsonl says about the steps before a run was resumed.
 struct History {
   std::int64_t step = 0;  // that the totals are about: the resumed one, or an earlier one if the run was killed
   Totals totals;
@@ -152,7 +155,7 @@ class Metrics {
   void samples(const SamplesRecord&);
   void checkpoint(const CheckpointRecord&);
   void summary(const Summary&);  // writes metrics.json, atomically
-  /// For a start of the run that did nothing: metrics.json stays as it is, but for the status. False if it does not
+  /// For a start of the run that did nothing: metrics.json stays as it is, except for the status. False if it does not
   /// exist or is about another step.
   bool keep_summary(const std::string& status, std::int64_t steps);
   const History& history() const;  // empty on other ranks than 0

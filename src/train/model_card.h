@@ -1,4 +1,4 @@
-// The model card of a language model: README.md in a directory of Hugging Face. Its head is YAML that the Hub reads
+// The model card of a language model: README.md in a Hugging Face directory. Its head is YAML that the Hub reads
 // (licence, base model, data sets, results); what follows is Markdown with tables of the data, the hyperparameters, the
 // losses, the evaluation and the versions. A card has no path, host or user name: files are called by their base names.
 //
@@ -12,7 +12,7 @@
 
 namespace lockstep::train {
 
-/// What a card says if no licence was set: an identifier of the Hub, too.
+/// What a card says if no licence was set. This is also an identifier of the Hub.
 inline constexpr const char* kUnknownLicense = "unknown";
 
 struct ModelCard {
@@ -24,7 +24,7 @@ struct ModelCard {
     std::string name;  // "shakespeare_train"
     std::string documents, tokens;
   };
-  /// A range of documents, on which was trained for some steps.
+  /// A range of documents on which the model was trained for some steps.
   struct Slice {
     std::string documents;  // "0 to 999"
     std::string steps;      // "0 to 120", or "before this run"

@@ -3,7 +3,7 @@
 //
 // Two things write masters. The optimizer rounds what it writes itself. All other writes (initial values, a checkpoint,
 // imported weights) go through edit(), and the next refresh() rounds the whole arena once. A replica calls refresh()
-// before each pass over a graph, so no reader of the weights finds old ones. With train.shard, a rank rounds the
+// before each pass over a graph, so the weights that are read are never stale. With train.shard, a rank rounds the
 // masters that it has, and the weights of the others are gathered afterwards (weight_gather.h). Statistics are read as
 // fp32 only: their places in the arena of weights are not kept up to date.
 #pragma once
@@ -23,13 +23,14 @@ class ParameterArena {
  public:
   /// Collective if something is sharded: what ranks gather is in the communicator's memory.
   ParameterArena(const StepPlan& plan, Backend& backend, Communicator& communicator);
-  /// `table` has its order. Ops compute in `compute_dtype`. The constants have their values, all else is undefined.
+  /// The order of `table` is fixed. Ops compute in `compute_dtype`. Constants get their values; everything else is
+  /// undefined.
   ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend);
 
   /// With train.shard in 16 bits, the masters of this rank's pieces, followed by those that every rank has (Shard).
   const float* masters() const { return masters_of(*masters_); }
-  /// The element of the arena whose master would be at masters(), if all before those that every rank has were as far
-  /// apart there.
+  /// The offset of masters() in the arena: the master of element i is masters()[i - first_master()] if every rank has
+  /// it.
   std::size_t first_master() const { return first_master_; }
   /// In compute_dtype(); null where that is fp32.
   const void* compute_weights() const { return compute_weights_ ? compute_weights_->data() : nullptr; }
@@ -53,10 +54,10 @@ class ParameterArena {
   }
   /// Rounds the masters if they were edited since the last call.
   void refresh(Stream& stream);
-  /// Of a parameter that has no master (Parameter::has_master): rounds the values to the compute type. `begin`: an
+  /// For a parameter without a master (Parameter::has_master): rounds the values to the compute type. `begin`: an
   /// element of the arena.
   void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
-  /// Of a parameter in NF4: quantises its elements.
+  /// For a parameter in NF4: quantises its elements.
   void write_nf4(const graph::Parameter& parameter, std::span<const float> values, Stream& stream);
 
  private:

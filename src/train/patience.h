@@ -1,8 +1,9 @@
-// Early stopping (evaluation.patience): a run ends when so many evaluations in a row were not better than the best one.
+// Early stopping (evaluation.patience): a run ends when this many evaluations in a row were not better than the best
+// one.
 //
-// A checkpoint records the state, so that a resumed run counts on. Only the evaluations at the intervals of the
-// configuration count. They are after the same steps however often a run is interrupted, so the state depends only on
-// the step.
+// A checkpoint records the state, so that a resumed run continues to count. Only the evaluations at the intervals of
+// the configuration count. They are after the same steps however often a run is interrupted, so the state depends only
+// on the step.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ class Patience {
   /// `limit` 0: unlimited.
   explicit Patience(int limit = 0) : limit_(limit) {}
 
-  /// An evaluation after `step` has finished. Greater is better. Not a number is no improvement.
+  /// An evaluation after `step` has finished. Greater is better. NaN is not an improvement.
   void add(std::int64_t step, double quality);
   bool is_exhausted() const { return limit_ > 0 && n_without_improvement_ >= limit_; }
   /// "the last 3 evaluations were not better than that after step 24 (evaluation.patience)".

@@ -1,5 +1,5 @@
-// A trained language model as a directory of Hugging Face that transformers loads: RUN/model at the end of a run, and
-// what `lockstep checkpoint export` writes. It has the weights, config.json, generation_config.json, the files of the
+// A trained language model as a Hugging Face directory that transformers loads: RUN/model at the end of a run, and what
+// `lockstep checkpoint export` writes. It has the weights, config.json, generation_config.json, the files of the
 // tokenizer, and the model card.
 //
 // The tokenizer is that of the data. Its other files (tokenizer_config.json and so on) and generation_config.json are
@@ -22,12 +22,13 @@ using Files = std::map<std::string, std::string>;  // contents by name
 /// data are gone.
 Files tokenizer_files(const Config& config, const models::LlamaConfig& model);
 
-/// The same with the files that a task gives: of two with the same name, the former.
+/// The same, merged with `files`, which a task gives. Of two files with the same name, that of tokenizer_files() is
+/// kept.
 Files with_tokenizer(Files files, const Config& config, const models::LlamaConfig& model);
 
 /// Adds those that are derived from others: tokenizer_config.json and special_tokens_map.json of a tokenizer.json, and
-/// generation_config.json. Existing ones stay. `end_token`: of the data; -1: none. `chat_template`: of the data, or
-/// empty.
+/// generation_config.json. Existing ones stay. `end_token`: that of the data; -1: none. `chat_template`: that of the
+/// data, or empty.
 void complete_files(Files& files, const models::LlamaConfig& model, std::int32_t end_token,
                     const std::string& chat_template);
 

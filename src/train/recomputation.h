@@ -10,16 +10,17 @@
 
 namespace lockstep::train {
 
-/// Of one micro-batch.
+/// The recomputation in one micro-batch.
 struct RecomputedWork {
   int n_nodes = 0;         // that run forward twice
   double flops = 0;        // of matrix products: multiplications and additions
   double bytes = 0;        // that the nodes read and write: activations and weights
-  double other_bytes = 0;  // of these, those of nodes that are no matrix product: norms, activation functions
+  double other_bytes = 0;  // of these, those of nodes other than matrix products: norms, activation functions
 };
 RecomputedWork recomputed_work(const graph::Graph& graph);
 
-/// Of one micro-batch of the largest size. The memory is that of training without evaluations.
+/// What recomputation saves and costs for one micro-batch of the largest size. The memory is that of training without
+/// evaluations.
 struct RecomputationReport {
   std::size_t activation_bytes = 0;       // with recomputation
   std::size_t kept_activation_bytes = 0;  // if everything were kept
@@ -27,7 +28,7 @@ struct RecomputationReport {
   double model_flops = 0;         // of the micro-batch, without what is recomputed (graph/flops.h)
   std::optional<double> seconds;  // added, as estimated from measured rates; no value: the device is not here
 
-  /// Less than nothing if the outputs of the recomputed nodes were not what took the memory.
+  /// Negative if the outputs of the recomputed nodes were not what took the memory.
   double saved_bytes() const {
     return static_cast<double>(kept_activation_bytes) - static_cast<double>(activation_bytes);
   }

@@ -33,9 +33,11 @@ class Recorder {
   StepClock lap();
   /// What this rank sends to the others with the next step.
   void write_flags(StepFlags& flags);
-  /// The result of a step is known (perhaps one step later). Collective on logged steps, and where a flag asks for it.
+  /// To be called when the result of a step is known (perhaps one step later). Collective on logged steps, and if a
+  /// flag asks for it.
   void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
-  /// The results of all steps are known, and something else follows: what has passed so far belongs to the last step.
+  /// To be called when the results of all steps are known and something else follows: the time until now belongs to the
+  /// last step.
   void pause();
   /// Evaluation and checkpoints between steps have finished: the next step begins now.
   void restart_clock();
@@ -47,7 +49,7 @@ class Recorder {
   void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
                   const Totals& totals);
   void finish(const std::string& status, std::int64_t step);
-  /// Of the run so far, over all its starts.
+  /// The totals of the run so far, over all its starts.
   Totals totals() const;
   /// The rank for which the others have waited, on average over the logged steps of this start, during more than
   /// log.slow_rank_percent of their time. The same on all ranks.
@@ -55,7 +57,7 @@ class Recorder {
 
   /// Zero at an epoch's end.
   const LossSums& epoch_so_far() const { return epoch_sums_; }
-  /// Of the epoch so far, or of the one that just ended.
+  /// The sums of the epoch so far, or of the one that just ended.
   const LossSums& epoch_sums() const { return epoch_sums_.count > 0 ? epoch_sums_ : last_epoch_sums_; }
 
  private:

@@ -5,9 +5,9 @@
 //     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
 // With train.shard, update() leaves each rank with new weights of its shard, and the next forward() gathers them.
 // The host runs ahead of the device by one step, so the inputs and results of steps use two slots of host memory in
-// turn. Apart from that, each micro-batch is the same work in every step. The work of the last one includes reduce()
-// and update(). A device can therefore capture it as a graph (CapturedGraph) in the first calls. Later, forward()
-// launches the graph, and the calls up to the next micro-batch do nothing.
+// turn. Apart from that, a micro-batch does the same work in every step. The work of the last one includes reduce() and
+// update(). A device can therefore capture it as a graph (CapturedGraph) in the first calls. Later, forward() launches
+// the graph, and the calls up to the next micro-batch do nothing.
 #pragma once
 
 #include <array>
@@ -81,7 +81,7 @@ class Replica {
   StepResult result(int steps_ago);
 
   // Evaluation
-  /// Collective. Before evaluate(), once after the last update.
+  /// Collective. To be called before evaluate(), once after the last update.
   void gather_weights();
   /// Loss sums of this rank's samples, with running statistics.
   LossSums evaluate(const data::Batch& batch);
@@ -107,7 +107,7 @@ class Replica {
   /// Hash of what must be equal on all ranks: parameters and running statistics; the weights in 16 bits instead, if
   /// every rank has only its shard of the masters. Collective with train.shard.
   std::uint64_t hash();
-  /// The averages become copies of the weights. Nothing without ema.decay.
+  /// Makes the averages copies of the weights. Does nothing without ema.decay.
   void start_averages();
   /// With train.shard, a group of tensors can be read after gather_state(), until the next step.
   std::vector<checkpoint::TensorSource> sources() const;
@@ -116,8 +116,8 @@ class Replica {
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names; their averages after swap_averages().
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Weights from `tensors`, of which the averages become copies. A head of another shape keeps its initial values.
-  /// Returns and throws what differing_heads() does.
+  /// Loads weights from `tensors` and copies them to the averages. A head with a different shape keeps its initial
+  /// values. Returns and throws what differing_heads() does.
   std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
 
   const graph::ParameterTable& parameters() const { return plan_.parameters(); }
@@ -126,10 +126,11 @@ class Replica {
   friend class test::ReplicaProbe;
 
   std::vector<StateTensor> tensors() const;
-  /// Where a tensor is that is whole on this rank.
+  /// Where a tensor is stored that this rank has as a whole.
   const float* place_of(const StateTensor& tensor) const;
   float* place_to_write(const StateTensor& tensor);
-  /// Whether this rank has only pieces of it. While it is read or written, the gradient arena has all of it.
+  /// Whether this rank has only pieces of the tensor. While it is read or written, the whole tensor is in the gradient
+  /// arena.
   bool is_in_pieces(const StateTensor& tensor) const;
   const float* stored(int state) const;  // StateTensor::state; what this rank has of it
   float* stored(int state);

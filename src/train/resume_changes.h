@@ -1,5 +1,5 @@
-// What follows from keys that have changed when a run is resumed: which changes are refused, and which state of the
-// checkpoint is not used any more. The table of keys (config/table.h) says what may change.
+// What follows from keys that have changed when a run is resumed: which changes are rejected, and which state of the
+// checkpoint is no longer used. The table of keys (config/table.h) says what may change.
 #pragma once
 
 #include <cstdint>

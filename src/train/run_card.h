@@ -32,7 +32,7 @@ struct CardSource {
 };
 ModelCard make_card(const CardSource& source);
 
-/// The name of a model on the Hub, of which this is a directory or a file: "Qwen/Qwen2-0.5B", from its config.json or
+/// The name on the Hub of the model whose directory or file this is, such as "Qwen/Qwen2-0.5B", from its config.json or
 /// from the folders of the Hub's cache. Otherwise its base name, which contains no slash.
 std::string name_of_model(const std::string& path);
 

@@ -1,9 +1,10 @@
 // Everything that training and evaluation need, constructed once: the task with its data, backend, communicator, plan,
 // replica, and the state to begin from. The constructor and start() are collective over the world's ranks.
 //
-// The constructor only reads and checks: it refuses what cannot be resumed, opened or meant, and what does not fit into
-// memory. It writes nothing, times nothing and allocates none of the step's memory. `train --dry-run` ends there.
-// start() does the rest. A signal before the first step makes both throw StoppedBySignal on all ranks.
+// The constructor only reads and checks: it rejects settings that make no sense, what cannot be resumed or opened, and
+// what does not fit into memory. It writes nothing, times nothing and allocates none of the step's memory. `train
+// --dry-run` ends there. start() does the rest. A signal before the first step makes both throw StoppedBySignal on all
+// ranks.
 #pragma once
 
 #include <memory>
@@ -68,13 +69,14 @@ class Session {
   /// Samples of the global batch of a step; fewer in the last step of an epoch with drop_last false.
   std::int64_t global_batch_of(std::int64_t step) const;
   BatchShape shape_of(std::int64_t step) const;
-  /// Whether something that happens every so many steps or epochs, and at the end of the run, is due now.
+  /// Whether something that happens every `every_steps` steps or `every_epochs` epochs, and at the end of the run, is
+  /// due now.
   bool is_due(std::int64_t steps_done, std::int64_t every_steps, std::int64_t every_epochs) const;
-  /// Operations of such a step on all ranks (graph/flops.h).
+  /// The floating-point operations of this step on all ranks (graph/flops.h).
   double flops_of(std::int64_t step) const;
-  /// Samples of all ranks in so many steps.
+  /// Samples of all ranks in this many steps.
   std::int64_t samples_after(std::int64_t steps) const;
-  /// For training, from progress.step on.
+  /// The loader options for training, from progress.step on.
   data::LoaderOptions loader_options() const;
 
  private:

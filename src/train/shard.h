@@ -1,6 +1,6 @@
 // A rank's part of what is sharded with train.shard: the states of the optimizer and, where ops compute in 16 bits, the
 // fp32 masters (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stage
-// 1). It follows the buckets: of each bucket that is reduce-scattered, a rank keeps the piece whose gradients it gets.
+// 1). It follows the buckets: a rank keeps the piece of each reduce-scattered bucket whose gradients it gets.
 // Parameters that ops read in fp32 although they compute in 16 bits, such as the scales of norms, are few: every rank
 // has and updates them all.
 //
@@ -32,9 +32,9 @@ class Shard {
 
   /// True if nothing is sharded. Stored arenas are then like the others, and there is one piece.
   bool is_whole() const { return is_whole_; }
-  /// Ascending. The last one may be of parameters that all ranks have.
+  /// In ascending order. The last piece may consist of parameters that all ranks have.
   std::span<const ShardPiece> pieces() const { return pieces_; }
-  /// Without that one.
+  /// The same without the piece that all ranks have.
   std::span<const ShardPiece> own_pieces() const { return std::span(pieces_).first(n_own_); }
   /// Elements of a stored state.
   std::size_t n_stored() const { return n_stored_; }

@@ -10,8 +10,8 @@
 
 namespace lockstep::train {
 
-/// The samples of the step have no weight: there was nothing to learn, and nothing has changed. This is no skipped
-/// step.
+/// Whether the samples of the step have no weight: there was nothing to learn, and nothing has changed. Such a step
+/// does not count as skipped.
 inline bool had_no_weight(const StepResult& result) {
   return result.is_applied == 0 && result.sums.weight == 0 && result.sums.loss == 0;
 }

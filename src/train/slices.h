@@ -28,8 +28,8 @@ Slices slices_of(const nlohmann::json& state);
 void add_slices(const Slices& slices, nlohmann::json& state);
 /// Those of a run that resumes from a checkpoint with this state.
 Slices slices_after(const nlohmann::json& state, const Config& now);
-/// Those of a run that starts from the weights of a checkpoint with this state: its slice is an earlier one. None if
-/// neither that run nor this one has a range.
+/// Those of a run that starts from the weights of a checkpoint with this state: the slice of the checkpoint is then an
+/// earlier one. None if neither run has a range.
 Slices slices_before(const nlohmann::json& state, const Config& now);
 
 }  // namespace lockstep::train

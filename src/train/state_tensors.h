@@ -30,7 +30,7 @@ enum class Averages : std::uint8_t { none, kept };
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer,
                                        Averages averages);
 
-/// For a checkpoint, without `read`, which the owner of the memory adds.
+/// The source of a tensor for a checkpoint, without `read`, which the owner of the memory adds.
 checkpoint::TensorSource source_of(const StateTensor& tensor);
 
 }  // namespace lockstep::train

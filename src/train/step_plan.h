@@ -83,17 +83,17 @@ class StepPlan {
   /// The number of samples that a rank processes at once in the evaluation graph; 0 without one.
   std::int64_t evaluation_batch() const { return evaluation_batch_; }
   PlannedGraph* evaluation() { return evaluation_.graph ? &evaluation_ : nullptr; }
-  /// What writes samples of text in evaluations; null: nothing does.
+  /// The sampler that writes samples of text in evaluations; null: no samples are written.
   tasks::TextSampler* sampler() const { return sampler_.get(); }
   const PlannedGraph& largest() const { return *largest_; }
   graph::ParameterTable& parameters() { return table_; }
   const graph::ParameterTable& parameters() const { return table_; }
   const BatchShape& batch() const { return batch_; }
   const Config& config() const { return config_; }
-  /// Of activations, and of the weights that ops read.
+  /// The type of activations, and of the weights that ops read.
   DType compute_dtype() const { return storage_type(config_.precision); }
   const OptimizerDescription& optimizer() const { return optimizer_; }  // of all parameters
-  /// The part of this rank; of the whole model without train.shard.
+  /// The part of this rank; without train.shard, the whole model.
   const Shard& shard() const { return shard_; }
   /// Whether a rank has only its shard of the fp32 masters: ops read weights in 16 bits, which all ranks have.
   bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32; }

@@ -20,7 +20,8 @@ struct StepFlags {
   double report_due = 0;     // a report on the data is due by the clock, which only rank 0 checks
 };
 
-/// As numbers, in the order in which checkpoints have them: the weight only if classes have weights.
+/// The sums as numbers, in the order in which checkpoints store them. The weight is included only if classes have
+/// weights.
 inline std::vector<double> numbers_of(const LossSums& sums) {
   std::vector<double> numbers{sums.loss, sums.correct, sums.count};
   if (sums.weight != sums.count) numbers.push_back(sums.weight);

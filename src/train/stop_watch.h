@@ -27,10 +27,11 @@ class StopWatch {
 
   /// The world that is to be ended. Without one, only this process is.
   void set_world(World& world);
-  /// What is done before the job is ended, on the helper thread: the run directory is now this job's.
+  /// Sets the action that the helper thread performs before it ends the job. To be called once the run directory
+  /// belongs to this job.
   void set_last_action(std::function<void()> action);
-  /// The first step begins. `before_loss` is done on the helper thread when a signal is repeated: the job may be killed
-  /// before its checkpoint is complete.
+  /// To be called when the first step begins. The helper thread calls `before_loss` when a signal is repeated, since
+  /// the job may then be killed before its checkpoint is complete.
   void start_is_over(std::function<void()> before_loss);
 
  private:

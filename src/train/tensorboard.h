@@ -22,7 +22,7 @@ class EventWriter {
   /// events of later steps and a damaged end are removed, and writing continues in the last file.
   EventWriter(const std::string& directory, std::int64_t resume_step);
 
-  /// Whether the file was begun by this object, so that what is written once per run has to be written.
+  /// Whether this object began the file, so that what is written once per run must still be written.
   bool is_new() const { return is_new_; }
 
   /// One event, in a single write.

@@ -29,14 +29,14 @@ struct ScoredText {
 
 class TextScorer {
  public:
-  /// For these texts, whose lengths decide which graphs there are. `file` may be released afterwards. The backend must
-  /// outlive it. Throws what Inference::load() throws, and out_of_memory.
+  /// Makes the graphs that are needed for the lengths of these texts. `file` may be released afterwards. The backend
+  /// must outlive it. Throws what Inference::load() throws, and out_of_memory.
   TextScorer(const models::LlamaConfig& model, std::span<const ScoredText> texts, Precision precision,
              const checkpoint::ModelFile& file, Backend& backend);
   ~TextScorer();
 
-  /// In the order of the texts, which have at most model.positions + 1 tokens. `after_batch`: called between the steps
-  /// of the model with the number of texts that are done; may be empty.
+  /// Returns the sums in the order of the texts, which have at most model.positions + 1 tokens. `after_batch`: called
+  /// between the steps of the model with the number of texts that are done; may be empty.
   std::vector<double> score(std::span<const ScoredText> texts, const std::function<void(std::int64_t)>& after_batch);
 
  private:

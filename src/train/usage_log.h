@@ -26,7 +26,7 @@ struct UsageLogOptions {
   std::string directory;  // "RUN/usage"
   double interval_seconds = 5;
   std::string pci_bus;  // of this rank's GPU; empty: the rank computes on the CPU
-  /// Of a GPU of this node, from any thread.
+  /// Returns the usage of a GPU of this node. May be called from any thread.
   std::function<DeviceUsage(const std::string& pci_bus)> usage_of;
 };
 UsageLogOptions usage_log_options(Session& session);

@@ -17,13 +17,13 @@ class WeightAverages {
   /// The plan has averages.
   WeightAverages(const StepPlan& plan, Backend& backend);
 
-  /// In the places of a stored state (Shard), with the statistics at its end.
+  /// The layout is that of a stored state (Shard), with the statistics at its end.
   float* data() const { return static_cast<float*>(memory_->data()); }
 
   // `masters`: the arena of fp32 masters of this rank.
-  /// In a step, after its update: with StepScalars::average_momentum.
+  /// To be called in a step after its update, with StepScalars::average_momentum.
   void update(const float* masters, const StepScalars* scalars, Stream& stream);
-  /// The averages become copies of the weights.
+  /// Makes the averages copies of the weights.
   void start_from(const float* masters, Stream& stream);
   /// The weights and their averages change places. `scratch`: an arena with the places of the gradients, which is
   /// overwritten.

@@ -20,7 +20,7 @@ class WeightGather {
   /// Gathers those elements of an arena that are sharded. It is in the communicator's memory.
   WeightGather(const StepPlan& plan, Backend& backend, Communicator& communicator, void* arena, DType dtype,
                const std::string& what);
-  /// As the reducer does, it leaks the events of exchanges that an exception has left in flight.
+  /// Like the reducer, it leaks the events of exchanges that an exception has left in flight.
   ~WeightGather();
   WeightGather(const WeightGather&) = delete;
   WeightGather& operator=(const WeightGather&) = delete;

@@ -1,5 +1,5 @@
-// cuda.weight_gradient_stream: auto. A second stream of weight gradients (graph/weight_gradient_stream.cpp) is one more
-// candidate of autotuning: whole steps are timed with and without it. The choice is stored like those of layers.
+// cuda.weight_gradient_stream: auto. A second stream for weight gradients (graph/weight_gradient_stream.cpp) is one
+// more candidate of autotuning: whole steps are timed with and without it. The choice is stored like those of layers.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace lockstep::train {
 
-/// "on" or "off". `plan`: of the step with the second stream. `seconds`: of a step with "on" or "off"; one that throws
-/// Error is not available. Without a stored choice it is "off", unless `algorithms` times what is unknown; null: "off".
+/// "on" or "off". `plan`: that of the step with the second stream. `seconds`: measures a step with "on" or "off"; a
+/// choice for which it throws Error is not available. Without a stored choice the result is "off", unless `algorithms`
+/// times unknown choices; if `algorithms` is null, it is "off".
 std::string choose_weight_gradient_stream(const StepPlan& plan, Algorithms* algorithms,
                                           const std::function<double(const std::string& value)>& seconds);
 

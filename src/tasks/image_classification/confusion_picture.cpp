@@ -1,5 +1,5 @@
-// The confusion matrix as an SVG picture: a square per pair of classes, the darker the greater its share of the row.
-// Rows are labels, columns are predictions.
+// The confusion matrix as an SVG picture: one square per pair of classes, which is darker the greater its share of the
+// row is. Rows are labels, columns are predictions.
 #include <fmt/format.h>
 
 #include <algorithm>

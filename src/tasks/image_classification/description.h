@@ -31,8 +31,8 @@ inline int evaluation_size(const Config::Data& data) {
   return data.validation_size > 0 ? data.validation_size : data.image_size;
 }
 
-/// Of a model that is trained on `train` with this configuration. Throws config_range if data.mean or data.std has
-/// another number of channels.
+/// The description of a model that is trained on `train` with this configuration. Throws config_range if data.mean or
+/// data.std has another number of channels.
 ImageDescription describe(const Config& config, const data::ImageSetInfo& train);
 
 /// Changes a recorded description where the configuration asks for another size, mean or standard deviation. Returns

@@ -1,4 +1,4 @@
-// Where the architecture of a language model comes from: model.from and model.config. Which tokenizer it has.
+// Where the architecture of a language model comes from (model.from and model.config), and which tokenizer it has.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,7 +1,7 @@
 // The samples of text that evaluations write while a language model is trained (evaluation.generate): the most probable
-// reply to each of a few prompts. The decoder reads the weights of the replica, and its cache and activations lie in
-// the replica's memory for activations, which is free between steps. So samples need memory of their own only where
-// they need more than a step.
+// reply to each of a few prompts. The decoder reads the weights of the replica. Its cache and activations are in the
+// replica's memory for activations, which is free between steps, so samples need extra memory only if they need more
+// than a step.
 //
 // A reply does not depend on which rank generates it, or with which others.
 #pragma once
@@ -45,8 +45,8 @@ class TextSampler {
   void bind(const graph::Bindings& bindings);
 
   const std::vector<std::string>& prompts() const { return prompts_.texts; }
-  /// The replies to the prompts of these numbers. Not during a step, with weights that are up to date. `goes_on` is
-  /// called before each step of the decoder; false: the replies end there.
+  /// The replies to the prompts with these numbers. Must not be called during a step; the weights must be up to date.
+  /// `goes_on` is called before each step of the decoder; if it returns false, the replies end there.
   std::vector<std::string> generate(std::span<const std::size_t> numbers, const std::function<bool()>& goes_on);
 
  private:
