@@ -1,6 +1,6 @@
-// Which of its algorithms an op uses. The choice is made by timing, once for all ranks: a remembered choice is used,
-// an unknown one is timed on one rank, and all ranks plan with that rank's choices. Without a table a backend uses its
-// first algorithm.
+// Chooses the algorithm of an op. Choices are made by timing, once for all ranks: a choice that is in the table is
+// used, an unknown one is timed on one rank, and all ranks plan with that rank's choices. Without a table, a backend
+// uses its first algorithm.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class Algorithms {
   Algorithms() = default;
   explicit Algorithms(Choices known) : choices_(std::move(known)) {}
 
-  /// Replaces the table.
+  /// Replaces the table of choices.
   void remember(Choices known, Keys under_load = {}) {
     choices_ = std::move(known);
     under_load_ = std::move(under_load);
@@ -43,12 +43,13 @@ class Algorithms {
   }
   bool is_complete() const { return is_complete_; }
   const Choices& choices() const { return choices_; }
-  /// The choices that were made while other programs used the processors. They are used, but the next run makes them
-  /// again.
+  /// The keys of the choices that were made while other programs used the processors. This run uses these choices, but
+  /// the next run times them again.
   const Keys& under_load() const { return under_load_; }
 
-  /// The index of one of `names`. `seconds(i)` runs and times algorithm i. One that throws Error is not available here,
-  /// which is written to the log. If none is available, the result is the first, which is not remembered.
+  /// Returns the index of the chosen one of `names`. `seconds(i)` runs and times algorithm i. If it throws Error, the
+  /// algorithm is not available here, and the log says so. If no algorithm is available, the first is returned and not
+  /// stored.
   std::size_t choose(const std::string& key, std::span<const std::string> names,
                      const std::function<double(std::size_t)>& seconds);
   /// The same for algorithms that are timed together (lockstep/timing.h): `time_all` returns a time for each name.

@@ -1,5 +1,5 @@
-// The narrow waist between the training program and a device: memory, streams, events, and make(), which plans the op
-// of a description (op.h). Only src/backend_factory.cpp names concrete backends.
+// The narrow interface between the training program and a device: memory, streams, events, and make(), which plans the
+// op for a description (op.h). Only src/backend_factory.cpp names concrete backends.
 #pragma once
 
 #include <atomic>
@@ -30,24 +30,25 @@ class Memory {
 
 struct DeviceInfo {
   std::string name;                    // "AMD EPYC 9554, 2 threads, AVX-512"
-  std::size_t memory_bytes = 0;        // that a rank may use
+  std::size_t memory_bytes = 0;        // available to one rank
   std::vector<std::string> libraries;  // "oneDNN 3.2.0"
-  std::string uuid{};                  // of a device; ranks with the same uuid share it. Empty: the processor
+  std::string uuid{};                  // of a device; ranks with the same uuid share the device. Empty: the processor
   std::string pci_bus{};               // of a device, "0000:18:00.0"
 };
 
-/// Where allocate()'s memory is: the host's, which ranks of a node can map and sum by themselves, or a device's.
+/// Where allocate() places memory: on the host, where the ranks of a node can map and sum it themselves, or on a
+/// device.
 enum class MemorySpace : std::uint8_t { host, device };
 
 /// How all processes together use a device, as its driver reports it. Empty if the driver does not report it.
 struct DeviceUsage {
   std::optional<std::size_t> memory_bytes;
-  std::optional<double> utilisation;  // part of the last second or so in which it computed, 0 to 1
+  std::optional<double> utilisation;  // fraction of about the last second in which it computed, 0 to 1
   std::optional<std::size_t> memory_total_bytes{};
-  std::optional<int> index{};  // its number on the node, as nvidia-smi counts
+  std::optional<int> index{};  // its number on the node, as in nvidia-smi
 };
 
-/// How far a stream has come, in allocate_host() memory, zero at first (Backend::record_progress).
+/// The progress of a stream (Backend::record_progress). It is in allocate_host() memory, and zero at first.
 struct StreamProgress {
   std::uint64_t count = 0, what = 0;
 };
@@ -59,9 +60,10 @@ class Backend {
   virtual DeviceInfo device() const = 0;
   virtual MemorySpace memory_space() const { return MemorySpace::host; }
   virtual DeviceUsage usage() { return {}; }
-  /// The use of another rank's device on this node, by DeviceInfo::pci_bus. From any thread.
+  /// The usage of another rank's device on this node, given its DeviceInfo::pci_bus. May be called from any thread.
   virtual DeviceUsage usage_of(const std::string& /*pci_bus*/) { return {}; }
-  /// Every further thread that uses this backend, its streams or events calls this first. It selects the device.
+  /// Every additional thread that uses this backend, its streams or its events must call this first. It selects the
+  /// device for that thread.
   virtual void enter_thread() {}
 
   /// `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
@@ -79,15 +81,16 @@ class Backend {
   std::unique_ptr<Stream> make_stream() { return make_stream(StreamPriority::normal); }
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<CapturedGraph> make_captured_graph() = 0;
-  /// An event for Event::seconds_since, which costs a little more.
+  /// An event that supports Event::seconds_since. It costs a little more than an event of make_event().
   virtual std::unique_ptr<Event> make_timing_event() { return make_event(); }
-  /// Queued on `stream`, as are the two calls below: until the stream has passed this point, the source must not change
-  /// and the target must not be read. Between any two places of host and device memory (unified addressing).
+  /// Queues a copy on `stream`; the two calls below are queued in the same way. Until the stream has passed this point,
+  /// the source must not change and the target must not be read. Source and target can each be in host or device memory
+  /// (unified addressing).
   virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
   /// When `stream` reaches this point, `what` is written and then the count is increased by one. The watchdog reads
-  /// both, also while a captured graph runs.
+  /// both, even while a captured graph runs.
   virtual void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& /*stream*/) {
     std::atomic_ref(h_progress->what).store(what);
     std::atomic_ref(h_progress->count).fetch_add(1);
@@ -95,7 +98,8 @@ class Backend {
 
   /// The layout in which an activation of this shape is fastest inside a graph.
   virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;
-  /// Throws not_supported if the device cannot compute in it. Otherwise returns a warning for the user, or nothing.
+  /// Throws not_supported if the device cannot compute in this precision. Otherwise returns a warning for the user, or
+  /// an empty string.
   virtual std::string check_precision(Precision precision) const = 0;
 
   /// Plans the op of a description: make(Conv2dDescription{...}) checks the description, chooses an algorithm and
@@ -119,11 +123,11 @@ struct BackendOptions {
   bool records_steps = true;                         // cuda: repeated parts of a step are captured as CUDA graphs
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
-/// Of a GPU that need not be here: ops are planned for it and cannot run. `device`: a known one ("h200"), or a file
-/// with a description as cuDNN writes it (*.json). Throws usage if it is neither, not_supported in a build without
-/// CUDA.
+/// A backend for a GPU that need not be present: ops are planned for it, but cannot run. `device` is the name of a
+/// known GPU ("h200"), or a file with a description as cuDNN writes it (*.json). Throws usage if it is neither, and
+/// not_supported in a build without CUDA.
 std::unique_ptr<Backend> make_planning_backend(const std::string& device);
-/// The known ones, as a sentence names them.
+/// The names of the known GPUs, as a list for messages.
 std::string known_devices();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// bf16 in host memory: the upper half of an fp32 number, rounded to nearest, ties to even. A NaN stays one.
+// bf16 in host memory: the upper half of an fp32 number, rounded to nearest, ties to even. NaN stays NaN.
 #pragma once
 
 #include <bit>

@@ -1,8 +1,8 @@
-// What ranks exchange.
+// Communication between ranks.
 //
 // Communicator: collectives over all ranks, inside the step. They follow one static schedule: every rank issues the
-// same ones in the same order, from one thread. Their memory is allocated once by allocate(), so that the ranks of a
-// node can map each other's memory and sum in place. World: everything that is exchanged before, between and after
+// same collectives in the same order, from one thread. Their memory is allocated once by allocate(), so that the ranks
+// of a node can map each other's memory and sum in place. World: everything that is exchanged before, between and after
 // steps. Its calls are small and blocking, and work on host memory.
 #pragma once
 
@@ -26,7 +26,7 @@ namespace lockstep {
 struct Slice {
   void* data = nullptr;  // inside memory of Communicator::allocate()
   std::size_t n_elements = 0;
-  DType dtype = DType::fp32;  // of a sum: fp32 or fp64
+  DType dtype = DType::fp32;  // must be fp32 or fp64 for a sum
   // The type in which an fp32 slice travels between nodes: fp32, bf16 or fp16. The sum of each node and the total are
   // rounded to it; additions are always in fp32.
   DType wire = DType::fp32;
@@ -48,8 +48,8 @@ struct Exchange {
   ElementRange shard(int rank) const { return range_between(bounds, rank); }
 };
 
-/// The order of a sum: a binary tree over the sources, which are visited in turn, written as a program for a stack
-/// machine. Source s is pushed, and then the top two entries are replaced by lower + upper, merges[s] times.
+/// The order of the additions in a sum: a binary tree over the sources, written as a program for a stack machine. For
+/// each source s in turn, s is pushed, and then the top two entries are replaced by lower + upper, merges[s] times.
 /// {0, 1, 0, 2} means (0 + 1) + (2 + 3).
 struct SumOrder {
   std::vector<int> merges;
@@ -78,13 +78,13 @@ class Communicator {
   /// True if an exchange is nothing but work on streams, so that it can be captured in a graph. Otherwise the host must
   /// call exchange_async() in every step.
   virtual bool is_capturable() const { return false; }
-  /// Throws the reason if the job is lost. A step that was captured calls nothing else of the communicator. The host
-  /// therefore calls this when it begins a step, and after it has waited for results: the sums of an exchange that was
-  /// aborted are wrong. When this throws, no exchange uses the memory of allocate() any more.
+  /// Throws the reason if the job is lost. A captured step calls no other function of the communicator, so the host
+  /// calls this when it begins a step, and after it has waited for results: the sums of an aborted exchange are wrong.
+  /// Once this throws, no exchange uses the memory of allocate() any more.
   virtual void check() {}
-  /// The time that the exchanges of this rank have taken so far, each from the moment at which all ranks of the node
-  /// had begun it. The rank for which the others of a step have waited longest thus has the time of the exchanges
-  /// alone. No value: this is not measured.
+  /// The time that this rank's exchanges have taken so far. Each is measured from the moment at which all ranks of the
+  /// node had begun it. For the rank that the others waited for longest in a step, this is therefore the time of the
+  /// exchanges alone. No value if the time is not measured.
   virtual std::optional<double> exchange_seconds() const { return std::nullopt; }
   /// An event that can be passed as `done`.
   virtual std::unique_ptr<Event> make_event() = 0;
@@ -104,11 +104,12 @@ class World {
   // Collectives, called by one thread of each rank in the same order. They sleep while they wait, and throw Error when
   // a rank is lost.
   virtual void barrier() = 0;
-  /// `data` of `root` is copied to all ranks. It has the same size on every rank, or Error (internal) is thrown.
+  /// Copies `data` of `root` to all ranks. Throws Error (internal) if its size is not the same on every rank.
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
-  /// Every rank's bytes, in the order of ranks, on every rank; lengths may differ.
+  /// Returns every rank's bytes, in rank order, on every rank. Lengths may differ.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
-  /// True on every rank if true on any. A rank that failed can report it this way, so that all ranks throw together.
+  /// Returns true on every rank if `mine` is true on any of them. A rank that failed can report it this way, so that
+  /// all ranks throw together.
   virtual bool any(bool mine) = 0;
 
   /// From now on, waiting longer than this for another rank ends the job: comm.watchdog_seconds at first. A world of

@@ -21,7 +21,7 @@ struct Config {
     std::string name = "run";
     std::string directory = "runs";
     std::uint32_t seed = 1;
-    bool is_checked = false;  // none | quick: what `lockstep doctor --quick` does, before the first step
+    bool is_checked = false;  // none | quick: the checks of `lockstep doctor --quick`, before the first step
     std::string path() const { return directory + "/" + name; }
   } run;
 
@@ -37,10 +37,10 @@ struct Config {
     bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
     std::string initialize_from;
     // llama
-    std::string from = "none";            // a directory of Hugging Face: its weights, config.json and tokenizer
+    std::string from = "none";            // a Hugging Face directory: weights, config.json and tokenizer
     std::string config;                   // a preset, a config.json, a directory with one, or a JSON object
     std::string recompute = "none";       // none | block | selective
-    std::string base_precision = "same";  // of the matrices of a frozen base: same (as `precision`) | nf4
+    std::string base_precision = "same";  // matrices of a frozen base: same (as `precision`) | nf4
     std::string license;                  // of the trained model, for its card; empty: unknown
     /// Low-rank adapters beside the matrices of a frozen base.
     struct Lora {
@@ -71,14 +71,14 @@ struct Config {
     int readers = 1;            // threads per rank
     int prefetch = 3;           // batches prepared in advance
     int image_size = 0;         // height and width, pixels; 0: as stored; synthetic images: 32
-    int validation_size = 0;    // image_size of validation, pixels; 0: the same
+    int validation_size = 0;    // image_size for validation, pixels; 0: as in training
     int validation_resize = 0;  // shorter side before the crop to image_size, pixels; 0: 8/7 of their size
     bool balance = false;       // draw samples of all classes equally often
     std::int64_t synthetic_samples = 10000;
     // text
     std::int64_t sequence_length = 1024;  // tokens
     bool pack = true;                     // documents follow one another in a window
-    bool cross_documents = false;         // with pack: as one text
+    bool cross_documents = false;         // with pack: attend across documents, as in one text
   } data;
 
   struct Train {
@@ -117,14 +117,14 @@ struct Config {
     double epsilon = 1e-8;
     double trust_coefficient = 0.001;
     std::int64_t learning_rate_batch = 0;  // the global batch that learning_rate is meant for; 0: the one in use
-    std::vector<std::string> groups;       // "PATTERN learning_rate=X weight_decay=Y": own values for parameters
+    std::vector<std::string> groups;       // "PATTERN learning_rate=X weight_decay=Y": values for matching parameters
   } optimizer;
 
   /// The exponential moving average of the weights.
   struct Ema {
-    double decay = 0.0;             // of an update; 0: there is no average
+    double decay = 0.0;             // per update; 0: no average
     std::int64_t every_steps = 1;   // between updates
-    std::string intervals = "run";  // run | epoch: where they begin
+    std::string intervals = "run";  // run | epoch: where intervals begin
     bool is_on() const { return decay > 0; }
   } ema;
 
@@ -180,9 +180,9 @@ struct Config {
     std::int64_t every_steps = 0;
     double every_minutes = 0;     // measured by rank 0; 0: never
     int keep = 3;                 // 0: all
-    std::int64_t keep_every = 0;  // steps: multiples of it are never removed; 0: none
+    std::int64_t keep_every = 0;  // keeps checkpoints whose step is a multiple of this; 0: none
     std::string resume_from;
-    std::string best = "auto";  // the measure of validation that decides which checkpoint is best
+    std::string best = "auto";  // the validation metric that decides which checkpoint is best
     std::string name = "step-{step}";
     std::string max_shard_size = "5GB";  // of a .safetensors file of a language model
   } checkpoint;
@@ -190,7 +190,7 @@ struct Config {
   struct Log {
     int every_steps = 10;
     bool all_ranks = false;         // zero | all
-    double slow_rank_percent = 20;  // of a step during which others wait for one rank; 0: no warning
+    double slow_rank_percent = 20;  // warns if others wait for one rank for more than this % of their time; 0: never
     bool tensorboard = true;
     bool progress = true;
     double usage_seconds = 0;  // interval of RUN/usage/; 0: never
@@ -198,7 +198,7 @@ struct Config {
     std::string mlflow_experiment = "lockstep";
   } log;
 
-  /// What a hardware file tells about a machine, for `plan` only. 0: unknown.
+  /// The contents of a hardware file, which describes a machine for `plan` only. 0: unknown.
   struct Hardware {
     int cores_per_rank = 0;
     double core_samples_per_second = 0;                     // encoded (JPEG, PNG), read and decoded by one core

@@ -47,7 +47,8 @@ constexpr std::string_view name(DType type) {
 /// The precision that a step computes in. tf32 is fp32 in memory and rounded inside the multiplication.
 enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16 };
 
-/// The type of activations and of weights in the computation. Masters, statistics and reductions are fp32 or wider.
+/// The type of activations and of weights in the computation. Master weights, statistics and reductions are fp32 or
+/// wider.
 constexpr DType storage_type(Precision precision) {
   switch (precision) {
     case Precision::fp32:

@@ -35,7 +35,7 @@ struct ErrorEntry {
   std::string_view meaning;
   std::string_view remedy;
 };
-/// The row of src/errors.def.
+/// The row of this code in src/errors.def.
 const ErrorEntry& entry(ErrorCode code);
 
 class Error : public std::runtime_error {

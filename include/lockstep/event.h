@@ -22,7 +22,8 @@ class Event {
   virtual bool is_done() const = 0;
   /// Blocks the calling thread, without spinning, until done.
   virtual void synchronize() const = 0;
-  /// The seconds between the moments at which both were reached. Both are from Backend::make_timing_event(), and done.
+  /// The seconds from when `earlier` was reached to when this event was reached. Both events must be done, and come
+  /// from Backend::make_timing_event().
   virtual double seconds_since(const Event& earlier) const = 0;
   /// The library's own handle (cudaEvent_t); null for an event of the host.
   virtual void* native() const { return nullptr; }
@@ -36,19 +37,19 @@ class HostQueue {
   virtual void enqueue(std::string_view what, std::function<void(Stream&)> work) = 0;
 };
 
-/// Where several streams have work that is ready, that of a stream with high priority runs first.
+/// If several streams have work that is ready, the work of a high-priority stream runs first.
 enum class StreamPriority : std::uint8_t { normal, high };
 
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Work that is queued on the stream later runs after `event`. A stream without a queue blocks the caller.
+  /// Work that is queued on the stream after this call waits for `event`. A stream without a queue blocks the caller.
   virtual void wait(const Event& event) = 0;
   /// Blocks the calling thread until all work queued so far is done.
   virtual void synchronize() = 0;
   /// cudaStream_t; null: work is done when its call returns.
   virtual void* native() const { return nullptr; }
-  /// The queue of a stream whose calls of ops a host thread makes later; null: calls reach the backend immediately.
+  /// The queue of a stream whose op calls are made later by a host thread. Null: calls reach the backend immediately.
   virtual HostQueue* host_queue() { return nullptr; }
 };
 
@@ -75,7 +76,7 @@ class HostEvent final : public Event {
   void record(Stream&) override { complete(); }
   bool is_done() const override { return done_.load(std::memory_order_acquire); }
   void synchronize() const override { done_.wait(false, std::memory_order_acquire); }
-  /// Before work is handed to another thread.
+  /// Marks the event as pending. Called before work is handed to another thread.
   void begin() { done_.store(false, std::memory_order_release); }
   void complete() {
     reached_ = std::chrono::steady_clock::now();

@@ -1,5 +1,6 @@
-// fp16 (IEEE 754 binary16) in host memory, rounded to nearest, ties to even, subnormal numbers included. Beyond 65504
-// it is infinite; a NaN stays one. Without branches that depend on a processor: loops over it are vectorised.
+// fp16 (IEEE 754 binary16) in host memory, rounded to nearest, ties to even, including subnormal numbers. Beyond 65504
+// the result is infinite; NaN stays NaN. The code has no branches and is not specific to a processor, so that loops
+// over it are vectorised.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
-// Loss scaling (Micikevicius et al., "Mixed Precision Training", 2018, section 3.2): the loss, and so every gradient,
-// is multiplied by a number, so that small gradients are not rounded to zero in fp16, and divided by it before the
-// update. The number follows what gradients allow, as in torch.amp.GradScaler. Powers of two change no bit of what does
-// not overflow or underflow.
+// Loss scaling (Micikevicius et al., "Mixed Precision Training", 2018, section 3.2): the loss, and with it every
+// gradient, is multiplied by a scale, so that small gradients do not underflow to zero in fp16. The gradients are
+// divided by the scale before the update. The scale adapts to the gradients, as in torch.amp.GradScaler. If it is a
+// power of two, it changes no bits of values that neither overflow nor underflow.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@ namespace lockstep {
 /// Kept from step to step, in the backend's memory and in checkpoints.
 struct LossScale {
   float scale = 1;
-  std::uint32_t good_steps = 0;  // since it changed, or since a gradient overflowed
+  std::uint32_t good_steps = 0;  // since the scale changed or a gradient overflowed
 };
 
 struct LossScaling {
-  std::uint32_t growth_steps = 2000;  // the scale grows after so many steps in a row without an overflow; 0: constant
+  std::uint32_t growth_steps = 2000;  // the scale grows after this many consecutive steps without overflow; 0: constant
   float growth_factor = 2;
-  float backoff_factor = 0.5f;  // the scale is multiplied by this when a gradient is infinite or no number
+  float backoff_factor = 0.5f;  // the scale is multiplied by this when a gradient is infinite or NaN
   float min_scale = 1;
   float max_scale = 0x1p24f;
 };
 
-/// The state after a step whose gradients were finite, or not.
+/// The state after a step. `is_finite`: whether the gradients of that step were finite.
 constexpr LossScale next_loss_scale(const LossScale& now, const LossScaling& scaling, bool is_finite) {
   if (scaling.growth_steps == 0) return now;
   if (!is_finite) {

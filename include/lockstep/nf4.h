@@ -1,9 +1,10 @@
 // Matrices in NF4 with double quantisation (Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023, as
-// bitsandbytes stores them): the elements of a row-major matrix (rows, in) in blocks of 64, each an index of 4 bits
-// into kNf4Values times the scale of its block. The scales are stored in 8 bits, in blocks of 256:
+// bitsandbytes stores them): the elements of a row-major matrix (rows, in) form blocks of 64. Each element is a 4-bit
+// index into kNf4Values, and is multiplied by the scale of its block. The scales are stored in 8 bits, in blocks of
+// 256:
 //     element e:  kNf4Values[code of e] * scale(e / 64)
 //     scale b:    scale_values[scale code of b] * scale_of_scales[b / 256] + offset
-// which takes 1/2 + 1/64 + 4 / (64 * 256) bytes per element. Products and sums are fp32, each rounded once.
+// This takes 1/2 + 1/64 + 4 / (64 * 256) bytes per element. Products and sums are fp32, each rounded once.
 //
 // A parameter can have several such matrices (q, k and v), each with its own blocks, one after another:
 //     [codes, two in a byte, the first in its upper half][scale codes][scales of scales, fp32][offset, fp32]
@@ -38,7 +39,7 @@ inline constexpr float kNf4Values[16] = {
     1.0f,
 };
 
-/// One of the matrices of a parameter. Offsets in bytes from the beginning of the parameter, multiples of 4.
+/// One of the matrices of a parameter. Offsets are in bytes from the beginning of the parameter, and multiples of 4.
 struct Nf4Matrix {
   std::int64_t first_row = 0, rows = 0;  // of the parameter
   std::size_t codes = 0, scale_codes = 0, scales_of_scales = 0, offset = 0;
@@ -49,7 +50,7 @@ struct Nf4Layout {
   std::vector<Nf4Matrix> matrices{};
   std::size_t size_bytes = 0;
 
-  /// `rows`: of each matrix.
+  /// `rows`: the number of rows of each matrix.
   static Nf4Layout of(std::span<const std::int64_t> rows, std::int64_t in_features) {
     Nf4Layout out{.in_features = in_features};
     std::int64_t first_row = 0;

@@ -1,10 +1,10 @@
-// The table of a backend's ops. A row leads from the type of a description to the function that plans its op:
+// The table of a backend's ops. A row maps the type of a description to the function that plans its op:
 //
 //   constexpr OpRow<CpuContext> kOps[] = {
 //       op_row<make_conv2d>(),   // std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription&, const CpuContext&)
 //   };
 //
-// The context is what the backend's ops know of the device. To add an op, add a row to each backend's table.
+// The context is what the backend's ops know about the device. To add an op, add a row to each backend's table.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-/// A description whose type is known by `type` alone.
+/// A type-erased description; `type` tells its type.
 struct OpRequest {
   const std::type_info& type;
   std::string_view name;  // "conv2d"

@@ -9,13 +9,13 @@
 
 namespace lockstep {
 
-inline constexpr int kResizeFractionBits = 22;  // 8 bits for the value and 2 bits of headroom remain of 32
+inline constexpr int kResizeFractionBits = 22;  // of 32 bits, this leaves 8 for the value and 2 for headroom
 
 /// The neighbours of each output and their weights, which are not negative and add up to 2^kResizeFractionBits, except
 /// for rounding.
 struct ResizeWeights {
-  int max_taps = 0;                   // neighbours of an output
-  std::vector<int> first, count;      // (outputs): the first neighbour, and how many
+  int max_taps = 0;                   // maximum number of neighbours of an output
+  std::vector<int> first, count;      // (outputs): the first neighbour, and their number
   std::vector<std::int32_t> weights;  // (outputs, max_taps)
   /// The same weights in two halves, h 2^11 + l, for products of 16 bits: (outputs, max_taps / 4 rounded up, 8), where
   /// the eight are h0 h1 l0 l1 h2 h3 l2 l3 of four neighbours. Weights beyond `count` are 0.
@@ -35,7 +35,8 @@ struct ResizeRows {
   int width = 0, channels = 0;  // pixels; 1 or 3
 };
 
-/// The bytes between two rows that resize_along_rows() writes: beyond the pixels there is room for whole vectors.
+/// The distance in bytes between two rows that resize_along_rows() writes. It has room for whole vectors after the
+/// pixels.
 inline std::size_t resized_row_bytes(int n_outputs, int channels) {
   return (static_cast<std::size_t>(n_outputs) * static_cast<std::size_t>(channels) + 4 + 63) / 64 * 64;
 }

@@ -1,4 +1,4 @@
-// Which of several candidates is the fastest, found so that other programs on the machine do not change the result.
+// Finds the fastest of several candidates in such a way that other programs on the machine do not change the result.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,9 @@ namespace lockstep {
 /// One call of a candidate.
 struct CallTime {
   double seconds = 0;  // from its start to its end
-  /// The time, summed over the threads of this process, for which one was ready to run while other threads had its
-  /// processor, and that, summed over the processors of a virtual machine, for which others had them.
+  /// The sum of two times: that for which threads of this process were ready to run while other threads had their
+  /// processor, summed over the threads; and that for which the host of a virtual machine ran something else on its
+  /// processors, summed over the processors.
   double waiting_seconds = 0;
 };
 
@@ -20,8 +21,8 @@ struct CallTime {
 CallTime time_call(const std::function<void()>& work);
 
 /// The seconds, summed over all processors, for which the host of this virtual machine ran something else on them
-/// ("steal" in proc(5)): the eighth number in the first line of /proc/stat, in hundredths of a second. 0 if it is not
-/// there.
+/// ("steal" in proc(5)): the eighth number in the first line of /proc/stat, in hundredths of a second. Returns 0 if
+/// there is no such number.
 double stolen_seconds(std::istream& stat);
 
 struct Timing {
@@ -36,7 +37,7 @@ struct Timing {
 /// again. `call(i)` may return infinity: i is not available.
 Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size_t)>& call);
 
-/// The fastest. Of those that are slower by no more than 2 %, which is noise, the first.
+/// The index of the first candidate that is at most 2 % slower than the fastest, since such a difference is noise.
 std::size_t fastest(const std::vector<double>& seconds);
 
 }  // namespace lockstep

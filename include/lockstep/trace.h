@@ -1,6 +1,6 @@
 // Records what each thread did when, for RUN/trace.json. If tracing is off, a span costs a branch. If it is on, a span
-// costs two readings of the clock and a copy of 64 bytes to the ring of its thread, which was allocated before the
-// steps. A full ring drops its oldest events and counts them. Times are those of the host; work that a device runs
+// costs two readings of the clock and a copy of 64 bytes to the ring buffer of its thread, which was allocated before
+// the steps. A full ring drops its oldest events and counts them. Times are those of the host; work that a device runs
 // later does not appear. An attached profiler gets the same spans, and can relate them to the work of a device.
 #pragma once
 

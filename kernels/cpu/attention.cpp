@@ -1,8 +1,8 @@
 // Attention (lockstep/ops/attention.h) in tiles that fit into the caches. Threads take units of queries one by one
-// (attention.h). Each computes its tiles of scores from packed keys, which another pass over the keys has made for all
-// units. In forward a unit keeps the running maximum and sum of its softmax; `saved` is their logarithm. In backward it
-// computes the probabilities again, owns its dq, and adds to dk and dv, which are fp32 until all units are done; units
-// add to a block of keys in their order, so the bits do not depend on the number of threads.
+// (attention.h). Each computes its tiles of scores from keys that an earlier pass has packed for all units. In forward
+// a unit keeps the running maximum and sum of its softmax; `saved` is their logarithm. In backward it recomputes the
+// probabilities, owns its dq, and adds to dk and dv, which are fp32 until all units are done. Units add to a block of
+// keys in their order, so the bits do not depend on the number of threads.
 // Blocks of keys that no query of a unit may attend to, because they are later or belong to earlier documents, are
 // skipped. Pairs are worked on in groups whose keys fit into a limited workspace.
 // In bf16, products read pairs of bf16 numbers where the processor has AMX or vector instructions for them, and p and

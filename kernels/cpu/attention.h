@@ -1,11 +1,11 @@
 // What attention.cpp and its kernels share: the sizes of tiles, and the memory that they are in.
 //
-// The key-value heads of all samples are numbered by `pair` = sample * kv_heads + head. Of a pair, keys are cut into
-// blocks of kKeys tokens, and queries into units of a few tokens, whose rows are those of all heads of the group,
-// (token, head). So all query heads of a key-value head share its tiles.
+// The key-value heads of all samples are numbered by `pair` = sample * kv_heads + head. The keys of a pair are cut into
+// blocks of kKeys tokens, and its queries into units of a few tokens. A unit has a row for each (token, head of the
+// group), so that all query heads of a key-value head share its tiles.
 //
 // Products read numbers of type N: float, or Bf16Pair, two bf16 numbers that are neighbours along the inner dimension.
-// They are computed with vectors, or of pairs also with AMX, which needs larger multiples of rows and columns.
+// They use vector instructions. For pairs they can also use AMX, which needs larger multiples of rows and columns.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace lockstep::cpu {
 struct Bf16Pair {
   std::int32_t bits;  // the first number in the lower half
 };
-/// Of tensors, and of tiles.
+/// The types of numbers in tensors and in tiles.
 template <typename E, typename N>
 struct AttentionTypes {
   using Element = E;
@@ -33,7 +33,7 @@ inline std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n 
 struct AttentionTiling {
   static constexpr std::int64_t kKeys = 64;  // of a block
 
-  /// What numbers of rows and of columns are multiples of.
+  /// Numbers of rows and columns are padded to multiples of these.
   struct Padding {
     std::int64_t rows = 4;      // those of a product's inner loop
     std::int64_t columns = 16;  // the lanes of the widest vectors
@@ -93,7 +93,7 @@ inline constexpr std::int64_t kPerNumber = 1;  // elements of a tensor
 template <>
 inline constexpr std::int64_t kPerNumber<Bf16Pair> = 2;
 
-/// Memory that is given out piece by piece. Without memory, only its size is counted.
+/// Hands out memory piece by piece. Without memory, it only adds up the size.
 class Scratch {
  public:
   explicit Scratch(void* begin = nullptr) : begin_(reinterpret_cast<std::uintptr_t>(begin)) {}
@@ -164,9 +164,9 @@ struct BackwardScratch {
   float *delta, *log_sum_exp;
 };
 
-/// How far backward has come with the units of a pair: the number of leading blocks of keys to which the unit, and all
-/// before it, have added. Each unit waits for the one before it, so that gradients of keys and values are summed in one
-/// order, whichever threads compute them.
+/// The progress of backward in one unit of a pair: the number of leading blocks of keys to which this unit and all
+/// units before it have added. Each unit waits for the one before it, so that gradients of keys and values are summed
+/// in one order, whichever threads compute them.
 using AttentionProgress = std::atomic<std::int64_t>;
 
 }  // namespace lockstep::cpu

@@ -68,7 +68,7 @@ struct Queries {
 
 // ---- Forward --------------------------------------------------------------------------------------------------------
 
-/// The scores of a row become exp(score - greatest so far), and the sums so far are scaled accordingly.
+/// Replaces the scores of a row by exp(score - maximum so far), and rescales the sums so far accordingly.
 template <typename N>
 void softmax_row(const ForwardScratch<N>& scratch, std::int64_t row, std::int64_t columns, std::int64_t width,
                  float scale, bool sees_all, const auto& seen) {
@@ -163,7 +163,7 @@ inline void wait_for(const AttentionProgress* before, std::int64_t blocks) {
   }
 }
 
-/// From the scores and dp of two rows, p and the gradient of the scores, which includes the scale.
+/// Computes p and the gradient of the scores, which includes the scale, from the scores and dp of two rows.
 template <typename E, typename N>
 void softmax_rows_backward(const Queries<E>& queries, const BackwardScratch<N>& scratch, std::int64_t row,
                            std::int64_t block, std::int64_t columns) {

@@ -77,7 +77,7 @@ inline float product_of_rows(const E* a, const E* b, std::int64_t width) {
 
 /// Columns [c, c + kLanes) of a row.
 inline void store_p(float* row, std::int64_t c, Floats values) { store(row + c, values); }
-/// Those of two rows, with numbers along the rows. `target`: the first row's columns.
+/// The same columns of two rows, with numbers along the rows. `target`: the first row's columns.
 inline void store_rows(float* target, const Floats values[2]) {
   store(target, values[0]);
   store(target + AttentionTiling::kKeys, values[1]);
@@ -156,7 +156,7 @@ inline void pack_transposed(const Bf16* source, std::int64_t count, const Attent
       if (key < count) std::memcpy(&target[key], source + key * row + c, size_bytes);
     }
   }
-  // Of an odd head_dim, the last row is half padding already.
+  // If head_dim is odd, half of the last row is padding already.
   const std::int64_t rows = t.width / 2 - (t.head_dim + 1) / 2;
   std::memset(static_cast<void*>(target), 0,
               static_cast<std::size_t>(rows * AttentionTiling::kKeys) * sizeof(Bf16Pair));
@@ -173,8 +173,8 @@ inline void pack_rows(const Bf16* source, std::int64_t count, const AttentionTil
 
 // ---- Products -------------------------------------------------------------------------------------------------------
 
-/// c (rows, columns) = a (rows, inner) * b (inner, columns), or added to it. Rows and columns are padded as the tiling
-/// says, and `inner` as columns are. Strides are in numbers; columns are contiguous.
+/// c (rows, columns) = a (rows, inner) * b (inner, columns), or added to it. Rows and columns are padded as in
+/// AttentionTiling::Padding, and `inner` like columns. Strides are in numbers; columns are contiguous.
 template <typename N>
 struct Product {
   const N* a = nullptr;
@@ -275,7 +275,7 @@ inline void multiply_columns(Product<N> product, std::int64_t rows, std::int64_t
 
 template <bool kAdd, typename N>
 void multiply(Product<N> product, std::int64_t rows, std::int64_t columns, std::int64_t inner) {
-  constexpr int kVectors = kLanes == 16 ? 4 : 2;  // as many sums as there are registers for
+  constexpr int kVectors = kLanes == 16 ? 4 : 2;  // the registers have room for this many sums
   for (; columns >= kVectors * kLanes; columns -= kVectors * kLanes) {
     multiply_columns<kAdd, kVectors>(product, rows, inner);
     product.b += kVectors * kLanes;

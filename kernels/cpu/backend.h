@@ -1,5 +1,5 @@
 // The CPU backend: memory of the process, work that runs immediately in the caller's thread (and OpenMP's), oneDNN for
-// convolution and matmul, own vectorised code for the rest.
+// convolution and matmul, and our own vectorised code for the rest.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Attention over a cache (lockstep/ops/cached_attention.h). First the keys and values of all new tokens are stored.
-// Then threads divide the pairs of a token and a key-value head; the query heads of a group share what is read of the
+// Then threads divide the pairs of a token and a key-value head; the query heads of a group share what is read from the
 // cache. A pair goes through the keys in blocks of kCacheBlock, with a running maximum and sum of the softmax. Blocks
 // begin at multiples of kCacheBlock of the sequence, so the bits do not depend on how a prompt is cut into chunks.
 #include <cstring>

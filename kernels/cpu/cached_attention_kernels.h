@@ -51,7 +51,7 @@ inline void in_groups(std::int64_t n_queries, const F& f) {
   if (n_queries - i == 1) f(std::integral_constant<int, 1>{}, i);
 }
 
-/// The queries of one key-value head of one token over a block of keys: the softmax is continued.
+/// Continues the softmax of the queries of one key-value head of one token with a block of keys.
 template <typename E>
 void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, const E* const* values,
                      std::int64_t n_keys, const CachedAttentionScratch& scratch) {

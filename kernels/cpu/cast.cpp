@@ -1,4 +1,4 @@
-// Numbers in another type. Contract: lockstep/ops/cast.h.
+// Converts numbers to another type. Contract: lockstep/ops/cast.h.
 #include <memory>
 #include <type_traits>
 

@@ -1,5 +1,5 @@
-// The global norm of the gradients in fp64, the same bits on any number of threads, the clipping coefficient,
-// and whether the step is applied.
+// The global norm of the gradients in fp64, with the same bits on any number of threads, the clipping coefficient, and
+// whether the step is applied.
 #include <algorithm>
 #include <cmath>
 #include <memory>

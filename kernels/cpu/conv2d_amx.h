@@ -20,8 +20,8 @@
 
 namespace lockstep::cpu {
 
-/// Whether these kernels can do it here: bf16 in nhwc, channels in multiples of 32, an odd window with padding
-/// window/2, stride 1 or 2, weights in their layout, on a processor with AMX.
+/// Whether these kernels support the convolution here: bf16 in nhwc, channels in multiples of 32, an odd window with
+/// padding window/2, stride 1 or 2, weights in their layout, on a processor with AMX.
 bool amx_convolution_fits(const Conv2dDescription& d, Direction direction);
 
 std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d, Direction direction,

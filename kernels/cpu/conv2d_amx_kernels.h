@@ -14,7 +14,7 @@
 
 namespace lockstep::cpu::amx {
 
-/// The position of a product's rows: 32 channels of chunk i for position p are at base + p * row + i * chunk, in
+/// The addresses of a product's rows: the 32 channels of chunk i for position p are at base + p * row + i * chunk, in
 /// values.
 struct Rows {
   const Bf16* base = nullptr;
@@ -93,12 +93,12 @@ inline void copy_rows(const Bf16* from, std::int64_t stride, std::int64_t n, Bf1
 /// 32 sums to bf16.
 inline void store_bf16(Bf16* to, const float* sums) { store(to, (Ints)round_rows(sums, sums + 16)); }
 
-/// 32 positions of 16 channels, `stride` values apart, as tile of columns: (16 pairs of positions, 16 channels, 2).
+/// 32 positions of 16 channels, `stride` values apart, as a tile of columns: (16 pairs of positions, 16 channels, 2).
 inline void pairs_of_positions(const Bf16* from, std::int64_t stride, Bf16* to) {
   for (int j = 0; j < 16; ++j) store(to + 32 * j, interleave(from + 2 * j * stride, from + (2 * j + 1) * stride));
 }
 
-/// The same as tile of rows: (16 channels, 32 positions).
+/// The same as a tile of rows: (16 channels, 32 positions).
 inline void transpose_positions(const Bf16* from, std::int64_t stride, Bf16* to) {
   Ints rows[16];
   for (int j = 0; j < 16; ++j) rows[j] = interleave(from + 2 * j * stride, from + (2 * j + 1) * stride);

@@ -40,7 +40,7 @@ class BareConvolution {
   virtual void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace);
 };
 
-/// Plans the algorithm that `algorithms` has stored or finds to be the fastest; null: the first that fits.
+/// Plans the algorithm that `algorithms` has stored or finds to be the fastest; or if it is null, the first that fits.
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms);
 

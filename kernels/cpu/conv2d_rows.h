@@ -1,5 +1,6 @@
-// Rows of a matrix from the pixels of nhwc images and back ("im2col"): a row holds the channels of what the window
-// covers at one position, zeros outside of the image. Of any element type: pixels are copied as bytes.
+// Rows of a matrix from the pixels of nhwc images and back ("im2col"): a row holds the channels of the pixels that the
+// window covers at one position, with zeros outside of the image. Pixels are copied as bytes, so their elements can
+// have any type.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The weights' gradient of a convolution of small images, where oneDNN's kernel reaches half of the multiply rate: it
+// The weight gradient of a convolution of small images, where oneDNN's kernel reaches half of the multiply rate: it
 // loads and stores its sums once per row of the image, which is 4 or 8 pixels long here.
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace lockstep::cpu {
 
-/// The weight gradient of tensors and weights in blocks of 16 channels; oneDNN computes larger images.
+/// Whether this kernel supports the weight gradient: tensors and weights are in blocks of 16 channels. oneDNN computes
+/// larger images.
 bool weight_gradient_fits(const Conv2dDescription& d, Direction direction);
 
 /// The layout that the kernel needs: (K/16, C/16, R, S, 16 c, 16 k).

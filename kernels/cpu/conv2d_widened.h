@@ -16,15 +16,15 @@
 
 namespace lockstep::cpu {
 
-/// How an fp32 algorithm is planned for a group of images: as make_onednn_convolution.
+/// Plans an fp32 algorithm for a group of images, like make_onednn_convolution.
 using MakeConvolution = std::unique_ptr<BareConvolution> (*)(const Conv2dDescription&, Direction, const CpuContext&);
 
 /// The same convolution in fp32 and in the layouts that are best for it: in blocks of 16 channels, or nhwc where the
-/// processor or the channels do not fit or `needs_nhwc`. Without a layout of weights.
+/// processor or the channels do not fit or `needs_nhwc`. It has no weight layout.
 Conv2dDescription widened(const Conv2dDescription& d, bool needs_nhwc);
 
-/// `d` is in bf16 and nhwc, `fp32` is widened(d). A weight layout of `fp32` is the one that `make` needs; without one
-/// it is free. Without a layout of weights in `d`, it is that of the fp32 algorithm.
+/// `d` is in bf16 and nhwc, and `fp32` is widened(d). If `fp32` has a weight layout, `make` needs that layout;
+/// otherwise any will do. If `d` has no weight layout, that of the fp32 algorithm is used.
 std::unique_ptr<BareConvolution> make_widened_convolution(const Conv2dDescription& d, const Conv2dDescription& fp32,
                                                           Direction direction, const CpuContext& context,
                                                           MakeConvolution make);

@@ -1,8 +1,8 @@
-// Convolutions with a window of 3x3 and a stride of 1 in fewer multiplications: Winograd's minimal filtering
-// F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). Images are cut into
-// tiles of 4x4 outputs, each of which needs 6x6 inputs. With constant matrices A, B and G:
+// 3x3 convolutions with a stride of 1 in fewer multiplications: Winograd's minimal filtering F(4x4, 3x3) (Lavin and
+// Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). Images are cut into tiles of 4x4 outputs, each
+// of which needs 6x6 inputs. With constant matrices A, B and G:
 //
-//   forward          y  = A^T [sum over c of (G w G^T) * (B^T x B)] A       for each tile; * is by elements
+//   forward          y  = A^T [sum over c of (G w G^T) * (B^T x B)] A       for each tile; * is elementwise
 //   data gradient    the same of dy, with the window turned by 180 degrees and its two channels exchanged
 //   weight gradient  dw = G^T [sum over tiles of (B^T x B) * (A dy A^T)] G
 //

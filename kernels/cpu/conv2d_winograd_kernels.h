@@ -272,7 +272,7 @@ inline void multiply_channels(const float* pixels, const float* gradients, std::
       for (int v = 0; v < kVectors; ++v) store(sums + b * sum_block + r * 16 + v * kLanes, sum[r][b][v]);
 }
 
-/// Adds n tiles to the sums, for pairs of output blocks [range). The first tiles of all begin them.
+/// Adds n tiles to the sums, for pairs of output blocks [range). With `begins`, the sums are overwritten.
 inline void winograd_sums(const WinogradWeightGradient& g, const WinogradTiles& tiles, std::int64_t n, bool begins,
                           Range range) {
   const std::int64_t at_once = tiles.at_once, n_in = g.x.n_blocks * 16;

@@ -1,6 +1,6 @@
-// uint8 images to normalised ones, cropped and flipped by counter-based draws (lockstep/ops/image_input.h). Each value
-// is looked up in a table of 256 per channel, (v / 255 - mean) / stddev computed in fp64 and rounded once. Regions are
-// resized by the same loops that resize the images of JPEG files on the host (lockstep/resize_rows.h).
+// Converts uint8 images to normalised ones, cropped and flipped by counter-based draws (lockstep/ops/image_input.h).
+// Each value is looked up in a table of 256 per channel, (v / 255 - mean) / stddev computed in fp64 and rounded once.
+// Regions are resized by the same loops that resize the images of JPEG files on the host (lockstep/resize_rows.h).
 #include <algorithm>
 #include <memory>
 #include <vector>

@@ -2,7 +2,7 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// The greatest of n numbers; -infinity of none. A NaN is passed over; it shows in the sum.
+/// The maximum of n numbers, or -infinity if n is 0. NaNs are ignored here, but show up in the sum.
 inline float greatest_of(const float* values, std::int64_t n) {
   Floats greatest = broadcast<Floats>(-__builtin_inff());
   float last = -__builtin_inff();
@@ -20,7 +20,7 @@ inline float greatest_of(const float* values, std::int64_t n) {
 
 /// Replaces logits by e^(logit - greatest) if `stores`. Sums are fp32 within blocks of 64 vectors, and fp64 over these.
 inline SoftmaxResult softmax_exponentials(const SoftmaxRow& row, bool stores) {
-  // The prediction is the first of the greatest logits.
+  // The prediction is the first of the largest logits.
   const float before = greatest_of(row.logits, row.target);
   const float after = greatest_of(row.logits + row.target, row.n - row.target);
   const float of_target = row.logits[row.target];

@@ -1,9 +1,9 @@
-// Low-rank adapters (lockstep/ops/lora.h). One product computes h of all parts, and one adds all parts to y: the
-// B of the parts, times the scale, are first laid out as one matrix (out, parts * rank) with zeros elsewhere. The
-// zeros multiply the small cost of these products by the number of parts, and save as many passes over y and dy.
-// With a dropout, each part has an x of its own, and its h, dA and dx are computed one part after the other. What is
-// dropped is drawn once in a pass, for 16 blocks of Philox at a time: backward for q, k and v of SmolLM-135M took 1.7
-// ms instead of 5.0 (rank 8, 256 tokens, fp32, one core with AVX-512). bf16 is multiplied in bf16, or where the
+// Low-rank adapters (lockstep/ops/lora.h). One product computes h of all parts, and another adds all parts to y. For
+// this, the matrices B of the parts, times the scale, are first laid out as one matrix (out, parts * rank) with zeros
+// elsewhere. The zeros multiply the small cost of these products by the number of parts, but save a pass over y and dy
+// for each part. With dropout, each part has its own x, and h, dA and dx are computed one part after the other. The
+// dropout mask is drawn once in a pass, for 16 blocks of Philox at a time: backward for q, k and v of SmolLM-135M took
+// 1.7 ms instead of 5.0 (rank 8, 256 tokens, fp32, one core with AVX-512). bf16 is multiplied in bf16, or where the
 // processor has no instructions for it in fp32 ("inner" below): x, dy and the results then exist in fp32 in the
 // workspace.
 #include <algorithm>

@@ -38,9 +38,9 @@ inline void multiply_outputs(const RowsTask<E, Y>& task, std::int64_t output) {
   if (task.rows - row == 1) multiply_block<1, kOutputs>(task, row, output);
 }
 
-/// Up to four rows of x wait for the memory: the weight is then read row after row, since processors fetch one long run
-/// of memory ahead, but not several short rows at once (AMD EPYC, one thread, rows of 576 bf16: 22 instead of 11 GB/s).
-/// More rows of x wait for the multipliers, and read each x for four outputs.
+/// With up to four rows of x, memory is the bottleneck. The weight is then read row after row, since processors fetch
+/// one long run of memory ahead, but not several short rows at once (AMD EPYC, one thread, rows of 576 bf16: 22 instead
+/// of 11 GB/s). With more rows of x, multiplications are the bottleneck, and each x is read once for four outputs.
 template <typename Task>
 void multiply_rows(const Task& task, Range outputs) {
   std::int64_t output = outputs.begin;

@@ -1,8 +1,8 @@
 // Matmul with a weight in NF4 (lockstep/ops/nf4_matmul.h). Forward expands some rows of the weight at a time, as many
-// as stay in the second cache, and multiplies x with them: a product whose result is some columns of y. dx comes from
-// some columns of the weight at a time, so that each of its elements is one sum and is rounded once. bf16 is multiplied
-// in bf16, or where the processor has no instructions for it in fp32 ("inner" below): x, dy and the results then exist
-// in fp32 in the workspace.
+// as fit into the L2 cache, and multiplies x by them, which computes some columns of y. dx is computed from some
+// columns of the weight at a time, so that each of its elements is one sum and is rounded once. bf16 is multiplied in
+// bf16, or where the processor has no instructions for it in fp32 ("inner" below): x, dy and the results then exist in
+// fp32 in the workspace.
 #include <algorithm>
 #include <memory>
 

@@ -2,7 +2,7 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// Rows [rows.begin, rows.end) of the matrix, of which columns [first, first + n_columns), to rows of `target`.
+/// Expands columns [first, first + n_columns) of rows [rows.begin, rows.end) of the matrix to rows of `target`.
 template <typename Task>
 void expand_rows(const Task& task, Range rows) {
   using E = typename Task::Element;
@@ -13,7 +13,7 @@ void expand_rows(const Task& task, Range rows) {
       const std::int64_t element = begin + c, block = element / kNf4Block;
       const std::int64_t left = (block + 1) * kNf4Block - element, of_row = task.first_column + task.n_columns - c;
       const std::int64_t end = c + (left < of_row ? left : of_row);
-      // Not fused: bitsandbytes rounds the product, too.
+      // Not fused, because bitsandbytes rounds the product, too.
       const float scale = __builtin_assoc_barrier(task.scale_values[task.scale_codes[block]] *
                                                   task.scales_of_scales[block / kNf4ScaleBlock]) +
                           task.offset;

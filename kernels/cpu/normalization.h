@@ -1,6 +1,6 @@
-// The passes of a pending normalisation (lockstep/ops/normalization.h): apply it, go back through it, and sum a tensor
-// per channel. Convolution and pooling are made of these on the CPU; all are bound by memory, and each reads its
-// tensors once.
+// The passes of a pending normalisation (lockstep/ops/normalization.h): apply it, propagate gradients back through it,
+// and sum a tensor per channel. Convolution and pooling are made of these on the CPU; all are bound by memory, and each
+// reads its tensors once.
 //
 // Layouts: nhwc, rows n*hw of c channels, any c; nchw16c, (n, c/16, hw, 16), c a multiple of 16.
 // Elements are fp32 or bf16, in memory; between loading and storing they are fp32. Sums over rows are taken in fp64
@@ -38,7 +38,7 @@ void channel_sums(const Activation& shape, const void* x, double* statistics, vo
                   const CpuContext& context);
 
 /// dz = act'(z) * (data_gradient + added) into args.dz, and args.sums, args.residual_sums from it.
-/// The ReLU's mask comes from `z` if not null, else z is recomputed from x, scale, bias and residual.
+/// The ReLU's mask comes from `z` if it is not null; otherwise z is recomputed from x, scale, bias and residual.
 /// args.dz may be data_gradient or args.added.
 std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CpuContext& context);
 void normalize_backward(const Activation& shape, const InputNormalization& normalization, const void* x,

@@ -1,4 +1,4 @@
-// The walk of normalization_tiling.h, for one instruction set: included by kernel files, after vectors.h, so without
+// The walk of normalization_tiling.h, for one instruction set: kernel files include this after vectors.h, so it has no
 // include guard.
 
 namespace lockstep::cpu::LOCKSTEP_ISA {

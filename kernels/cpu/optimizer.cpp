@@ -1,6 +1,7 @@
-// SGD, AdamW and LARS over the whole parameter arena in one pass (lockstep/ops/optimizer.h has the formulas), segments
-// in blocks over threads; LARS computes its norms in a pass before that. The same pass writes the bf16 weights, which
-// costs 2 bytes per element: SGD moves 12 without them, with momentum 20, AdamW 28.
+// SGD, AdamW and LARS over the whole parameter arena in one pass (lockstep/ops/optimizer.h has the formulas). Segments
+// are cut into blocks, which are divided among threads. LARS computes its norms in a pass before that. The same pass
+// writes the bf16 weights, which costs 2 bytes per element. Without them, SGD moves 12 bytes per element, 20 with
+// momentum, and AdamW 28.
 #include <fmt/format.h>
 
 #include <cmath>

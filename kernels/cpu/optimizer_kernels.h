@@ -3,7 +3,7 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// New parameters, and where kWeights the same in bf16.
+/// Stores new parameters, and with kWeights the same in bf16.
 template <bool kWeights, typename Task, typename T>
 inline void store_parameters(const Task& task, std::size_t i, T parameters) {
   store(task.parameters + i, parameters);

@@ -1,4 +1,4 @@
-// One leaf of a sum by a binary tree (lockstep/ops/ordered_sum.h).
+// One leaf of a sum in the order of a binary tree (lockstep/ops/ordered_sum.h).
 #include <algorithm>
 #include <array>
 #include <cstring>

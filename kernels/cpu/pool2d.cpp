@@ -1,7 +1,7 @@
 // Max pooling, average pooling and global average pooling, with a pending normalisation of the input.
 // Forward applies it while reading; backward gathers the data gradient, then goes back through it in a second pass.
-// Max: the first of equals in window order (row by row) gets the gradient, and a NaN wins, both as in PyTorch.
-// `saved`: its position in the window, one byte per element of y. Averages are summed in fp64.
+// Max: in a tie, the first in window order (row by row) gets the gradient, and NaN wins, both as in PyTorch. `saved`
+// holds the position of the maximum in its window, one byte per element of y. Averages are summed in fp64.
 // x and y may have different layouts.
 #include <algorithm>
 #include <limits>

@@ -67,7 +67,7 @@ void average_pixel(const PoolTask<Types>& task, std::int64_t n, std::int64_t p, 
   for (int i = 0; i < Lanes<T>::kCount; ++i) store(y + i, static_cast<float>(sums[i] / count));
 }
 
-/// The gradient of y: that of one reader, or the sum of two, rounded as if it had been stored.
+/// The gradient of y: that of one reader, or the sum of those of two readers, rounded as if it had been stored.
 template <typename T, typename Types>
 T output_gradient(const PoolBackwardTask<Types>& task, std::int64_t offset) {
   using Y = typename Types::Y;

@@ -38,7 +38,7 @@ inline void store_head(const RotaryHead& head, const RotaryDescription& shape, b
   }
 }
 
-/// By the angles of a row of the table, or back.
+/// Rotates a head by the angles of a row of the table, or by the opposite angles.
 template <bool kBack>
 inline void rotate(RotaryHead& head, const float* cosines, std::int64_t n_pairs) {
   const float* const sines = cosines + n_pairs;

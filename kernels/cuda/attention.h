@@ -7,25 +7,25 @@
 
 namespace lockstep::cuda {
 
-/// Lists of documents in device memory, one for each graph's samples (attention_bare.h), `stride` numbers apart. Of a
-/// list, the lengths come first; the others are at these places.
+/// Lists of documents in device memory, one for the samples of each graph (attention_bare.h), `stride` numbers apart. A
+/// list begins with the lengths; its other parts are at these offsets.
 struct DocumentList {
   std::int32_t* memory = nullptr;
   int stride = 0, qkv_offset = 0, y_offset = 0, log_sum_exp_offset = 0, are_too_many = 0;
   int sequence = 0, n_tokens = 0;  // of the samples of a list
   int capacity = 0;                // documents
-  int elements[3] = {};            // of a token: of the packed matrix, of y, of log_sum_exp
+  int elements[3] = {};            // per token: in the packed matrix, y and log_sum_exp
 };
 void attention_documents(const std::int32_t* document_start, const DocumentList& list, int n_lists, Stream& stream);
 
-/// Samples are computed only if their flag is not 0: sample s has flag s / samples_per_flag. Null: all are.
+/// Sample s is computed only if flag s / samples_per_flag is not 0. If `flags` is null, all samples are.
 struct AttentionCondition {
   const std::int32_t* flags = nullptr;
   int stride = 0;  // from one flag to the next
   int samples_per_flag = 1;
 };
 
-/// log_sum_exp (batch, heads, sequence) may be null: not kept.
+/// log_sum_exp (batch, heads, sequence) is not kept if it is null.
 void attention_forward(const AttentionDescription& d, const Attention::Forward& args, float* log_sum_exp,
                        const AttentionCondition& condition, Stream& stream);
 

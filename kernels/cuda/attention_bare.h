@@ -23,7 +23,7 @@ const char* name(AttentionGraph graph);
 struct AttentionShape {
   AttentionDescription whole;  // whose strides the tensors have
   std::int64_t samples = 0;    // of the graph
-  std::int64_t kv_heads = 0;   // of the graph; with all query heads of their groups
+  std::int64_t kv_heads = 0;   // of the graph, each with all query heads of its group
 
   std::int64_t heads() const { return kv_heads * whole.group(); }
   std::int64_t tokens() const { return samples * whole.sequence; }
@@ -36,8 +36,8 @@ std::string text(const AttentionShape& shape);
 /// The documents of a graph's samples, in device memory. Offsets are in elements, from the pointers of the tensors.
 struct AttentionDocuments {
   std::int32_t* length = nullptr;              // (documents), tokens
-  std::int32_t* qkv_offset = nullptr;          // (documents + 1), of q, k, v and their gradients
-  std::int32_t* y_offset = nullptr;            // (documents + 1), of y and dy
+  std::int32_t* qkv_offset = nullptr;          // (documents + 1), in q, k, v and their gradients
+  std::int32_t* y_offset = nullptr;            // (documents + 1), in y and dy
   std::int32_t* log_sum_exp_offset = nullptr;  // (documents + 1)
   std::int32_t* are_too_many = nullptr;        // 1: there are more documents, and all lengths are 0; else 0
 };

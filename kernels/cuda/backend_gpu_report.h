@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 
 GpuReport gpu_report();
 
-/// cuDNN and cuBLASLt, loaded to see whether they can be.
+/// Loads cuDNN and cuBLASLt to find out whether they are usable.
 std::vector<GpuReport::Library> libraries();
 
 /// "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77" of the device with this number.

@@ -1,6 +1,6 @@
-// Bytes moved by backward: dz and x read, dx written, each once (3E, E bytes of the activation; 5E for two norms of one
-// dz, which is the least); every block computes the coefficients of its channels again, from some 40 bytes each.
-// Finalize moves only those.
+// Bytes moved by backward: dz and x are read and dx is written, each once. That is 3E, where E is the size of the
+// activation, or 5E for two norms of one dz, which is the minimum. Every block recomputes the coefficients of its
+// channels, from about 40 bytes per channel. Finalize moves only those bytes.
 #include <cmath>
 #include <memory>
 

@@ -1,11 +1,12 @@
 // Attention over a cache (lockstep/ops/cached_attention.h). A first kernel stores the keys and values of the new
 // tokens. In the second, a block computes a tile of 64 keys for up to eight heads of q that share a key-value head, so
 // that keys and values are read once for all of them: several lanes read a key together, 16 bytes each, and then
-// several threads a value. A few tokens alone would leave most multiprocessors idle, so each tile gets a block of its
-// own, and the last block of a token to finish adds up what the blocks left in the workspace. Many tokens have a block
-// each, which continues from tile to tile. Tiles are added in their order either way, by the same operations, so that
-// the bits do not depend on the number of tokens. All that changes from step to step is in device memory, so that a
-// step can be captured. Bytes read: of each token, keys and values of all positions, ceil(group / 8) times.
+// several threads read a value together. A few tokens alone would leave most multiprocessors idle, so each tile gets a
+// block of its own, and the last block of a token to finish adds up what the blocks left in the workspace. If there are
+// many tokens, each has one block, which continues from tile to tile. Tiles are added in their order either way, by the
+// same operations, so that the bits do not depend on the number of tokens. All that changes from step to step is in
+// device memory, so that a step can be captured. Bytes read for each token: the keys and values of all its positions,
+// ceil(group / 8) times.
 #include <algorithm>
 #include <memory>
 

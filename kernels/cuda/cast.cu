@@ -1,4 +1,4 @@
-// Numbers in another type, on the device. Contract: lockstep/ops/cast.h.
+// Converts numbers to another type on the device. Contract: lockstep/ops/cast.h.
 #include <memory>
 
 #include "kernels/cuda/base/context.h"

@@ -1,13 +1,13 @@
 // One unit: cuDNN's graphs, and passes for the parts that no graph computes (conv2d_plan.h).
 //
 //   forward   z, unless the graph makes it; y; statistics
-//   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
+//   backward  dweight from z, or from x where z is not stored; then dz and its sums, in one graph or in two passes
 //   kept      what forward computes for backward: x padded or in blocks, and z where no caller stores it
 //
-// Weights have the type of x and are read as they are; only where x is padded or in blocks, which a network's first
-// layer is, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten.
-// In fp16 and bf16 the graphs give dweight in that type; the caller turns it into fp32 (low_precision_dweight), or else
-// the unit does. The graphs' sums are fp32, and are turned into fp64 only where the description asks for it.
+// Weights have the type of x and are read as they are. Only where x is padded or in blocks, as in a network's first
+// layer, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten. In
+// fp16 and bf16 the graphs write dweight in that type; the caller converts it to fp32 (low_precision_dweight), or else
+// the unit does. The graphs' sums are fp32, and are converted to fp64 only where the description asks for it.
 #include <algorithm>
 #include <limits>
 #include <memory>

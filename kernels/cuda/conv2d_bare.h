@@ -4,7 +4,7 @@
 // Letters: x (N, H, W, C), weight (K, R, S, C), y (N, H', W', K), all of one type; scale, bias of that type too, since
 // the fused kernels read nothing else; statistics and what normalises x are fp32. Formulas of z, dz and its sums:
 // lockstep/ops/normalization.h.
-// A graph writes everything that it names, whatever was stored there before.
+// A graph overwrites all of its outputs.
 #pragma once
 
 #include <cstddef>
@@ -55,8 +55,9 @@ std::string text(const ConvolutionShape& shape);
 /// batch is one sample smaller use the same plan.
 std::string choice_text(const ConvolutionShape& shape);
 
-/// Whether the graph is a convolution that ends in reductions: statistics in other types than fp16, for which cuDNN's
-/// engines accept nothing else. It compiles a kernel like those for GPUs of compute capability 8.
+/// Whether the graph is a convolution that ends in reductions. Statistics in types other than fp16 are computed this
+/// way, since cuDNN's engines accept nothing else. cuDNN compiles a kernel for it like those for GPUs of compute
+/// capability 8.
 bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape);
 
 /// Null: the graph has no such tensor.
@@ -76,7 +77,7 @@ struct ConvolutionTensors {
   const void* added = nullptr;
   void* dweight = nullptr;
 
-  // Of the batch norm of x, and of the residual's.
+  // For the batch norm of x, and below for that of the residual.
   const float* mean_inverse_stddev = nullptr;           // (2, C)
   const float* gamma = nullptr;                         // (C)
   const float* beta = nullptr;                          // (C)

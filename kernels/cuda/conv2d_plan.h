@@ -48,8 +48,8 @@ struct ConvolutionUnit {
 
   /// x is copied into another form.
   bool has_own_input() const { return input == ConvolutionInput::padded || input == ConvolutionInput::blocks; }
-  bool gives_statistics() const;  // forward does, so no pass
-  bool makes_z() const;           // forward does, so no pass
+  bool gives_statistics() const;  // forward does, so no pass is needed
+  bool makes_z() const;           // forward does, so no pass is needed
   bool has_fused_gradient() const { return fused_gradient != ConvolutionGraph::data_gradient; }
   bool fused_gradient_adds() const { return fused_gradient != ConvolutionGraph::normalized_data_gradient; }
   bool operator==(const ConvolutionUnit& other) const {
@@ -71,10 +71,11 @@ std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& description, co
 bool can_be_planned(const Conv2dDescription& description, const ConvolutionUnit& unit, const CudaContext& context,
                     Algorithms* algorithms);
 
-/// Which of `n_plans` plans is used if none is timed. cuDNN ranks them by its estimate of their time. The first few are
-/// close, so of the first `n_compared` that can be built, it is the one that needs the least workspace. If all of them
-/// need more than `limit_bytes`, more are tried until one does not. `workspace_of`: builds a plan and returns the bytes
-/// of its workspace, or nothing if it cannot be built. Nothing if no plan can be built.
+/// Selects one of `n_plans` plans without timing them. cuDNN ranks plans by its estimate of their time, and the first
+/// few are close. Of the first `n_compared` plans that can be built, the one with the smallest workspace is therefore
+/// selected. If all of them need more than `limit_bytes`, further plans are tried until one does not. `workspace_of`
+/// builds a plan and returns the bytes of its workspace, or no value if it cannot be built. Returns no value if no plan
+/// can be built.
 std::optional<std::size_t> plan_with_least_workspace(
     std::size_t n_plans, std::size_t n_compared, std::int64_t limit_bytes,
     const std::function<std::optional<std::int64_t>(std::size_t)>& workspace_of);

@@ -1,10 +1,10 @@
 // Softmax cross entropy with label smoothing (lockstep/ops/cross_entropy.h). One warp computes a row, or one block if
-// it is long; forward reads it once and keeps its greatest logit and 1 / sum exp(logit - greatest), so that backward
-// also reads it only once. One block then adds up the rows, in an order that depends on their number alone.
+// the row is long. Forward reads the row once and keeps its maximum logit and 1 / sum exp(logit - maximum), so that
+// backward also reads it only once. One block then adds up the rows, in an order that depends on their number alone.
 //
 // Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
-// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 40 per row
-// between kernels; the floor is without the 40.
+// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 40 bytes per row
+// between kernels. Without the 40, this is the minimum.
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"

@@ -1,8 +1,8 @@
 // Embedding (lockstep/ops/embedding.h). Backward sorts pairs of id and position by the id (a stable radix sort of 8
 // bits per pass, from the lowest), and adds up the runs of one id in two stages: first within tiles of the sorted list,
 // then over the tiles that a run crosses. All orders depend on the ids alone, and there are no atomic additions. Bytes
-// moved: forward 2E, E those of y; backward E, the written rows of dweight (all of it if overwritten), and for n ids 16
-// n per pass of the sort.
+// moved, where E is the size of y: forward 2E; backward E, the written rows of dweight (all rows if it is overwritten),
+// and 16 n per pass of the sort for n ids.
 #include <algorithm>
 #include <bit>
 #include <memory>

@@ -1,4 +1,4 @@
-// The device's hash of memory (lockstep/ops/hash.h): with words w_i of 8 little-endian bytes, the last one filled with
+// The device's hash of memory (lockstep/ops/hash.h): with words w_i of 8 little-endian bytes, the last one padded with
 // zeros,
 //     hash = mix(size_bytes * g + sum_i mix(w_i + (i + 1) * g))     modulo 2^64, g = 2^64 / golden ratio
 // and mix the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014,

@@ -1,9 +1,10 @@
-// uint8 images to the network's input: crop, flip and normalisation in one kernel (lockstep/ops/image_input.h). The
-// draws of an image are Philox's, the same numbers as on every backend; each block computes those of its image again.
+// Converts uint8 images to the network's input: crop, flip and normalisation in one kernel
+// (lockstep/ops/image_input.h). The draws of an image come from Philox, with the same numbers on every backend; each
+// block recomputes those of its image.
 // A value is scale * byte + shift with scale = 1 / (255 stddev), shift = -mean / stddev from fp64.
 //
-// Bytes moved per value: 1 read and size_bytes(dtype) written, which is the floor. Of a region, each pixel is read from
-// memory about once, and from the caches once per output that it contributes to. A value takes about 2 r x (2 r + 1)
+// Bytes moved per value: 1 read and size_bytes(dtype) written, which is the minimum. Each pixel of a region is read
+// from memory about once, and from the caches once per output that it contributes to. A value takes about 2 r (2 r + 1)
 // multiplications of bytes and weights with r = max(1, scale), so that the products of a random crop from 256 x 341
 // pixels to 224 x 224 x 3, 0.9 million, take far less time than its 0.13 MB read and, in 16 bits, 0.3 MB written.
 #include <algorithm>

@@ -2,10 +2,10 @@
 // products of cuBLASLt, with the softmax of its logits between them:
 //   logits (chunk, vocabulary) fp32 = x * weight^T;  dlogits = their gradient, in place in fp32, in memory of its own
 //   in 16 bits;  dx = dlogits * weight;  dweight += dlogits^T * x, in fp32
-// A block computes the softmax and the gradient of a row: it reads the logits once for both the greatest and the sum,
-// which is rescaled when a greater logit comes, and once, from the L2 cache, for the gradient. One block then adds up
-// the rows, in an order that depends on their number alone. Exponentials are fp32, sums of them fp64 from one pack of
-// 16 bytes to the next. Bytes moved besides the products: 4 for each logit, and those of dlogits.
+// A block computes the softmax and the gradient of a row: it reads the logits once for both the maximum and the sum,
+// which is rescaled when a larger logit is found, and once more, from the L2 cache, for the gradient. One block then
+// adds up the rows, in an order that depends on their number alone. Exponentials are fp32, sums of them fp64 from one
+// pack of 16 bytes to the next. Bytes moved besides the products: 4 for each logit, and those of dlogits.
 #include <algorithm>
 #include <memory>
 

@@ -1,10 +1,10 @@
-// Low-rank adapters (lockstep/ops/lora.h), with the products of cuBLASLt. One product computes h of all parts,
-// and one adds all parts to y: the B of the parts, times the scale, are first laid out as one matrix
+// Low-rank adapters (lockstep/ops/lora.h), with the products of cuBLASLt. One product computes h of all parts, and
+// another adds all parts to y. For this, the matrices B of the parts, times the scale, are first laid out as one matrix
 // (out, parts * rank) with zeros elsewhere. The zeros multiply the small cost of these products by the number of parts,
-// and save as many passes over y and dy. With a dropout, each part has an x of its own, and its h, dA and dx are
-// computed one part after the other.
-// Bytes moved besides the products: those of B and dB, which are laid out and taken apart; with a dropout, for each
-// part, x is read and written twice, and dx is read and written once and what is added to it read.
+// but save a pass over y and dy for each part. With dropout, each part has its own x, and h, dA and dx are computed one
+// part after the other.
+// Bytes moved besides the products: those of B and dB, which are laid out and taken apart. With dropout, for each part,
+// x is read and written twice, dx is read and written once, and the term that is added to dx is read.
 #include <algorithm>
 #include <memory>
 

@@ -2,9 +2,9 @@
 // overwritten; with gelu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
-// f is cuBLASLt's epilogue where it has a kernel with one, else a pass.
-// All tensors have one type, weight and bias included. Products sum in fp32, and dweight and dbias are fp32 at once,
-// whatever that type is.
+// f is an epilogue of cuBLASLt where it has a kernel for that, and a separate pass otherwise.
+// All tensors have one type, weight and bias included. Products are summed in fp32, and dweight and dbias are written
+// as fp32 directly, whatever that type is.
 #include <algorithm>
 #include <memory>
 

@@ -1,5 +1,4 @@
-// Mixup and cutmix of a batch in one kernel (lockstep/ops/mix_images.h). Each block draws the numbers of the batch
-// again.
+// Mixup and cutmix of a batch in one kernel (lockstep/ops/mix_images.h). Each block repeats the draws of the batch.
 //
 // Bytes moved per value: mixup reads two values and writes one; cutmix reads one and writes one, which is the floor.
 #include <memory>

@@ -1,7 +1,7 @@
 // Matmul with a weight in NF4 (lockstep/ops/nf4_matmul.h). Forward expands some rows of the weight at a time into a
-// tile of at most 32 MiB, which mostly stays in the second cache, and cuBLASLt multiplies x with them: a product whose
-// result is some columns of y. dx comes from some columns of the weight at a time, so that each of its elements is one
-// sum and is rounded once. Bytes moved besides the products: the weight, 0.52 bytes per element, and the tile.
+// tile of at most 32 MiB, which mostly stays in the L2 cache, and cuBLASLt multiplies x by them, which computes some
+// columns of y. dx is computed from some columns of the weight at a time, so that each of its elements is one sum and
+// is rounded once. Bytes moved besides the products: the weight, 0.52 bytes per element, and the tile.
 #include <algorithm>
 #include <memory>
 

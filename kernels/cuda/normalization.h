@@ -1,6 +1,6 @@
-// The passes of a pending normalisation (lockstep/ops/normalization.h): apply it, go back through it, and sum a tensor
-// per channel. Convolution and pooling are made of these on the device where a library does not fuse them; all are
-// bound by memory, and each reads and writes its tensors once.
+// The passes of a pending normalisation (lockstep/ops/normalization.h): apply it, propagate gradients back through it,
+// and sum a tensor per channel. Convolution and pooling are made of these on the device where a library does not fuse
+// them; all are bound by memory, and each reads and writes its tensors once.
 //
 // Activations are nhwc, rows of C channels, any C; 16 bytes at a time where C is a multiple of a pack and pointers are
 // aligned to 16 bytes, else one number at a time. Elements are fp32, fp16 or bf16 in memory and fp32 in registers.
@@ -37,7 +37,7 @@ void channel_sums(const Activation& shape, const void* x, double* statistics, vo
                   const CudaContext& context, Stream& stream);
 
 /// dz = act'(z) * (data_gradient + added) into args.dz, and args.sums, args.residual_sums from it.
-/// The ReLU's mask comes from `z` if not null, else z is recomputed from x, scale, bias and residual.
+/// The ReLU's mask comes from `z` if it is not null; otherwise z is recomputed from x, scale, bias and residual.
 /// args.dz may be data_gradient or args.added.
 std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CudaContext& context);
 void normalize_backward(const Activation& shape, const InputNormalization& normalization, const void* x,

@@ -1,5 +1,5 @@
-// What the kernels of a pending normalisation share: its formula, and backward through it for any source of the data
-// gradient, so that pooling (pool2d.cu) goes back through it in one pass.
+// What the kernels of a pending normalisation share: its formula, and its backward pass for any source of the data
+// gradient, so that pooling (pool2d.cu) needs only one pass.
 #pragma once
 
 #include "kernels/cuda/base/rows.h"
@@ -8,11 +8,11 @@
 
 namespace lockstep::cuda {
 
-/// Rows of a thread that are added in fp32 before they go to fp64: fp64 units are few on many devices (1 for 32 or 64
-/// of fp32), and 1 in 8 of the additions costs less than memory does even there. A sum's error is that of at most
-/// 8 + 2 roundings of fp32 for each term, whatever the number of rows.
+/// The number of rows that a thread adds in fp32 before it adds their sum in fp64. Many devices have few fp64 units (1
+/// for every 32 or 64 of fp32), but even there, 1 in 8 additions in fp64 costs less than the memory accesses. A sum's
+/// error is that of at most 8 + 2 roundings of fp32 for each term, whatever the number of rows.
 inline constexpr int kRowsOfFp32 = 8;
-/// Of the kernels that sum.
+/// For the kernels that sum.
 inline constexpr unsigned kSumThreads = 128;
 inline constexpr unsigned kSumBlocksPerMultiprocessor = 3;  // 168 registers per thread
 
@@ -76,8 +76,8 @@ class ThreadSums {
 };
 
 /// z = act(scale * x + bias + residual_scale * r) of a thread's channels; a plain residual has scale 1, and the biases
-/// of a normalised one are added first. Null: x as it is. Explicit fused multiplications, so that forward and backward
-/// see the same sign.
+/// of a normalised one are added first. Null: x as it is. The fused multiply-adds are explicit, so that forward and
+/// backward see the same sign.
 template <int kN>
 struct NormalizationCoefficients {
   float scale[kN], bias[kN], residual_scale[kN];
@@ -100,7 +100,7 @@ struct NormalizationCoefficients {
   }
 };
 
-/// The least value of an activation; a NaN stays one.
+/// The lower bound of an activation's values; NaN stays NaN.
 inline float lower_bound(bool relu) { return relu ? 0.0f : -INFINITY; }
 __device__ inline float at_least(float lower_bound, float value) { return value < lower_bound ? lower_bound : value; }
 
@@ -164,21 +164,21 @@ __device__ inline void mask_gradient(Mask mask, bool has_operand, const Normaliz
 }
 
 /// dz, and partial sums of dz, dz * (x - mean) and, of a normalised residual, dz * (r - mean): two kinds or three.
-/// `Gradient` gives the data gradient: load<kN>(row, channel, offset), whose result has operator[]; gathering it takes
-/// registers.
+/// `Gradient` provides the data gradient: load<kN>(row, channel, offset) returns a type with operator[]. Gathering the
+/// data gradient takes registers.
 template <typename T, int kN, int kKinds, typename Gradient>
 __global__ void __launch_bounds__(kSumThreads,
                                   kKinds == 3 && kN == 8 && Gradient::kIsGathered ? 2 : kSumBlocksPerMultiprocessor)
     normalize_backward_rows(const NormalizeBackwardTask<T> task, const Gradient gradient, const RowWalk walk,
                             double* partials) {
-  // Loaded together: what registers allow.
+  // Rows that are loaded together, limited by registers.
   constexpr int kRows = kKinds == 3 && kN == 8 ? 1 : Gradient::kRowsAtOnce;
   static_assert(kRowsOfFp32 % kRows == 0);
   const RowPlace<kN> place(walk);
   ThreadSums<kKinds, kN> sums;
   if (place.is_inside) {
     const std::int64_t channel = place.channel;
-    // With two kinds there is no scale of the residual; so the compiler knows, and keeps registers for other numbers.
+    // With two kinds there is no residual scale. This tells the compiler so, which frees registers.
     const float* const residual_scale_bias = kKinds == 3 ? task.residual_scale_bias : nullptr;
     const NormalizationCoefficients<kN> act(task.scale_bias, residual_scale_bias, walk.c, channel);
     float mean[kN], residual_mean[kN];
@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(kSumThreads,
           if (at >= task.rows) continue;
           x[k] = load_vector<kN>(task.x + offset);
           if constexpr (kKinds == 3) residual[k] = load_vector<kN>(task.residual + offset);
-          // Gathering waits for its own loads. Behind it, those that it does not need take no registers from it.
+          // Gathering waits for its own loads. It comes before loads that it does not need, so that these take no
+          // registers from it.
           data[k] = gradient.template load<kN>(at, channel, offset);
           operand[k] = load_if_any<kN>(task.operand, offset);
           added[k] = load_if_any<kN>(task.added, offset);
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(kSumThreads,
 void finish_backward_sums(const Activation& shape, const InputNormalization& normalization, const double* partials,
                           unsigned parts, const NormalizationBackward& args, Stream& stream);
 
-/// How the passes that sum walk.
+/// The walk of the passes that sum.
 inline RowWalk sum_walk(const Activation& shape, int vector_size, const CudaContext& context) {
   constexpr unsigned kLeastRows = 4;
   return RowWalk(shape.rows, shape.c, vector_size, kSumThreads,

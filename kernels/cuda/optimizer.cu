@@ -2,8 +2,9 @@
 // one block per tile (segments.h). LARS needs two launches before it: sums of squares of tiles in fp64, then each
 // segment's trust ratio with one block per segment. Both sum in an order that depends on the segments alone.
 //
-// Bytes moved per element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
-// read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first; 16-bit weights 2 more.
+// Bytes moved per element, each arena read once and written once, which is the minimum: SGD 12 (w read and written, g
+// read), or 20 with momentum; AdamW 28. LARS moves 8 more, since norms of w and g come first, and 16-bit weights 2
+// more.
 #include <memory>
 #include <type_traits>
 

@@ -1,4 +1,5 @@
-// A leaf of a sum by a tree: each thread adds one place of all sources, from the innermost sum outwards.
+// One leaf of a sum in the order of a tree: each thread adds one element of all sources, from the innermost sum
+// outwards.
 //
 // Bytes moved: every source read once and the target written once, which is the floor; a copy onto itself moves none.
 #include <algorithm>

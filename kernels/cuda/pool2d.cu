@@ -1,6 +1,7 @@
 // Forward applies a pending normalisation while reading, unless it is stored; backward gathers the data gradient and
-// goes back through the normalisation in the same pass. Max: the first of equals in window order (row by row) gets the
-// gradient, and a NaN wins, both as in PyTorch. `saved`: its position in the window, one byte per element of y.
+// goes back through the normalisation in the same pass. Max: in a tie, the first in window order (row by row) gets the
+// gradient, and NaN wins, both as in PyTorch. `saved` holds the position of the maximum in its window, one byte per
+// element of y.
 // Bytes moved, each tensor read or written once (E, F: bytes of x and y; windows that overlap are read again from the
 // caches): forward E + F, E more with a residual, 2E more where z is stored; max F / element size more for `saved`.
 // Backward with a normalisation 2E + F (x, dz, dy) and `saved`, and E each for a residual that is read, a stored z and

@@ -1,4 +1,5 @@
-// Random erasing in one kernel (lockstep/ops/random_erase.h). Each block draws the rectangle of its image again.
+// Random erasing in one kernel (lockstep/ops/random_erase.h). Each block repeats the draws for the rectangle of its
+// image.
 //
 // Bytes moved per value: one read and one written, which is the floor of an op with an output of its own.
 #include <memory>

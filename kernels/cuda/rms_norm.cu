@@ -1,8 +1,9 @@
-// RMS norm (lockstep/ops/rms_norm.h). A row is the work of a block, which reads it twice, the second time from the
-// caches. `saved`: 1 / rms of each row. dweight has two stages: a thread adds up a column of a block of rows, and a
-// second kernel adds these sums in their order. Blocks of rows depend on the number of rows alone, so dweight has the
-// same bits on every device.
-// Bytes moved, E those of a row: forward 3E, or 5E with a residual; backward 3E or 4E for ds, and 4E for dweight.
+// RMS norm (lockstep/ops/rms_norm.h). Each block computes one row and reads it twice, the second time from the caches.
+// `saved` holds 1 / rms of each row. dweight has two stages: a thread adds up a column of a block of rows, and a second
+// kernel adds these sums in their order. Blocks of rows depend on the number of rows alone, so dweight has the same
+// bits on every device.
+// Bytes moved, where E is the size of a row: forward 3E, or 5E with a residual; backward 3E or 4E for ds, and 4E for
+// dweight.
 #include <algorithm>
 #include <memory>
 

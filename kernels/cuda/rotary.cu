@@ -2,8 +2,8 @@
 // step, so that x, dy and dx may share memory, and the norm of a head is a sum over the warp. The gradients of the
 // norms' weights have two stages: each warp adds up its heads of a block of rows, and a second kernel adds these sums
 // in their order. Blocks of rows depend on the number of rows alone, so the sums have the same bits on every device.
-// Bytes moved, E those of a row: forward 2E; backward 2E, without the values if dx is dy, and 3E with norms. The table
-// stays in the caches.
+// Bytes moved, where E is the size of a row: forward 2E; backward 2E, or without the values if dx is dy, and 3E with
+// norms. The table stays in the caches.
 #include <algorithm>
 #include <memory>
 

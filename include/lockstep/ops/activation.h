@@ -2,7 +2,7 @@
 //     y = f(x),  dx = f'(x) * dy
 // with f as in activation_function.h, computed in fp32. A matmul can have its activation fused (matmul.h).
 // Planning throws op_description if there are no elements or no function, and not_supported for types that the backend
-// does not have.
+// does not support.
 #pragma once
 
 #include "lockstep/dtype.h"

@@ -1,6 +1,6 @@
 // y = a + b, elementwise, in fp32 and rounded once: two branches of a graph that meet, such as a residual connection.
 // The gradient of both inputs is dy. Planning throws op_description if there are no elements, and not_supported for
-// types that the backend does not have.
+// types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -27,7 +27,7 @@ class Add : public Op {
   };
   struct Backward {
     const void* dy = nullptr;
-    void* da = nullptr;  // may be dy, where it is overwritten and there is nothing to do
+    void* da = nullptr;  // may be dy, where overwriting leaves nothing to do
     GradientMode da_mode = GradientMode::overwrite;
     void* db = nullptr;  // the same
     GradientMode db_mode = GradientMode::overwrite;

@@ -8,13 +8,14 @@
 //     dscore[s] = p[s] * (dy[t, h] . v[s, g] - delta)
 //     dq[t, h] = scale * sum over s of dscore[s] * k[s, g]
 //     dk[s, g] = scale * sum over t, h of dscore[s] * q[t, h],  dv[s, g] = sum over t, h of p[s] * dy[t, h]
-// Forward saves the logarithm of the sum of exp(score) of each (sample, head, token), fp32.
+// Forward saves log(sum over s of exp(score[s])) of each (sample, head, token), in fp32.
 //
-// q, k and v are one packed matrix, (batch, sequence, (heads + 2 * kv_heads) * head_dim): of each token, first all
-// heads of q, then those of k, then those of v, as the op `rotary` writes it. Its gradient has the same layout. Sums
-// are fp32. On the CPU the bits depend on the description alone. On a GPU the gradients have the same bits in every run
-// only if algorithms are fixed (`reproducible`). Planning throws op_description for sizes below 1, heads that are no
-// multiple of kv_heads, and a head_dim above kMaxHeadDim, and not_supported for types that the backend does not have.
+// q, k and v are one packed matrix, (batch, sequence, (heads + 2 * kv_heads) * head_dim). For each token, it has first
+// all heads of q, then those of k, then those of v, as the op `rotary` writes them. Its gradient has the same layout.
+// Sums are fp32. On the CPU, the order of sums depends on the description alone, so results have the same bits in every
+// run. On a GPU, the gradients have the same bits in every run only if algorithms are fixed (`reproducible`). Planning
+// throws op_description for sizes below 1, if heads is not a multiple of kv_heads, and for a head_dim above
+// kMaxHeadDim, and not_supported for types that the backend does not support.
 #pragma once
 
 #include <cmath>
@@ -68,8 +69,8 @@ class Attention : public Op {
  public:
   struct Forward {
     const void* qkv = nullptr;  // (batch, sequence, packed_width())
-    /// (batch, sequence), index within the sample of the first token of the token's document: at most the token's own
-    /// index, and never decreasing. Null without documents.
+    /// (batch, sequence): for each token, the index of the first token of its document within the sample. It is at most
+    /// the token's own index and never decreases. Null without documents.
     const std::int32_t* document_start = nullptr;
     void* y = nullptr;  // (batch, sequence, heads * head_dim), overwritten
   };

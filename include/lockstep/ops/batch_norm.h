@@ -1,9 +1,9 @@
-// Batch norm, divided so that its parts can be fused with the neighbouring convolutions. The producer of x computes the
-// sums, which may be all-reduced over ranks in between; `finalize` makes scale and bias; the consumer applies them
+// Batch norm, split into parts that can be fused with the neighbouring convolutions. The producer of x computes the
+// sums, which may be all-reduced over ranks in between; `finalize` computes scale and bias; the consumer applies them
 // (normalization.h). Formulas: Ioffe and Szegedy, "Batch Normalization", 2015, algorithm 1. The variance is biased in
 // the scale and unbiased in batch_statistics, as in PyTorch.
 // Planning throws op_description for impossible shapes, and not_supported for types and layouts that the backend does
-// not have.
+// not support.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -21,7 +21,7 @@ struct BatchNormDescription {
   Shape x;  // (N, H, W, C)
   DType dtype = DType::fp32;
   Layout layout = Layout::nhwc;
-  double n_rows = 0;  // elements per channel that the sums cover: N*H*W, of all ranks if synchronised
+  double n_rows = 0;  // elements per channel in the sums: N*H*W, added over all ranks if synchronised
   float epsilon = 1e-5f;
 };
 
@@ -36,7 +36,7 @@ class BatchNorm : public Op {
     float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not computed
     float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
     GradientMode batch_statistics_mode = GradientMode::overwrite;
-    const float* fp32_statistics = nullptr;    // (2, C): instead of `statistics`, as Conv2d::statistics_dtype() says
+    const float* fp32_statistics = nullptr;    // (2, C): instead of `statistics`; see Conv2d::statistics_dtype()
     void* low_precision_scale_bias = nullptr;  // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct FinalizeInference {
@@ -49,7 +49,7 @@ class BatchNorm : public Op {
     void* low_precision_scale_bias = nullptr;  // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct Backward {
-    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null, as is fp32_sums:
+    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null, like fp32_sums,
                                          // after finalize_inference, whose statistics do not depend on x
     const double* local_sums = nullptr;  // the same over this rank's rows only; equal to `sums` unless synchronised
     const float* fp32_sums = nullptr;    // instead of both: NormalizationBackward::fp32_sums
@@ -66,7 +66,7 @@ class BatchNorm : public Op {
   struct FinalizeBoth {
     Finalize first, second;
   };
-  /// They have the same dz, and neither dx is dz.
+  /// Both have the same dz, and neither dx may be dz.
   struct BackwardBoth {
     Backward first, second;
   };

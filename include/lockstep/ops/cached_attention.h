@@ -1,22 +1,22 @@
 // Causal attention of new tokens over a cache of the keys and values of earlier ones, for generating text. The new
-// tokens may belong to any sequences: token r belongs to the sequence of the slot n = slot[r], at p = position[r]. With
+// tokens may belong to any sequences: token r is at position p = position[r] of the sequence in slot n = slot[r]. With
 // head h of q and the key-value head g = h / (heads / kv_heads), the op first stores
 //     k_cache[n, g, p] = k[r, g],  v_cache[n, g, p] = v[r, g]
 // and then computes, over the positions s from 0 to p of that sequence, whose key and value are in slot
 // m = cache_indirection[n, s]
 //     score[s] = scale * q[r, h] . k_cache[m, g, s],  y[r, h] = sum over s of softmax(score)[s] * v_cache[m, g, s]
-// Several sequences can so share a prefix, and beams can change places without copies of the cache (the name is that of
-// NVIDIA's FasterTransformer). With one slot, a sequence in one call, and cache_indirection[0, s] = 0, this is the op
-// `attention` of that sequence.
+// This way, several sequences can share a prefix, and beams can change places without copying the cache (NVIDIA's
+// FasterTransformer uses the same name). With one slot, a whole sequence in one call, and cache_indirection[0, s] = 0,
+// this computes what the op `attention` does.
 //
 // q, k and v are one packed matrix, as the op `rotary` writes it (lockstep/ops/attention.h). The cache is
 // (2, slots, kv_heads, capacity, head_dim), the keys and then the values, in the type of q. All new tokens are stored
 // before any attends, and several tokens of a call may follow each other in one sequence. Two tokens of a call must not
-// have the same slot and position. A token whose position or slot does not exist is padding: nothing is stored, and its
-// y is zero. Sums are fp32. The bits of a token's y depend on its own q and on the keys and values that it attends to,
-// not on the other tokens of the call. Planning throws op_description for sizes below 1, heads that are no multiple of
-// kv_heads, and a head_dim above AttentionDescription::kMaxHeadDim, and not_supported for types that the backend does
-// not have.
+// have the same slot and position. A token whose position or slot does not exist is padding: nothing is stored for it,
+// and its y is zero. Sums are fp32. The bits of a token's y depend on its own q and on the keys and values that it
+// attends to, not on the other tokens of the call. Planning throws op_description for sizes below 1, if heads is not a
+// multiple of kv_heads, and for a head_dim above AttentionDescription::kMaxHeadDim, and not_supported for types that
+// the backend does not support.
 #pragma once
 
 #include <cmath>
@@ -37,7 +37,7 @@ struct CachedAttentionDescription {
 
   std::int64_t rows = 0;      // new tokens of a call
   std::int64_t slots = 0;     // sequences that the cache has room for
-  std::int64_t capacity = 0;  // tokens of each
+  std::int64_t capacity = 0;  // tokens per sequence
   std::int64_t heads = 0;     // of q
   std::int64_t kv_heads = 0;  // of k and of v
   std::int64_t head_dim = 0;
@@ -47,7 +47,7 @@ struct CachedAttentionDescription {
   std::int64_t group() const { return heads / kv_heads; }
   /// Elements of a token in the packed matrix.
   std::int64_t packed_width() const { return (heads + 2 * kv_heads) * head_dim; }
-  /// Of the keys, or of the values.
+  /// Elements of the keys alone, or of the values alone.
   std::int64_t cached_elements() const { return slots * kv_heads * capacity * head_dim; }
   std::size_t cache_bytes() const { return 2 * static_cast<std::size_t>(cached_elements()) * size_bytes(dtype); }
   float score_scale() const { return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim)); }
@@ -77,8 +77,8 @@ class CachedAttention : public Op {
     const void* qkv = nullptr;               // (rows, packed_width())
     const std::int32_t* slot = nullptr;      // (rows)
     const std::int32_t* position = nullptr;  // (rows)
-    /// (slots, capacity). Read at the positions before each token's own, which is always in the token's own slot. A
-    /// slot that does not exist counts as the sequence's own.
+    /// (slots, capacity). Read only for positions before a token's own, since the token itself is always in its own
+    /// slot. An entry that is not an existing slot counts as the sequence's own slot.
     const std::int32_t* cache_indirection = nullptr;
     void* cache = nullptr;  // cache_bytes(), updated
     void* y = nullptr;      // (rows, heads * head_dim), overwritten

@@ -24,7 +24,7 @@ class Cast : public Op {
  public:
   struct Apply {
     const void* source = nullptr;
-    void* target = nullptr;  // does not overlap
+    void* target = nullptr;  // must not overlap the source
     std::size_t n_elements = 0;
     bool accumulate = false;  // target += source
   };

@@ -1,17 +1,19 @@
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
-// The norm is over segments in order, each summed in fp64, tile by tile, in a fixed order. max_norm 0: coefficient 1.
+// The segments are summed one after the other in fp64, tile by tile, in a fixed order. If max_norm is 0, the
+// coefficient is 1.
 //
-// The sums of tiles are computed before apply(), range by range: as soon as the gradients of a range are summed over
-// ranks, or on different ranks, which then exchange them. The norm has the same bits either way.
-// Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
+// The sums of tiles are computed before apply(), range by range: either as soon as the gradients of a range are summed
+// over ranks, or on different ranks, which then exchange the sums. The norm has the same bits either way. apply()
+// decides on the device whether the step is applied: norm and mean loss must be finite, and the loss at most the limit.
 //
-// The loss is a mean over the samples that the step counts on all ranks, weighted by their classes, and the sum of the
-// weights is known only now. Gradients come with the weight 1 / nominal_count. The norm and the coefficient are
-// multiplied by nominal_count / LossSums::weight, which is exactly 1 if every sample is counted and classes have no
-// weights. A step whose weight is 0 has no mean loss and is not applied.
+// The loss is a mean over the samples that the step counts on all ranks, weighted by their classes. The sum of the
+// weights is known only now, so the gradients have been computed with the weight 1 / nominal_count. The norm and the
+// coefficient are multiplied by nominal_count / LossSums::weight, which is exactly 1 if every sample is counted and
+// classes have no weights. A step whose weight is 0 has no mean loss and is not applied.
 //
-// With a loss scale, the norm is that of gradients / scale, the coefficient is divided by the scale, so that gradients
-// times it are what they are without, and the scale becomes that of the next step (loss_scale.h).
+// With a loss scale, the norm is that of gradients / scale. The coefficient is divided by the scale, so that gradients
+// times the coefficient are the same as without a loss scale. The scale is then updated for the next step
+// (loss_scale.h).
 #pragma once
 
 #include <vector>
@@ -32,7 +34,7 @@ struct ClipNormDescription {
   std::vector<ParameterSegment> segments{};
   float max_norm = 0;
   LossScaling loss_scaling{};          // for Apply::loss_scale
-  std::vector<ElementRange> ranges{};  // for sum_tiles(); they divide no tile
+  std::vector<ElementRange> ranges{};  // for sum_tiles(); no range splits a tile
 };
 
 class ClipNorm : public Op {
@@ -50,7 +52,7 @@ class ClipNorm : public Op {
     const double* tile_sums = nullptr;  // (count_tiles(segments))
     const LossSums* sums = nullptr;     // of the step
     StepScalars* scalars = nullptr;     // clip_coefficient and is_applied are written
-    LossScale* loss_scale = nullptr;    // that of the gradients on entry, of the next step's on return; null: 1
+    LossScale* loss_scale = nullptr;    // in: the scale of these gradients; out: of the next step; null: 1
     double* norm = nullptr;             // written
   };
   void apply(const Apply& args, Stream& stream) {

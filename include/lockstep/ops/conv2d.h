@@ -1,10 +1,10 @@
 // Convolution (cross-correlation) without bias, of x or of a pending normalisation z of x (normalization.h):
 //     y[n,h,w,k] = sum_{r,s,c} z[n, h*stride+r-padding, w*stride+s-padding, c] * weight[k,c,r,s]
-// Shapes: x (N, H, W, C), y (N, H', W', K), the weight (K, C, R, S) in canonical form, in memory with the layout
-// weight_layout(), in the type of x; its gradient is fp32, or in the type of x if the op offers that and the caller
-// turns it into fp32, for many weights at once. Optionally the forward pass sums y and y^2 per output
-// channel, which the next batch norm needs. Planning throws op_description for impossible shapes, and not_supported for
-// types and layouts that the backend does not have.
+// Shapes: x is (N, H, W, C), y is (N, H', W', K), and the weight is (K, C, R, S) in canonical form. In memory, the
+// weight has the layout weight_layout() and the type of x. Its gradient is fp32. If the op offers it, the gradient can
+// have the type of x instead, and the caller converts it to fp32 for many weights at once. Optionally, the forward pass
+// sums y and y^2 per output channel, which the next batch norm needs. Planning throws op_description for impossible
+// shapes, and not_supported for types and layouts that the backend does not support.
 #pragma once
 
 #include <memory>
@@ -46,7 +46,7 @@ struct Conv2dDescription {
   }
 };
 
-/// What a call of backward computes. rest: all but the weight gradient, that is the data gradient and the gradient
+/// What a call of backward computes. `rest` is everything but the weight gradient: the data gradient and the gradient
 /// through the normalisation.
 enum class BackwardPart : std::uint8_t { all, weight_gradient, rest };
 
@@ -66,27 +66,27 @@ class Conv2d : public Op {
     const void* weight = nullptr;
     float* dweight = nullptr;  // in weight_layout()
     GradientMode dweight_mode = GradientMode::overwrite;
-    void* dx = nullptr;  // only without normalisation; with it NormalizationBackward::dz
+    void* dx = nullptr;  // only without normalisation; else NormalizationBackward::dz is written
     GradientMode dx_mode = GradientMode::overwrite;
     NormalizationForward normalization;  // the same pointers as in forward; z holds what forward stored
     NormalizationBackward gradient;
     void* low_precision_dweight =
         nullptr;  // in the type of x, overwritten instead of `dweight` (gives_low_precision_dweight()),
                   // unless dweight_mode is skip; null: `dweight` is written
-    BackwardPart part = BackwardPart::all;  // others only if workspace_of_parts() has a value
+    BackwardPart part = BackwardPart::all;  // other parts only if workspace_of_parts() has a value
   };
   /// Bytes of the workspaces with which the parts of backward may be called one by one, in any order or concurrently.
   struct PartWorkspaces {
     std::size_t weight_gradient = 0, rest = 0;
   };
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
-  /// Of Forward's statistics, and of NormalizationBackward's sums: fp64, or fp32 where the description allows it and
-  /// the kernels give no more.
+  /// The types of Forward's statistics and of NormalizationBackward's sums: fp64, or fp32 where the description allows
+  /// it and the kernels compute only fp32.
   virtual DType statistics_dtype() const { return DType::fp64; }
   virtual DType sums_dtype() const { return DType::fp64; }
-  /// Whether Backward::low_precision_dweight may be given: the kernels write that type.
+  /// Whether Backward::low_precision_dweight may be passed, because the kernels write that type.
   virtual bool gives_low_precision_dweight() const { return false; }
-  /// No value: backward runs as a whole.
+  /// No value if backward only runs as a whole.
   virtual std::optional<PartWorkspaces> workspace_of_parts() const { return std::nullopt; }
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
     submit("conv2d.forward", &Conv2d::run_forward, args, memory, stream);

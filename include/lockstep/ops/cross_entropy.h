@@ -2,15 +2,15 @@
 // for Computer Vision", 2016, section 7), as in PyTorch:
 //     loss_n = -sum_k q_k log softmax(logits_n)_k,  q_k = (1-e) [k == label] + e / K
 //     dlogits = loss_scale * loss_weight * (softmax - q)
-// With a weight w_k of each class, as PyTorch's CrossEntropyLoss(weight=w):
+// With a weight w_k for each class, as in PyTorch's CrossEntropyLoss(weight=w):
 //     loss_n = -sum_k w_k q_k log softmax(logits_n)_k, dlogits = loss_scale * loss_weight * (softmax * sum_j w_j q_j -
 //     w_k q_k)
 // and the mean divides by the sum of w_label (LossSums::weight, ClipNorm).
 // With mixed labels (lockstep/ops/mix_images.h), a row has the label a with the weight m and the label b with 1 - m,
-// and q_k = (1-e) (m [k == a] + (1-m) [k == b]) + e / K, as PyTorch's loss of such probabilities. w_label is then
+// and q_k = (1-e) (m [k == a] + (1-m) [k == b]) + e / K, as in PyTorch's loss for class probabilities. w_label is then
 // m w_a + (1-m) w_b, and a prediction is correct if it is the label with the greater weight (a if both are 1/2).
-// A negative label is not counted and has no gradient. Other labels must be below K, which is not checked. Planning
-// throws op_description for impossible sizes, and not_supported for types that the backend does not have.
+// A row with a negative label is not counted and has no gradient. Other labels must be below K, which is not checked.
+// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"

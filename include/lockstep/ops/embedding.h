@@ -1,11 +1,11 @@
 // Embedding: the row of a table for each id, and the gradient of the table.
 //     y_p = weight[id_p]
 //     dweight[k] = sum over the positions p with id_p = k, in ascending order, of dy_p
-// An id outside of [0, vocabulary) gives a row of zeros and has no gradient. The gradient is computed without atomic
-// additions: positions are sorted by their ids, and the rows of each id are summed in fp32 in an order that depends on
-// the ids alone, so it has the same bits on any number of threads. The weight is in canonical form, so that a matmul
-// can share it (tied embeddings). Planning throws op_description for empty shapes, and not_supported for types that the
-// backend does not have and for a weight in another layout.
+// For an id outside of [0, vocabulary), the row of y is zero, and there is no gradient. The gradient is computed
+// without atomic additions: positions are sorted by their ids, and the rows of each id are summed in fp32 in an order
+// that depends on the ids alone, so it has the same bits on any number of threads. The weight is in canonical form, so
+// that a matmul can share it (tied embeddings). Planning throws op_description for empty shapes, and not_supported for
+// types that the backend does not support and for a weight in another layout.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct EmbeddingDescription {
   std::int64_t width = 0;
   DType dtype = DType::fp32;                               // of weight, y and dy
   bool inference = false;                                  // backward is never called
-  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: a new one; of an op that shares the weight
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // of an op that shares the weight; null: a new one
 };
 
 class Embedding : public Op {

@@ -1,5 +1,6 @@
-// 64-bit hash of memory, to compare replicas: equal bytes have equal hashes on one backend. Two backends may hash
-// differently (cpu: xxh3; cuda: kernels/cuda/hash.cu), since the hash of a file is computed on the host.
+// 64-bit hash of memory, to compare replicas: equal bytes have equal hashes on one backend. Two backends may use
+// different hash functions (cpu: xxh3; cuda: kernels/cuda/hash.cu). Files are not affected, since their hashes are
+// computed on the host.
 #pragma once
 
 #include <cstddef>

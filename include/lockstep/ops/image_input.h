@@ -1,11 +1,11 @@
-// uint8 images to the network's input: random crop from an image padded with zero bytes, horizontal flip,
+// Converts uint8 images to the network's input: random crop from an image padded with zero bytes, horizontal flip, and
 // (x / 255 - mean) / stddev. Padded pixels are (0 - mean) / stddev, as in torchvision's ToTensor and Normalize applied
 // to padded bytes of value 0. Each draw is Philox(seed, crop or flip, sample, epoch): block 0 gives the row (number 0)
 // and the column (number 1) in [0, 2*padding], and the flip (lowest bit).
 // The images either have the size of the output, or each is a region of a stored image, which is resized to that size
 // first (lockstep/image_region.h). The resized bytes are the same on every backend.
 // Planning throws op_description for impossible shapes and if mean and stddev do not have one value per channel, and
-// not_supported for a stddev of 0 and for types and numbers of channels that the backend does not have.
+// not_supported for a stddev of 0 and for types and numbers of channels that the backend does not support.
 #pragma once
 
 #include <vector>
@@ -20,9 +20,9 @@ namespace lockstep {
 
 class ImageInput;
 
-/// Images that are regions of different sizes.
+/// Limits of images that are regions of different sizes.
 struct RegionLimits {
-  int max_height = 0, max_width = 0;  // pixels that a region has; 0: the images have the size of the output
+  int max_height = 0, max_width = 0;  // of a region, in pixels; 0: the images have the size of the output
   int place_bytes = 1;                // the unit of Forward::places, in bytes
 
   bool exist() const { return max_height > 0; }
@@ -32,7 +32,7 @@ struct ImageInputDescription {
   using Op = ImageInput;
   static constexpr std::string_view kName = "image_input";
 
-  Shape x;  // (N, H, W, C) uint8 in (regions: of other heights and widths), the same in dtype out
+  Shape x;  // (N, H, W, C): input in uint8 (regions have other heights and widths), output in dtype
   DType dtype = DType::fp32;
   std::vector<float> mean{};    // (C), of values in [0, 1]
   std::vector<float> stddev{};  // (C)
@@ -47,7 +47,7 @@ class ImageInput : public Op {
   struct Forward {
     const std::uint8_t* images = nullptr;       // (N, H, W, C), or the pixels of the regions, row-major
     const ImageRegion* regions = nullptr;       // (N), if there are regions
-    const std::int32_t* places = nullptr;       // (N), where those of each begin, in units of place_bytes
+    const std::int32_t* places = nullptr;       // (N), where the pixels of each region begin, in units of place_bytes
     const std::uint32_t* sample_ids = nullptr;  // (N), position in the file
     const StepScalars* scalars = nullptr;       // epoch
     void* y = nullptr;                          // (N, H, W, C)

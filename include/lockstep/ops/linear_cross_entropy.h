@@ -1,13 +1,13 @@
-// The last matmul of a language model and its softmax cross entropy, over chunks of rows, so that the logits of all
-// rows never exist:
+// The last matmul of a language model and its softmax cross entropy, in chunks of rows, so that the logits of all rows
+// never exist at once:
 //     logits = x * weight^T,  loss_n = -log softmax(logits_n)[target_n]
 //     dlogits = loss_scale * loss_weight * (softmax - [k == target]),  dx = dlogits * weight,  dweight = dlogits^T * x
 // The loss needs nothing that comes later in a step, so forward computes the gradients too: the logits are computed
-// once, and those of a chunk are forgotten when its gradients are complete. Logits, softmax and sums are fp32 or wider;
-// dlogits are rounded to dtype. A negative target is not counted and has no gradient. LossSums and StepScalars are
-// those of cross_entropy.h, with a weight of 1 for each counted row. The weight is in canonical form, so that an
-// embedding can share it (tied embeddings). Planning throws op_description for impossible sizes, and not_supported for
-// types that the backend does not have.
+// once, and those of a chunk are discarded when its gradients are complete. Logits, softmax and sums are fp32 or wider;
+// dlogits are rounded to dtype. A row with a negative target is not counted and has no gradient. LossSums and
+// StepScalars are those of cross_entropy.h, with a weight of 1 for each counted row. The weight is in canonical form,
+// so that an embedding can share it (tied embeddings). Planning throws op_description for impossible sizes, and
+// not_supported for types that the backend does not support.
 #pragma once
 
 #include <algorithm>
@@ -36,13 +36,13 @@ struct LinearCrossEntropyDescription {
   bool weight_gradient = true;
   bool inference = false;                                  // no gradients
   std::int64_t chunk_rows = 0;                             // rows whose logits exist at once; 0: the backend chooses
-  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: a new one; of an op that shares the weight
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // of an op that shares the weight; null: a new one
 
   bool has_gradients() const { return !inference && (input_gradient || weight_gradient); }
 };
 
-/// The rows of a chunk: as many in each, up to rounding, such that fp32 logits take at most `limit_bytes` (one row may
-/// take more).
+/// The number of rows in a chunk. All chunks have the same size, up to rounding, and the fp32 logits of a chunk take at
+/// most `limit_bytes` (a single row may take more).
 inline std::int64_t rows_per_chunk(const LinearCrossEntropyDescription& d, std::int64_t limit_bytes) {
   if (d.chunk_rows > 0) return std::min(d.chunk_rows, d.rows);
   const std::int64_t most = std::max<std::int64_t>(1, limit_bytes / (4 * d.vocabulary));

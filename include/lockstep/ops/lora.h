@@ -1,21 +1,22 @@
-// Low-rank adapters beside a matmul (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022). The
-// result y (M, out) of the matmul consists of parts, some columns each (q, k and v of one matrix), of which some have
-// an adapter: A (rank, in) and B (columns of the part, rank). With the input x (M, in) of the matmul, for each such
-// part
+// Low-rank adapters beside a matmul (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2022). The result
+// y (M, out) of the matmul is divided into parts, which are ranges of columns (such as q, k and v of one matrix). A
+// part may have an adapter: A (rank, in) and B (columns of the part, rank). With the input x (M, in) of the matmul, for
+// each part with an adapter
 //     y_part += scale * h B^T,  h = drop(x) A^T
 //     dh = scale * dy_part B,  dA = dh^T drop(x),  dB = scale * dy_part^T h,  dx += drop'(dh A)
-// The A of all parts are one matrix, (parts * rank, in), and so are the B, (sum of the columns, rank). Nothing is kept
-// for backward, which computes h once more: that costs rank / out of the matmul.
+// The matrices A of all parts are stacked into one matrix (parts * rank, in), and the matrices B into one matrix (sum
+// of the columns, rank). Nothing is kept for backward, which recomputes h at rank / out of the cost of the matmul.
 //
-// drop(x) is x, or with a dropout of probability p > 0 in training, for each part on its own, x with zeros in a share p
-// of the elements, and all others divided by 1 - p. Element i of token t of sample s is kept if
+// Without dropout, drop(x) is x. In training with a dropout probability p > 0, drop(x) sets a fraction p of the
+// elements of x to zero and divides all others by 1 - p, independently for each part. Element i of token t of sample s
+// is kept if
 //     bits >= threshold,  threshold = round(65536 p), at most 65535,  1 - p = 1 - threshold / 65536
-// where bits is number i % 8 of the eight 16-bit halves (of each word the lower half first) of the Philox block with
-// the key (seed, dropout) and the counter (t * ceil(in / 8) + i / 8, stream of the part, s, epoch). So they depend on
-// neither ranks nor micro-batches.
+// where bits is number i % 8 of the eight 16-bit halves (the lower half of each word first) of the Philox block with
+// the key (seed, dropout) and the counter (t * ceil(in / 8) + i / 8, stream of the part, s, epoch). The kept elements
+// thus depend neither on ranks nor on micro-batches.
 //
-// x, A, B, y, dy and dx have one type; dA and dB are fp32, and so are all sums; h and dh are rounded to that type.
-// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not have.
+// x, A, B, y, dy and dx have one type, to which h and dh are rounded. dA, dB and all sums are fp32. Planning throws
+// op_description for impossible sizes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +38,7 @@ class Lora;
 /// Columns of y that have an adapter.
 struct LoraPart {
   std::int64_t begin = 0, columns = 0;
-  std::uint32_t stream = 0;  // of the random numbers of its dropout: the hash of its name
+  std::uint32_t stream = 0;  // for the random numbers of its dropout: the hash of its name
 };
 
 struct LoraDescription {
@@ -114,7 +115,7 @@ inline void require_possible(const LoraDescription& d) {
 
 class Lora : public Op {
  public:
-  /// Of the dropout; not read without one.
+  /// Inputs of the dropout; not read without dropout.
   struct Samples {
     const std::uint32_t* ids = nullptr;    // (M / tokens)
     const StepScalars* scalars = nullptr;  // epoch

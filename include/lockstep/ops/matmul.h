@@ -1,9 +1,9 @@
 // Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
 // The weight is (out, in) in canonical form, and has the layout weight_layout() in memory. Weight and bias have the
-// type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: the logits of a
-// language model, which a sampler must not find rounded. Planning throws op_description for sizes below 1, and
-// not_supported for types that the backend does not have.
+// type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: a sampler needs the
+// logits of a language model without rounding. Planning throws op_description for sizes below 1, and not_supported for
+// types that the backend does not support.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ struct MatmulDescription {
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one; canonical (out, in)
 };
 
-/// Throws op_description where fp32_output is combined with what it does not go with. `what` names the op.
+/// Throws op_description if fp32_output is combined with an option that excludes it. `what` names the op.
 inline void require_possible_output(const MatmulDescription& d, const std::string& what) {
   require(!d.fp32_output || (d.inference && !d.bias && d.activation == ActivationFunction::none),
           ErrorCode::op_description, "{}: an output in fp32 is for inference, without bias and activation", what);
@@ -52,7 +52,7 @@ class Matmul : public Op {
   struct Backward {
     const void* dy = nullptr;  // (M, out)
     const void* x = nullptr;
-    const void* y = nullptr;  // of forward, with relu; else not read
+    const void* y = nullptr;  // of forward; read only with relu
     const void* weight = nullptr;
     void* dx = nullptr;  // (M, in)
     GradientMode dx_mode = GradientMode::overwrite;

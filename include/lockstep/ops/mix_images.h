@@ -1,17 +1,17 @@
 // Mixup (Zhang et al., "mixup: Beyond Empirical Risk Minimization", 2018) and CutMix (Yun et al., "CutMix:
 // Regularization Strategy to Train Strong Classifiers with Localizable Features", 2019), as torchvision's MixUp, CutMix
-// and RandomChoice of the two apply them to the batch of a process. Sample n is mixed with its partner n - 1, that of
-// sample 0 being the last one, and
+// and RandomChoice of the two apply them to the batch of a process. Sample n is mixed with its partner, sample n - 1;
+// the partner of sample 0 is the last sample.
 //     mixup:  y_n = w x_n + (1 - w) x_(n-1)
 //     cutmix: y_n = x_n, but x_(n-1) in rows [max(r - h, 0), min(r + h, H)) and columns [max(c - v, 0), min(c + v, W)),
 //             h = int(H sqrt(1 - w) / 2), v = int(W sqrt(1 - w) / 2), and then w = 1 - (area of the rectangle) / (H W)
 // The label of x_n has the weight w in the loss, and that of x_(n-1) 1 - w (MixedLabels, lockstep/ops/cross_entropy.h).
 //
-// What is drawn is the same for all samples of the batch: Philox(seed, mix, sample_ids[0], epoch), block 0. Number 0
-// chooses cutmix (lowest bit 1) if both are given. Number 1 gives w, the entry below(number, kBetaQuantiles) of a table
-// of quantiles of its beta distribution, so that all backends draw the same w, bit by bit. With cutmix, number 2 gives
-// the row r in [0, H) and number 3 the column c in [0, W). Planning throws op_description for impossible sizes, and
-// not_supported for types that the backend does not have.
+// All samples of the batch share one draw: Philox(seed, mix, sample_ids[0], epoch), block 0. Number 0 chooses cutmix
+// (lowest bit 1) if both are given. Number 1 gives w, the entry below(number, kBetaQuantiles) of a table of quantiles
+// of its beta distribution, so that all backends draw the same w, bit for bit. With cutmix, number 2 gives the row r in
+// [0, H) and number 3 the column c in [0, W). Planning throws op_description for impossible sizes, and not_supported
+// for types that the backend does not support.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct MixImagesDescription {
   using Op = MixImages;
   static constexpr std::string_view kName = "mix_images";
 
-  Shape x;  // (N, H, W, C) in dtype, as y
+  Shape x;  // (N, H, W, C) in dtype, like y
   DType dtype = DType::fp32;
   std::uint32_t seed = 0;
 };

@@ -1,10 +1,10 @@
 // Moving averages, elementwise, once per step:
 //     running += momentum * (batch - running)
-// With a fixed momentum, of batch statistics; a step that is skipped changes nothing. With
-// StepScalars::average_momentum, of weights (the exponential moving average of Polyak and Juditsky, "Acceleration of
-// Stochastic Approximation by Averaging", 1992, in the form of torchvision's references). They exist whether a step was
-// applied or not, so skipped steps count too: 0 leaves the average as it is, whatever `batch` contains, and 1 copies
-// `batch` exactly.
+// A fixed momentum is for batch statistics; a skipped step then changes nothing. StepScalars::average_momentum is for
+// weights (the exponential moving average of Polyak and Juditsky, "Acceleration of Stochastic Approximation by
+// Averaging", 1992, in the form of torchvision's references). Weights exist whether a step was applied or not, so
+// skipped steps count too. A momentum of 0 leaves the average as it is, whatever `batch` contains, and 1 copies `batch`
+// exactly.
 #pragma once
 
 #include <cstddef>

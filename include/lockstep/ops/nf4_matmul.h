@@ -2,9 +2,9 @@
 // bias
 //     dx = dy * weight; the weight and the bias have no gradient
 // Elements of the weight are rounded to the type of x before they are multiplied, as if it were stored in that type.
-// The weight is never whole in that type: backends expand some rows of it, or for dx some columns, at a time, which
+// The whole weight never exists in that type: backends expand a few of its rows at a time, or columns for dx, which
 // does not change the sums. x, y, dx, dy and bias have one type; sums are fp32. Planning throws op_description for
-// sizes below 1, and not_supported for types that the backend does not have.
+// sizes below 1, and not_supported for types that the backend does not support.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct Nf4MatmulDescription {
 
   std::int64_t rows = 0;  // M
   std::int64_t in_features = 0;
-  std::vector<std::int64_t> matrices{};  // rows of each matrix of the weight: out features together
+  std::vector<std::int64_t> matrices{};  // rows of each matrix of the weight; they add up to out_features()
   DType dtype = DType::fp32;
   bool tf32 = false;  // fp32 may be rounded to tf32 inside the multiply
   bool bias = false;
@@ -53,7 +53,7 @@ class Nf4Matmul : public Op {
  public:
   struct Forward {
     const void* x = nullptr;              // (M, in)
-    const std::byte* weight = nullptr;    // as Nf4Layout has it
+    const std::byte* weight = nullptr;    // in the layout of Nf4Layout
     const float* scale_values = nullptr;  // (kNf4ScaleValues)
     const void* bias = nullptr;           // (out)
     void* y = nullptr;                    // (M, out), overwritten

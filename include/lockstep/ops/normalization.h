@@ -2,13 +2,13 @@
 //     z = act(scale * x + bias)                                   residual none
 //     z = act(scale * x + bias + r)                               residual plain
 //     z = act((scale * x + bias) + (scale2 * r + bias2))          residual normalized
-// with act = ReLU or identity, and scale, bias (C) as BatchNorm::finalize made them. Its backward pass computes
+// with act = ReLU or identity, and scale, bias (C) from BatchNorm::finalize. Its backward pass computes
 //     dz   = act'(z) * (data gradient + added)          the gradient before the activation
 //     sums = (sum dz, sum dz * x_hat), x_hat = (x - mean) * inverse_stddev, over all rows, per channel
 // and BatchNorm::backward turns dz and the (possibly all-reduced) sums into dx. The gradient of a plain residual is dz
-// itself. Kernels of libraries that read scale and bias take them in the type of x, and those that recompute z in
-// backward take gamma and beta: they are arguments too, so that no op has to convert them. What a cuDNN graph can do in
-// one kernel is one op; a backend that cannot fuse does it in several passes and says so in Op::describe().
+// itself. Library kernels that read scale and bias expect them in the type of x, and those that recompute z in backward
+// expect gamma and beta. These are therefore arguments too, so that no op has to convert them. One op covers what a
+// cuDNN graph can do in one kernel; a backend that cannot fuse it uses several passes and says so in Op::describe().
 #pragma once
 
 #include <cstdint>

@@ -2,16 +2,17 @@
 // SGD as in PyTorch: g += decay*w; v = momentum*v + g (first step: v = g); g = nesterov ? g + momentum*v : v; w -= lr*g
 // AdamW as in PyTorch (decoupled decay): w *= 1 - lr*decay; m += (1-beta1)*(g - m); v = beta2*v + (1-beta2)*g^2;
 //     w -= lr * m*c1 / (sqrt(v*c2) + epsilon), with c1, c2 the adam_correction1 and 2 of StepScalars
-// LARS (You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017, algorithm 1): SGD, its
-//     g + decay*w times the trust ratio  trust_coefficient * |w| / (|g| + decay*|w| + epsilon)
-// of each segment that decays, Euclidean norms, g clipped; ratio 1 where |w| or |g| is 0. As in PyTorch's
-// implementations the learning rate stays outside of the momentum; the paper has it inside, which differs where it
-// changes. Norms are in fp64, in a fixed order.
+// LARS (You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017, algorithm 1): SGD with
+//     g + decay*w multiplied by the trust ratio  trust_coefficient * |w| / (|g| + decay*|w| + epsilon)
+// of each segment that decays. The norms are Euclidean, of the clipped g; the ratio is 1 where |w| or |g| is 0. As in
+// implementations for PyTorch, the learning rate stays outside of the momentum. The paper has it inside, which makes a
+// difference when the learning rate changes. Norms are summed in fp64, in a fixed order.
 // lr is StepScalars::learning_rate times the segment's factor, decay is that of the segment (0 where it has none).
 // Where weight_dtype is bf16 or fp16, the new parameters are also written in that type, rounded to nearest, ties to
 // even: these are the weights that ops of the next step read. A skipped step (StepScalars::is_applied 0) leaves
 // parameters, weights and state unchanged; it still counts for the correction of the next step. Planning throws
-// not_supported for a weight_dtype that the backend does not have, and internal if a segment is outside of the arena.
+// not_supported for a weight_dtype that the backend does not support, and internal if a segment is outside of the
+// arena.
 #pragma once
 
 #include <vector>
@@ -35,12 +36,12 @@ struct OptimizerDescription {
   float momentum = 0;
   bool nesterov = false;
   float weight_decay = 0;
-  double beta1 = 0.9;  // double, since AdamW takes 1 - beta
+  double beta1 = 0.9;  // double, since AdamW computes 1 - beta
   double beta2 = 0.999;
   float epsilon = 1e-8f;
   float trust_coefficient = 0.001f;
   std::vector<ParameterSegment> segments{};
-  std::size_t n_elements = 0;        // of a state
+  std::size_t n_elements = 0;        // of one state
   DType weight_dtype = DType::fp32;  // of the rounded weights; fp32: there are none
 
   /// A rank keeps only its shard of the state: segments are cut to it, and their state is at stored_begin. The
@@ -54,7 +55,7 @@ struct OptimizerDescription {
               "a parameter at elements {} to {} is outside of the arena of {} elements", segment.stored(),
               segment.stored() + segment.n_elements, n_elements);
   }
-  /// Of a segment.
+  /// The weight decay of a segment.
   float decay_of(const ParameterSegment& segment) const {
     return segment.decay ? segment.weight_decay.value_or(weight_decay) : 0.0f;
   }
@@ -66,7 +67,7 @@ class Optimizer : public Op {
  public:
   struct Apply {
     float* parameters = nullptr;
-    void* weights = nullptr;  // in weight_dtype, at the parameters' places
+    void* weights = nullptr;  // in weight_dtype, at the same offsets as the parameters
     const float* gradients = nullptr;
     float* state = nullptr;  // zero before step 0; (n_states, n_elements)
     const StepScalars* scalars = nullptr;

@@ -1,7 +1,7 @@
 // One leaf of a sum in the order of a fixed binary tree, so that the sum has the same bits on any number of ranks:
 //     target = open[0] + (open[1] + ... (open[n-1] + value))
-// elementwise, each addition rounded once. `open` are sums of subtrees that wait for their other half, the outermost
-// first. Without any, the op is a copy. Planning throws not_supported for types other than fp32 and fp64.
+// elementwise, each addition rounded once. `open` holds the sums of subtrees that wait for their other half, the
+// outermost first. If it is empty, the op is a copy. Planning throws not_supported for types other than fp32 and fp64.
 #pragma once
 
 #include <algorithm>
@@ -25,12 +25,12 @@ struct OrderedSumDescription {
 
 class OrderedSum : public Op {
  public:
-  /// A list of pointers inside the arguments, since these are copied where a stream has a queue.
+  /// A list of pointers that is stored in the arguments themselves, since a stream with a queue copies them.
   class Open {
    public:
     static constexpr std::size_t kMax = 64;  // the depth of the tree; no number of leaves needs more
     Open() = default;
-    /// Of any range of pointers. Throws internal if it is longer than kMax.
+    /// Copies any contiguous range of pointers. Throws internal if it is longer than kMax.
     template <std::ranges::contiguous_range Pointers>
     Open(const Pointers& pointers) : size_(std::ranges::size(pointers)) {
       require(size_ <= kMax, ErrorCode::internal, "an ordered sum over a tree of depth {}", size_);

@@ -14,7 +14,7 @@ namespace lockstep {
 struct ParameterSegment {
   std::size_t begin = 0;  // elements, in arenas that a rank has as a whole
   std::size_t n_elements = 0;
-  bool decay = true;                    // weight decay applies, and the trust ratio of LARS
+  bool decay = true;                    // weight decay and the trust ratio of LARS apply
   float learning_rate_factor = 1;       // the learning rate of the step is multiplied by it
   std::optional<float> weight_decay{};  // where `decay`; none: the optimizer's
   /// Its place in arenas of which a rank has only a shard; none: `begin`. stored_begin - begin is a multiple of 16.
@@ -23,7 +23,7 @@ struct ParameterSegment {
   std::size_t stored() const { return stored_begin.value_or(begin); }
 };
 
-/// Norms are summed in tiles of so many elements of a segment, so that the sum has the same bits wherever a tile is
+/// Norms are summed in tiles of this many elements of a segment, so that the sum has the same bits wherever a tile is
 /// summed. A tile is never divided among ranks.
 inline constexpr std::size_t kTileElements = 4096;
 

@@ -2,7 +2,7 @@
 // number of real elements under the window. A kernel size of 0 covers the whole image: global
 // average pooling, y is (N, 1, 1, C).
 // Shapes: x (N, H, W, C), y (N, H', W', C). Planning throws op_description for impossible shapes, and not_supported for
-// types and layouts that the backend does not have.
+// types and layouts that the backend does not support.
 #pragma once
 
 #include <optional>

@@ -4,10 +4,10 @@
 //
 // Each draw is Philox(seed, erase, sample, epoch). Uniform number 0 of block 0 is less than p if the image is erased.
 // Try t = 1, 2 ... 10 takes a = H W (0.02 + 0.31 u) and r = exp(log 0.3 + (log 3.3 - log 0.3) v) from the uniform
-// numbers u and v of block 2 t - 1, the height h = round(sqrt(a r)) and the width w = round(sqrt(a / r)). The first one
-// with h < H and w < W is in effect; its first row is below(number 0 of block 2 t, H - h + 1), and its first column
+// numbers u and v of block 2 t - 1, the height h = round(sqrt(a r)) and the width w = round(sqrt(a / r)). The first try
+// with h < H and w < W is used; its first row is below(number 0 of block 2 t, H - h + 1), and its first column
 // below(number 1, W - w + 1). If there is none, the image stays as it is.
-// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not have.
+// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -23,7 +23,7 @@ struct RandomEraseDescription {
   using Op = RandomErase;
   static constexpr std::string_view kName = "random_erase";
 
-  Shape x;  // (N, H, W, C) in dtype, as y
+  Shape x;  // (N, H, W, C) in dtype, like y
   DType dtype = DType::fp32;
   double probability = 0;  // p
   std::uint32_t seed = 0;

@@ -8,7 +8,7 @@
 //     ds = inverse_rms * (weight * dy - s_hat * mean over the row of (weight * dy * s_hat)) + added,
 //     dweight = sum over rows of dy * s_hat,  s_hat = s * inverse_rms
 // Rows are summed in an order that depends on the shape alone, so dweight has the same bits on any number of threads.
-// Planning throws op_description for empty shapes, and not_supported for types that the backend does not have.
+// Planning throws op_description for empty shapes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"

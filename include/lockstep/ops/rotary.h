@@ -1,20 +1,21 @@
 // Rotary position embedding (Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, equation
-// 34) of queries and keys, which lie with the values in one matrix. A row of x is
+// 34) of queries and keys, which are in one matrix with the values. A row of x is
 //     [query heads | key heads | value heads], each head of head_dim = d numbers.
-// The head of a query or key is d/2 pairs; pair i of the row at position p is rotated by the angle p * frequency_i:
+// A head of a query or key consists of d/2 pairs. Pair i is rotated by the angle p * frequency_i, where p is the
+// position of the row:
 //     y_first = x_first * cos - x_second * sin,  y_second = x_second * cos + x_first * sin
-// Pairs are numbers i and i + d/2 (half_split, Hugging Face), or 2i and 2i + 1 (interleaved, the paper and llama2.c).
-// Values are copied. cos and sin come from a table (rotary_table), which is computed in double, so that angles of
-// thousands of turns are exact, and which can contain a factor for attention (YaRN).
+// Pair i consists of numbers i and i + d/2 (half_split, Hugging Face), or 2i and 2i + 1 (interleaved, the paper and
+// llama2.c). Values are copied. cos and sin come from a table (rotary_table), which is computed in double, so that
+// angles of thousands of turns are exact, and which can contain a factor for attention (YaRN).
 //
 // With `norm`, each query head and each key head is first normalised (Qwen3): n = x / sqrt(mean of x^2 + epsilon), and
 // n * q_norm or n * k_norm, (d) each, is rotated.
 //
 // Backward rotates by the opposite angles:
-//     dz = rotated back dy (dx without norm),  dn = dz * q_norm,  dx = (dn - n * mean of dn * n) / sqrt(...),
-//     dq_norm = sum over rows and query heads of dz * n; and so for keys
-// in an order that depends on the shape alone, so the bits do not depend on the number of threads. Planning throws
-// op_description for impossible sizes, and not_supported for types that the backend does not have.
+//     dz = dy rotated back (dx without norm),  dn = dz * q_norm,  dx = (dn - n * mean of dn * n) / sqrt(...),
+//     dq_norm = sum over rows and query heads of dz * n; and likewise for keys
+// The order of sums depends on the shape alone, so the bits do not depend on the number of threads. Planning throws
+// op_description for impossible sizes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include <cmath>
@@ -82,7 +83,7 @@ class Rotary : public Op {
  public:
   struct Forward {
     const void* x = nullptr;                  // (rows, row_size)
-    const std::int32_t* positions = nullptr;  // (rows); those outside of the table count as its first or its last
+    const std::int32_t* positions = nullptr;  // (rows); clamped to the positions of the table
     const float* table = nullptr;             // (max_positions, 2, head_dim / 2)
     const float* q_norm = nullptr;            // (head_dim); null without norm
     const float* k_norm = nullptr;            // (head_dim)

@@ -3,7 +3,7 @@
 //     y = silu(gate) * up                                          silu(z) = z * sigmoid(z)
 //     dgate = dy * up * silu'(gate),  dup = dy * silu(gate)        silu'(z) = sigmoid(z) * (1 + z * (1 - sigmoid(z)))
 // Values are computed in fp32 and rounded once. Planning throws op_description for empty shapes, and not_supported for
-// types that the backend does not have.
+// types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"

@@ -1,5 +1,5 @@
 // The instructions that multiply bf16 numbers into fp32 sums: of vectors (AVX-512), and of tiles of 16 rows by 64 bytes
-// (Intel AMX). Both within the limits of LOCKSTEP_MAX_ISA and of tests.
+// (Intel AMX). LOCKSTEP_MAX_ISA and tests can limit the use of both.
 #pragma once
 
 #include "kernels/cpu/base/simd.h"
@@ -19,7 +19,7 @@ inline bool bf16_products_are_usable() {
 /// Whether the processor has AMX for bf16, and the system lets this process use it (requested on first use).
 bool has_amx();
 
-/// The same within the limits. The kernels for AMX use AVX-512 for bf16 too.
+/// The same, but within these limits. The kernels for AMX also use AVX-512 for bf16.
 inline bool amx_is_usable() { return max_isa() == MaxIsa::all && bf16_products_are_usable() && has_amx(); }
 
 }  // namespace lockstep::cpu

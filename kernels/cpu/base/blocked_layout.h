@@ -1,7 +1,7 @@
-// How a parameter lies in memory: its dimensions in some order, parts of them in blocks. All layouts of this backend's
-// parameters are of this kind, oneDNN's included. They are named in oneDNN's notation, from the outermost dimension to
-// the innermost: "abcd" is row-major, "cdba" of (K, C, R, S) is (R, S, C, K), and "ABcd16b16a" is
-// (K/16, C/16, R, S, 16 c, 16 k), where the last blocks are padded with zeros.
+// The layout of a parameter in memory: its dimensions in some order, some of them split into blocks. All parameters of
+// this backend have such a layout, including those in oneDNN's formats. They are named in oneDNN's notation, from the
+// outermost dimension to the innermost: "abcd" is row-major, "cdba" of (K, C, R, S) is (R, S, C, K), and "ABcd16b16a"
+// is (K/16, C/16, R, S, 16 c, 16 k), where the last blocks are padded with zeros.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,9 @@ class BlockedLayout final : public ParameterLayout {
   std::int64_t count() const;
   /// Whether some of the elements are padding, which is zero.
   bool padded() const { return static_cast<std::int64_t>(n_elements()) != count(); }
-  /// The place of an element is the sum of one offset per dimension: those of dimension d, for each index.
+  /// The place of an element is the sum of one offset per dimension. Returns the offsets of all indices of dimension d.
   std::vector<std::int64_t> offsets(std::size_t d) const;
-  /// Whether all elements have the same places.
+  /// Whether all elements have the same places in both layouts.
   bool operator==(const BlockedLayout& other) const;
 
  private:
@@ -53,7 +53,7 @@ class BlockedLayout final : public ParameterLayout {
   std::vector<Block> blocks_;
 };
 
-/// Copies a tensor from one layout to another, with its elements converted to the type of the target. Padding of the
+/// Copies a tensor from one layout to another, and converts its elements to the type of the target. Padding of the
 /// target is not written. Planned once; a run can be divided into parts.
 class LayoutCopy {
  public:

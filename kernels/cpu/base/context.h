@@ -1,4 +1,4 @@
-// What every CPU op knows of the machine, and what a user of the CPU backend may choose.
+// What every CPU op knows about the machine, and what a user of the CPU backend may choose.
 #pragma once
 
 namespace lockstep {
@@ -8,8 +8,8 @@ class Algorithms;
 namespace lockstep::cpu {
 
 struct CpuOptions {
-  /// A convolution's normalised input that is not stored elsewhere. true: it is computed again in backward (one more
-  /// pass over memory); false: it is kept from forward to backward (as many bytes as the input).
+  /// What happens to the normalised input of a convolution if nobody else stores it. true: it is recomputed in backward
+  /// (one more pass over memory); false: it is kept from forward to backward (which needs the size of the input).
   bool recompute_normalized = false;
 };
 

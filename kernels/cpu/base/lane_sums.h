@@ -1,6 +1,6 @@
 // Sums over the lanes of vectors of one instruction set. Like vectors.h, this has no include guard: the files that
-// each_isa.h compiles include it. Each sum is made pairwise, a lane and the one half the vector further, so that all
-// of these functions give the same bits.
+// each_isa.h compiles include it. Sums are pairwise: each lane is added to the lane half a vector further, so that all
+// of these functions compute the same bits.
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 

@@ -18,8 +18,8 @@ int threads_of_this_rank(int local_size);
 std::size_t available_memory_bytes();
 
 /// The instructions that kernels and libraries may use, from the environment variable LOCKSTEP_MAX_ISA: "avx2",
-/// "avx512" (without bf16), "avx512_bf16" (without AMX), or nothing for all that the processor has. This shows on one
-/// machine how others compute. Throws Error (not_supported) for another text.
+/// "avx512" (without bf16), "avx512_bf16" (without AMX), or empty for everything that the processor has. This makes one
+/// machine compute like others. Throws Error (not_supported) for any other value.
 enum class MaxIsa : std::uint8_t { avx2, avx512, avx512_bf16, all };
 MaxIsa max_isa();
 

@@ -1,5 +1,5 @@
-// oneDNN for the files that use it (*onednn.cpp): the engine, a planned primitive, a layout's descriptor, and one check
-// of errors.
+// oneDNN for the files that use it (*onednn.cpp): the engine, planned primitives, descriptors of layouts, and an error
+// check.
 //
 // A primitive, its memory objects and the list of its arguments are made when planning; executing only sets their
 // pointers. The op's workspace holds the scratchpads. (oneDNN itself allocates a few small objects of up to some
@@ -30,7 +30,7 @@ bool onednn_has(dnnl::cpu_isa wanted);
 /// Attributes of a primitive whose scratchpad the caller provides.
 dnnl::primitive_attr user_scratchpad();
 
-/// Calls `plan`, and turns an error of oneDNN into a message that names `what` could not be planned.
+/// Calls `plan`, and turns an error of oneDNN into a message that `what` could not be planned.
 template <typename Plan>
 auto plan_with_onednn(const std::string& what, Plan&& plan) {
   try {
@@ -66,8 +66,8 @@ class PlannedPrimitive {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-/// From one layout of a tensor to another, or to another type. It is empty if both are the same. Where oneDNN only has
-/// its implementation for all layouts, our own reorder takes its place, in a thirtieth of the time or less.
+/// Copies a tensor to another layout or another type. It is empty if both sides are the same. Where oneDNN has only its
+/// generic implementation, our own reorder replaces it, which takes a thirtieth of the time or less.
 class PlannedReorder {
  public:
   PlannedReorder() = default;
@@ -86,8 +86,9 @@ class PlannedReorder {
 dnnl::memory::desc onednn_desc(const BlockedLayout& layout, dnnl::memory::data_type type);
 BlockedLayout layout_of(const dnnl::memory::desc& desc);
 
-/// The weights' layout for one primitive: the parameter's own if oneDNN's preferred implementation can run on it, else
-/// the one which that prefers, and the caller reorders. `make(weights, allow_empty)` returns a descriptor.
+/// The weights' layout for one primitive: the parameter's own if oneDNN's preferred implementation can run on it, and
+/// otherwise the layout that this implementation prefers, in which case the caller reorders. `make(weights,
+/// allow_empty)` returns a descriptor.
 template <typename Make>
 auto choose_weights(const dnnl::memory::desc& parameter, const dnnl::memory::desc& any, const Make& make) {
   const auto best = make(any, false);

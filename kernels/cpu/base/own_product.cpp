@@ -1,4 +1,4 @@
-// Products by own kernels. Blocks of a and b are packed into panels of fp32 numbers that fit into the caches, and a
+// Products by our own kernels. Blocks of a and b are packed into panels of fp32 numbers that fit into the caches, and a
 // kernel keeps a tile of c, some rows by two vectors of columns, in registers (K. Goto and R. van de Geijn, Anatomy of
 // High-Performance Matrix Multiplication, ACM TOMS 34, 2008). The sums of a block of L are added to c when they are
 // complete. A bf16 c is summed in fp32 in the workspace and rounded once.

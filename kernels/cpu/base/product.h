@@ -1,5 +1,5 @@
 // Products of matrices, and copies from one layout to another, as the ops plan and run them. oneDNN computes them
-// (product_onednn.cpp). A build without it (`make DNNL=0`) has Lockstep's own kernels instead (product.cpp).
+// (product_onednn.cpp). A build without it (`make DNNL=0`) has Lockstep's own kernels instead (own_product.cpp).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Matrix {
 struct ProductDescription {
   Matrix a, b, c;  // c is not transposed
   bool has_bias = false;
-  bool adds = false;  // to what is in c
+  bool adds = false;  // to the previous contents of c
 };
 
 class Product {

@@ -75,7 +75,7 @@ inline void store_saturated_bytes(std::uint8_t* p, Ints v) {
 }
 #endif
 
-/// The weighted sums of output x, as 32-bit integers: three channels and a number without meaning per row.
+/// The weighted sums of output x, as 32-bit integers: three channels and one undefined number per row.
 inline Ints weighted_sum(const std::uint8_t* in, std::ptrdiff_t row_bytes, const ResizeWeights& w, std::size_t x) {
   const Wide first_pair = in_each_row(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
   const Wide second_pair = in_each_row(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
@@ -112,7 +112,7 @@ inline void resize_rows_of_3(const std::uint8_t* in, std::ptrdiff_t in_row_bytes
   }
 }
 
-/// How many of the outputs, from the first on, read no byte beyond the row if all neighbours are loaded by fours. An
+/// The number of leading outputs that read no byte beyond the row if all neighbours are loaded four at a time. An
 /// output at the edge has fewer neighbours, and may read less than the one before.
 inline int n_within_row(const ResizeWeights& w, int width) {
   std::size_t n = 0;

@@ -17,7 +17,7 @@ namespace lockstep::cpu {
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };
 
-/// Of the processor's instructions: "AVX-512".
+/// The name of the instruction set on this kind of processor: "AVX-512".
 constexpr const char* name(Isa isa) {
 #ifdef __x86_64__
   return isa == Isa::avx512 ? "AVX-512" : isa == Isa::avx2 ? "AVX2" : "SSE2";
@@ -26,7 +26,7 @@ constexpr const char* name(Isa isa) {
 #endif
 }
 
-/// The best that this processor has and LOCKSTEP_MAX_ISA allows (machine.h).
+/// The best instruction set that this processor has and LOCKSTEP_MAX_ISA allows (machine.h).
 inline Isa detect_isa() {
 #ifdef __x86_64__
   __builtin_cpu_init();

@@ -1,4 +1,4 @@
-// Memory of an algorithm that is timed.
+// Memory for an algorithm that is timed.
 #pragma once
 
 #include <algorithm>

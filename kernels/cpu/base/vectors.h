@@ -171,7 +171,7 @@ inline void scalar_stays_scalar() {
   if constexpr (sizeof(T) == sizeof(float)) asm volatile("");
 }
 
-/// Lanes that a T has, and the integers of a comparison of two T.
+/// The number of lanes of a T, and the integer type that a comparison of two T returns.
 template <typename T>
 struct Lanes;
 template <>

@@ -1,4 +1,4 @@
-// Tensors in bf16 that are multiplied in fp32: their elements in the other type, and in the layout of the kernel that
+// Conversions of bf16 tensors that are multiplied in fp32: to the other type, and to the layout of the kernel that
 // multiplies them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sums over a warp and over a block, in an order that the block's size alone decides; and the greatest of a block.
+// Sums over a warp and over a block, in an order that depends on the block's size alone; and the maximum over a block.
 #pragma once
 
 #include "kernels/cuda/base/launch.h"
@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// On every lane, the same bits.
+/// Every lane gets the sum, with the same bits.
 template <typename T>
 __device__ T warp_sum(T value) {
 #pragma unroll
@@ -15,19 +15,19 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// On every thread, the same bits. All threads of the block call it.
+/// Every thread gets the sum, with the same bits. All threads of the block must call it.
 template <unsigned kThreads, typename T>
 __device__ T block_sum(T value) {
   constexpr unsigned kWarps = kThreads / 32;
   __shared__ T sums[kWarps];
   value = warp_sum(value);
-  __syncthreads();  // of a sum before this one
+  __syncthreads();  // `sums` may still be read by the previous call
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
   __syncthreads();
   return warp_sum(threadIdx.x % 32 < kWarps ? sums[threadIdx.x % 32] : T{});
 }
 
-/// On every lane. A NaN is passed over.
+/// Every lane gets the maximum. NaNs are ignored.
 template <typename T>
 __device__ T warp_max(T value) {
 #pragma unroll
@@ -38,13 +38,13 @@ __device__ T warp_max(T value) {
   return value;
 }
 
-/// On every thread. All threads of the block call it.
+/// Every thread gets the maximum. All threads of the block must call it.
 template <unsigned kThreads, typename T>
 __device__ T block_max(T value) {
   constexpr unsigned kWarps = kThreads / 32;
   __shared__ T greatest[kWarps];
   value = warp_max(value);
-  __syncthreads();  // of a call before this one
+  __syncthreads();  // `greatest` may still be read by the previous call
   if (threadIdx.x % 32 == 0) greatest[threadIdx.x / 32] = value;
   __syncthreads();
   return warp_max(greatest[threadIdx.x % kWarps]);

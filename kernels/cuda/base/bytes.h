@@ -1,6 +1,6 @@
-// A few neighbouring bytes, as many as a thread has numbers of a pack, which are loaded and stored together: Bytes<kN>,
-// load_bytes<kN>(source) and store_bytes(target, values). The address of 4 or 8 is a multiple of as many bytes; one
-// byte may be anywhere. Pooling keeps the positions of maxima in them.
+// A few neighbouring bytes, one for each number of a thread's pack, which are loaded and stored together: Bytes<kN>,
+// load_bytes<kN>(source) and store_bytes(target, values). 4 or 8 bytes must be aligned to their size; a single byte may
+// be anywhere. Pooling keeps the positions of maxima in them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Checks of every library that the CUDA backend calls: the library, its code and text, the statement, file and line,
-// and the device. LOCKSTEP_CUDA_CHECK throws; LOCKSTEP_CUDA_REPORT writes a line and returns (destructors).
+// Error checks for every library that the CUDA backend calls. A message has the library, its error code and text, the
+// statement, file and line, and the device. LOCKSTEP_CUDA_CHECK throws; LOCKSTEP_CUDA_REPORT writes a line and returns
+// (destructors).
 #pragma once
 
 #include <cuda_runtime_api.h>

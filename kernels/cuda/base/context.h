@@ -1,4 +1,4 @@
-// What every CUDA op knows of the device, and the settings that apply to ops.
+// What every CUDA op knows about the device, and the settings that apply to ops.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,14 @@ class Algorithms;
 namespace lockstep::cuda {
 
 struct CudaOptions {
-  /// How much of a convolution's unit is fused (conv2d_plan.h): a level's name; empty: each convolution's fastest.
+  /// How much of a convolution's unit is fused (conv2d_plan.h): the name of a level, or empty for the fastest level of
+  /// each convolution.
   std::string convolution{};
 };
 
 struct CudaContext {
   int device = 0;
-  int multiprocessors = 132;  // kernels that loop over memory take a few blocks for each
+  int multiprocessors = 132;  // kernels that loop over memory launch a few blocks for each
   int compute_capability = 90;
   std::string device_name{};
   /// Null: ops are planned for `device`. Otherwise they are planned for a device that is not here, and cannot run.

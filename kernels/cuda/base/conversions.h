@@ -12,11 +12,11 @@
 
 namespace lockstep::cuda {
 
-/// A matrix of which one form has longer rows than the other; the longer rows end in zeros.
+/// A matrix in two forms, one of which has longer rows; these are padded with zeros.
 struct Rows {
   std::int64_t n_rows = 0;
   std::int64_t length = 0;  // of a row
-  std::int64_t padded = 0;  // of a row of the longer form; at least `length`
+  std::int64_t padded = 0;  // of a padded row; at least `length`
 };
 
 /// target (n_rows, length) of fp32, overwritten or added to, from source (n_rows, padded) of fp16 or bf16.
@@ -45,7 +45,8 @@ PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int kernel_s
 /// blocks = x
 void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
                Stream& stream);
-/// target (K, R', R', D) = source (K, R, R, C), both fp16 or bf16: a window's pixels where its blocks have them.
+/// target (K, R', R', D) = source (K, R, R, C), both fp16 or bf16: each pixel of the window goes to its place in the
+/// blocks.
 void weights_to_blocks(DType dtype, const void* source, void* target, const PixelBlocks& of, const CudaContext& context,
                        Stream& stream);
 /// target (K, R, R, C) of fp32, overwritten or added to, from source (K, R', R', D).
@@ -60,7 +61,7 @@ struct DoubleSums {
 };
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream);
 
-/// sums (n_columns), overwritten or added to: over the rows of `values` (n_rows, n_columns).
+/// sums (n_columns) over the rows of `values` (n_rows, n_columns), overwritten or added to.
 struct ColumnSums {
   std::int64_t n_rows = 0, n_columns = 0;
   DType dtype = DType::fp32;

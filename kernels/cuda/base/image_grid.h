@@ -1,5 +1,5 @@
-// The grid of kernels that copy and change images (N, H, W, C) value by value: a row of blocks for each image, which go
-// through its values by packs of 16 bytes where all images begin at such an address, else one by one.
+// The grid of kernels that copy and change images (N, H, W, C) value by value: a row of blocks for each image, which
+// process its values in packs of 16 bytes if every image begins at a multiple of 16 bytes, and one by one otherwise.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ bool goes_by_packs(const ImageShape& images, const void* x, const void* y) {
   return images.image_elements() % Pack<T>::kSize == 0 && are_aligned(x, y);
 }
 
-/// `width`: of the values that a thread handles together.
+/// `width`: the number of values that a thread handles together.
 inline Grid image_grid(const ImageShape& images, int width, const CudaContext& context) {
   constexpr unsigned kBlocksPerMultiprocessor = 16, kMaxBlocksY = 65535;
   const unsigned n = std::min(static_cast<unsigned>(images.n), kMaxBlocksY);

@@ -12,15 +12,15 @@ struct OpenedLibrary {
 };
 
 /// Tries the folders that the loader searches, then lib64 and lib in the environment's CUDNN_HOME and CUDA_HOME, and
-/// then the folders that belong together with them and with `neighbour`, the path of a library that is open: PyTorch's
-/// wheels install each library of CUDA into a folder of its own, such as nvidia/cu13/lib beside nvidia/cudnn/lib. The
-/// library stays open.
+/// then the folders of other CUDA libraries beside these and beside `neighbour`, the path of a library that is open:
+/// PyTorch's wheels install each CUDA library into a folder of its own, such as nvidia/cu13/lib beside
+/// nvidia/cudnn/lib. The library stays open.
 OpenedLibrary open_library(const std::string& file, const std::string& neighbour = "");
 
 class Library {
  public:
-  /// Uses open_library(). Throws not_supported if there is none; the message has `name` ("cuDNN 9"), the file, and what
-  /// to do.
+  /// Uses open_library(). Throws not_supported if the library cannot be opened; the message has `name` ("cuDNN 9"), the
+  /// file, and what to do.
   Library(const std::string& name, const std::string& file, const std::string& neighbour = "");
 
   /// Throws not_supported if this version of the library has no such function.

@@ -1,5 +1,5 @@
 // NVML, the driver's library that reports how a GPU is used. It is loaded on first use, with declarations of our own,
-// since a toolkit need not have its header. Nothing fails without it.
+// since a CUDA toolkit may lack its header. Nothing fails if the library is missing.
 #pragma once
 
 #include <memory>

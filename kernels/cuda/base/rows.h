@@ -1,6 +1,6 @@
-// How passes walk an activation, rows of C channels: a thread keeps a few neighbouring channels, whose coefficients and
-// sums stay in its registers, and loops over rows. Neighbouring threads have neighbouring channels, then rows, so that
-// a warp reads whole lines of memory.
+// How passes walk over an activation, which is rows of C channels: a thread keeps a few neighbouring channels, whose
+// coefficients and sums stay in its registers, and loops over rows. Neighbouring threads have neighbouring channels,
+// then rows, so that a warp reads whole lines of memory.
 #pragma once
 
 #include <algorithm>
@@ -124,8 +124,8 @@ struct RowWalk {
 
   static constexpr unsigned kMaxColumns = 32;
 
-  /// Of `rows`, with at most `limit` blocks where one row of blocks allows it; each lane gets `least_rows` or more of
-  /// them as long as there are enough.
+  /// Walks over `rows` rows, with at most `limit` blocks if one row of blocks allows that. Each lane gets at least
+  /// `least_rows` rows as long as there are enough.
   RowWalk(std::int64_t rows, std::int64_t c, int vector_size, unsigned threads, unsigned limit, unsigned least_rows)
       : c(c) {
     const auto vectors = static_cast<unsigned>(c / vector_size);

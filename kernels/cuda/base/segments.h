@@ -1,6 +1,6 @@
-// Parameter segments as a kernel argument. A block does one tile, at most kTileElements of one segment, and finds it by
-// its number in the table. The table travels in the launch, so that an op needs no memory of its own: up to 192
-// segments a launch (ResNet-50 has 161), more in further launches.
+// Parameter segments as a kernel argument. A block processes one tile, which is at most kTileElements of one segment,
+// and finds it in the table by its number. The table travels in the launch, so that an op needs no memory of its own:
+// up to 192 segments a launch (ResNet-50 has 161), more in further launches.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct SegmentTable {
   static constexpr unsigned kCapacity = 192;
   static constexpr std::uint32_t kDecays = 0x80000000u;
 
-  std::uint64_t base = 0;           // elements: of the arena, where this table begins
-  std::uint64_t stored_shift = 0;   // from an element's place to that in arenas of which a rank has a shard; wraps
+  std::uint64_t base = 0;           // where this table begins in the arena, in elements
+  std::uint64_t stored_shift = 0;   // added to an element's place for its place in sharded arenas; wraps around
   std::uint32_t first_tile = 0;     // tiles and segments of the tables before this one
   std::uint32_t first_segment = 0;  //
   std::uint32_t n_tiles = 0;
   std::uint32_t n_segments = 0;
   std::uint32_t begin[kCapacity] = {};  // elements after `base`
   std::uint32_t n_elements[kCapacity] = {};
-  std::uint32_t tile[kCapacity] = {};  // the segment's first of this table; its highest bit: it decays
+  std::uint32_t tile[kCapacity] = {};  // its first tile in this table; highest bit: kDecays
   float learning_rate_factor[kCapacity] = {};
   float weight_decay[kCapacity] = {};  // 0 where it does not decay, or has none of its own
 };
@@ -63,8 +63,8 @@ __device__ inline Tile find_tile(const SegmentTable& table) {
           .weight_decay = table.weight_decay[low]};
 }
 
-/// Calls f(width, i) for elements [i, i + width) of the tile, each once: by fours where the arenas (`are_aligned`) and
-/// the segment begin at 16 bytes, else, and for the last few, one by one.
+/// Calls f(width, i) for elements [i, i + width) of the tile, each once: four at a time where the arenas
+/// (`are_aligned`) and the segment are aligned to 16 bytes, otherwise (and for the last few) one by one.
 template <typename F>
 __device__ void for_elements(const Tile& tile, bool are_aligned, const F& f) {
   unsigned done = 0;
@@ -115,8 +115,8 @@ __device__ void store_rounded(T* target, const Floats<kWidth>& floats) {
   *reinterpret_cast<Rounded*>(target) = rounded;
 }
 
-/// This thread's part of the sum of squares over a tile. Threads take fours in turn whether or not they can be read at
-/// once, so that the order is the same.
+/// This thread's part of the sum of squares over a tile. Threads take groups of four in turn, whether or not a group
+/// can be read at once, so that the order is the same.
 __device__ inline double sum_of_squares(const float* x, const Tile& tile, bool are_aligned) {
   const bool by_fours = are_aligned && tile.begin % 4 == 0;
   double sum = 0;
@@ -137,7 +137,7 @@ __device__ inline double sum_of_squares(const float* x, const Tile& tile, bool a
   return sum;
 }
 
-/// `n_tiles`: before the first segment.
+/// `n_tiles`: the number of tiles before the first segment.
 inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSegment> segments,
                                                      std::uint32_t n_tiles = 0) {
   constexpr std::size_t kLimit = 0xffffffffu;

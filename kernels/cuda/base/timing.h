@@ -1,4 +1,4 @@
-// Memory and a clock to time algorithms with. For use outside of steps: this allocates and waits.
+// Memory and a clock for timing algorithms. For use outside of steps only, since this allocates and waits.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ class TimingMemory {
   void* data_ = nullptr;
 };
 
-/// The time of a run in a captured step: the least average over ten runs that are launched as one graph. A single call
-/// on an idle stream would measure its launches, which take as long as the kernels of small layers. Throws what a run
-/// throws, and clears CUDA's error. What takes more than twice `best` is not measured again, and what takes much longer
-/// in a single call is not captured.
+/// The time that a run takes in a captured step: the smallest average over ten runs that are launched as one graph. A
+/// single call on an idle stream would measure its launches, which take as long as the kernels of small layers. Throws
+/// what a run throws, and clears CUDA's error. A run that takes more than twice `best` is not measured again, and one
+/// whose single call takes much longer is not captured.
 double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best = 1e30);
 
 }  // namespace lockstep::cuda
