@@ -22,6 +22,7 @@ constexpr unsigned kThreads = 128, kWarps = kThreads / 32;
 constexpr int kTile = 64;                  // keys
 constexpr int kMaxHeads = 8;               // of q, computed together
 constexpr std::int64_t kMaxValues = 1024;  // elements of y of these heads
+constexpr unsigned kLeastBlocks = 3;       // per multiprocessor: enough registers for the sums of all heads
 constexpr int kMaxPerThread = static_cast<int>(kMaxValues) / static_cast<int>(kThreads);
 constexpr std::size_t kMaxWorkspace = 64 << 20;  // bytes; beyond, a token has one block
 static_assert(kMaxValues >= AttentionDescription::kMaxHeadDim);
@@ -101,7 +102,7 @@ __device__ void load(const T* source, float (&numbers)[kPack]) {
 /// blockIdx.x: the token and the part of its tiles, blockIdx.y: the key-value head and the part of its heads of q.
 /// kPack: elements of a key or value that are read at a time.
 template <typename T, int kPack>
-__global__ void __launch_bounds__(kThreads) attend(Sizes<T> s, T* y) {
+__global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* y) {
   __shared__ float scores[kMaxHeads][kTile], greatest[kMaxHeads], totals[kMaxHeads];
   __shared__ std::int64_t places[kTile];  // of the keys in the cache
   __shared__ bool is_last;
