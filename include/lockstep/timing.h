@@ -33,8 +33,9 @@ struct Timing {
 /// Calls n candidates in alternation, so that a load that comes and goes affects all of them, and compares their
 /// shortest calls. The rounds end when the three shortest calls of each candidate near the lead agree to within 5 %
 /// ("K-best": Bryant and O'Hallaron, Computer Systems, 1st ed., section 9.4), when three rounds have left only one near
-/// the lead, or after a quarter of a second and at least three rounds. A candidate that is far behind is not called
-/// again. `call(i)` may return infinity: i is not available.
+/// the lead, or after a quarter of a second and at least three rounds. A candidate is near the lead if one of its calls
+/// would be without its waiting time. A candidate that is far behind is not called again. `call(i)` may return
+/// infinity: i is not available.
 Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size_t)>& call);
 
 /// The index of the first candidate that is at most 2 % slower than the fastest, since such a difference is noise.

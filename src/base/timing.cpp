@@ -41,23 +41,32 @@ double waiting_seconds() {
 
 class Candidate {
  public:
-  double shortest() const { return calls_.empty() ? kInfinity : calls_.front(); }
+  double shortest() const { return calls_.empty() ? kInfinity : calls_.front().seconds; }
   bool is_in() const { return is_in_; }
-  void add(double seconds) {
+  void add(const CallTime& time) {
     ++n_calls_;
-    if (!std::isfinite(seconds)) is_in_ = false;
-    calls_.insert(std::ranges::upper_bound(calls_, seconds), seconds);
+    if (!std::isfinite(time.seconds)) is_in_ = false;
+    calls_.insert(std::ranges::upper_bound(calls_, time.seconds, {}, &CallTime::seconds), time);
     if (calls_.size() > kConfirmations) calls_.pop_back();
+    possible_ = std::min(possible_, without_waiting(time));
   }
   void drop_if_hopeless(double least) {
-    const bool is_interrupted = shortest() - least < kLongestInterruptionSeconds && n_calls_ < kConfirmations;
+    const bool may_be_fast = n_calls_ < kConfirmations || possible_ <= kHopeless * least;
+    const bool is_interrupted = shortest() - least < kLongestInterruptionSeconds && may_be_fast;
     if (shortest() > kHopeless * least && !is_interrupted) is_in_ = false;
   }
-  bool is_contender(double least) const { return is_in_ && shortest() <= kContender * least; }
-  bool is_confirmed() const { return calls_.size() == kConfirmations && calls_.back() <= kConfirmed * calls_.front(); }
+  bool is_contender(double least) const { return is_in_ && possible_ <= kContender * least; }
+  /// The shortest calls agree, and interruptions are not the reason.
+  bool is_confirmed() const {
+    return calls_.size() == kConfirmations && calls_.back().seconds <= kConfirmed * shortest() &&
+           shortest() <= kContender * without_waiting(calls_.front());
+  }
 
  private:
-  std::vector<double> calls_;  // the shortest, in ascending order
+  static double without_waiting(const CallTime& time) { return std::max(0.0, time.seconds - time.waiting_seconds); }
+
+  std::vector<CallTime> calls_;  // the shortest, in ascending order
+  double possible_ = kInfinity;  // the shortest without_waiting()
   std::size_t n_calls_ = 0;
   bool is_in_ = true;
 };
@@ -91,7 +100,7 @@ Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size
     for (std::size_t i = 0; i < n; ++i) {
       if (!candidates[i].is_in()) continue;
       const CallTime time = call(i);
-      candidates[i].add(time.seconds);
+      candidates[i].add(time);
       if (!candidates[i].is_in()) continue;
       if (round > 1) {  // the first round fills caches, and calls what is far behind
         elapsed += time.seconds;

@@ -94,6 +94,20 @@ TEST(Timing, ASingleCandidateNearTheLeadEndsTheRounds) {
   EXPECT_EQ(fastest(timing.seconds), 1u);
 }
 
+/// The fastest candidate is interrupted in each of its first calls, which makes it look slow or even hopeless.
+TEST(Timing, AnInterruptedCandidateIsCalledUntilItIsNot) {
+  for (const double seconds : {0.002, 0.0002}) {
+    int n_calls = 0;
+    const Timing timing = time_in_alternation(2, [&](std::size_t i) {
+      if (i == 0) return CallTime{.seconds = 1.3 * seconds};
+      const double waiting = ++n_calls <= 4 ? 0.004 : 0;
+      return CallTime{.seconds = seconds + waiting, .waiting_seconds = waiting};
+    });
+    EXPECT_EQ(fastest(timing.seconds), 1u) << seconds;
+    EXPECT_EQ(n_calls, 7) << "three calls without an interruption";
+  }
+}
+
 /// The neighbour ends while the candidates are timed.
 TEST(Timing, RoundsContinueUntilTheRankingIsStable) {
   int n_calls = 0;
