@@ -24,7 +24,7 @@ else
 
 all: $(OUT)/lockstep compile_commands.json
 
-# Make's own rules would compile the objects of another build with the flags of this one.
+# Make's built-in rules would compile the objects of another build with the flags of this one.
 MAKEFLAGS += --no-builtin-rules
 
 # ---- Paths of libraries: NAME_HOME (or DNNL_ROOT) if set, else pkg-config, else the compiler's own paths -------------
@@ -105,29 +105,29 @@ OPT_release    := -O2 -g1
 OPT_debug      := -O0 -g -D_GLIBCXX_ASSERTIONS
 OPT_asan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address
 OPT_ubsan      := -O1 -g1 -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=undefined
-# A null pointer is caught by the address sanitizer too, and the check of each access takes a fifth of the compile time.
+# The address sanitizer catches null pointers too, and checking each access again takes a fifth of the compile time.
 OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize=null -fno-sanitize-recover=undefined
 OPT_tsan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-recover=undefined -DLOCKSTEP_FUZZ \
   -include scripts/source_location_for_clang.h
-# Code that only tests contain takes the compiler the longest: -O1 saves a tenth of that, and with the sanitizers -O0
-# saves half.
+# Code that only tests contain takes the longest to compile: -O1 saves a tenth of that time, and -O0, used with the
+# sanitizers, saves half.
 TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0))
 # The code around a step is compiled with -O0 under the sanitizers too: unit tests spend little time in it.
 AROUND_OPT     := $(if $(filter asan-ubsan,$(MODE)),-O0)
 AROUND         := $(patsubst %,src/%/%,commands config scaling page mlflow doctor tasks models checkpoint train)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
-# The sanitizers' code defeats GCC's own analysis, so its warnings are used only in the other modes.
+# The sanitizers' instrumentation confuses GCC's own analysis, so its warnings are used only in the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
-# SYSROOT: the folder with the libraries of another machine, for cross compilers.
+# SYSROOT: the folder with the libraries of the target machine, for cross compilers.
 sysroot  := $(SYSROOT:%=--sysroot=%)
 CXXFLAGS := -std=c++20 $(sysroot) $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
 flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/% test/support/%.cpp,$(1))),$(TEST_OPT)) $(if $(filter $(AROUND),$(1)),$(AROUND_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter src/data/png.cpp test/data/% test/fuzz/%,$(1)),$(call headers,$(PNG_HOME),libpng)) $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
-# Headers that most tests include take a third of the time of compiling them, so GCC reads them precompiled.
-# PRECOMPILED=0 leaves that out. $(call precompiled_for,FILE): the header, without the suffix .gch.
+# A third of the time of compiling tests goes into headers that most of them include, so GCC reads these headers
+# precompiled. PRECOMPILED=0 turns that off. $(call precompiled_for,FILE): the header, without the suffix .gch.
 PRECOMPILED ?= $(if $(filter fuzz,$(MODE)),0,1)
 precompiled_for = $(if $(filter 0,$(PRECOMPILED)),,$(if $(filter test/%,$(filter-out test/reference/% test/support/%.cpp,$(1))),$(BUILD)/test/support/precompiled.h))
 
@@ -136,21 +136,21 @@ PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 EMBEDDED  := $(patsubst %,$(BUILD)/generated/commands/completion.%.inc,bash zsh)
 SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%) $(if $(HAS_DNNL),,%onednn.cpp),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
-# Scripts test the commands, so that a build of unit tests leaves out those that none of them names.
+# The commands are mostly tested by scripts, so a build of unit tests leaves out the commands that have no unit test.
 SOURCES   := $(if $(UNIT_TESTS_ONLY),$(filter-out $(filter-out $(patsubst test/%_test.cpp,src/%.cpp,$(wildcard test/commands/*_test.cpp)),$(wildcard src/commands/*.cpp)),$(SOURCES)),$(SOURCES))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
-# The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
-# The kernels, and all other files except those that need a device: the backend, and the calls of cuDNN and cuBLASLt.
+# The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own: the kernels,
+# and all other files except those that need a device (the backend, and the calls of cuDNN and cuBLASLt).
 ON_HOST   := $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
-# Tests of code that is built only with CUDA, and libraries that replace others if there is no GPU.
+# Tests of code that is built only with CUDA, and fake libraries that replace the real ones without a GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_% test/kernels/nvml% test/kernels/nvtx%
 FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so \
   $(OUT)/test/kernels/hidden_library.so) \
   $(OUT)/test/faults/fault_injection.so $(OUT)/test/doctor/preload.so
 # Tests of instructions that only x86-64 has are left out elsewhere.
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx% test/kernels/max_isa%),$(shell find test -name '*_test.cpp' | sort))
-# Unit tests of one process: the only tests that run in a build for the sanitizers (UNIT_TESTS_ONLY=1).
+# Unit tests that run in one process: the only tests in a build for the sanitizers (UNIT_TESTS_ONLY=1).
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
 LISTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS))
 TESTED    := $(TESTS) test/comm/collective_tests.cpp
@@ -160,27 +160,28 @@ EMULATED_AMX       := kernels/cpu/attention.cpp kernels/cpu/conv2d_amx.cpp
 EMULATED_AMX_TESTS := $(filter test/kernels/algorithms_test.cpp test/kernels/attention_test.cpp test/kernels/conv2d_test.cpp,$(TESTED))
 SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
-# Tests with a program of their own.
+# Tests that need a program of their own.
 OWN_PROGRAM := $(if $(LISTED),$(shell grep -lE '^// program: own' $(LISTED)))
-# A build for the sanitizers uses the tests, and the CUDA backend, which never runs there, of the release build: RELEASE
-# and RELEASE_OUT.
+# A build for the sanitizers takes the tests, and the CUDA backend, which never runs there, from the release build:
+# RELEASE and RELEASE_OUT.
 RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 # TOGETHER=1 compiles the sources of a folder together, up to 12 at a time (scripts/units.py), so that the headers they
-# share are read once: compiling everything takes half as long, and after a change of one source more. CUDA kernels are
-# up to 3 at a time. Kernels of processors and the sources in ALONE have flags of their own.
+# share are read once: a full build takes half as long, but rebuilding after a change of one source takes longer. CUDA
+# kernels are compiled up to 3 at a time. Processor-specific kernels and the sources in ALONE have flags of their own.
 TOGETHER  ?= $(if $(filter fuzz,$(MODE)),0,$(if $(shell command -v python3 2>/dev/null),1,0))
 ALONE     := src/main.cpp src/base/version.cpp src/graph/normal_fill.cpp src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp \
   src/data/png.cpp test/support/%_test.cpp test/support/sanitizers.cpp test/support/heap_count.cpp $(OWN_PROGRAM) $(EMULATED_AMX_TESTS)
-# Tests are compiled once: a build for the sanitizers links those of the release build to a library with sanitizers.
+# Tests are compiled once: a build for the sanitizers links the test objects of the release build with a sanitized
+# library.
 TEST_BUILD := $(if $(UNIT_TESTS_ONLY),$(RELEASE),$(BUILD))
-# $(call objects_of,BUILD,SOURCES): without those of kernels, except CUDA kernels that are compiled together.
+# $(call objects_of,BUILD,SOURCES): the objects except those of kernels; CUDA kernels compiled together are included.
 grouped    = $(if $(filter 1,$(TOGETHER)),$(filter-out kernels/cpu/% kernels/cuda/%.cpp $(ALONE),$(1)))
 units      = $(if $(2),$(shell scripts/units.py $(1) $(2))$(if $(filter-out 0,$(.SHELLSTATUS)),$(error scripts/units.py failed; TOGETHER=0 builds without it)))
 objects_of = $(call units,$(1),$(call grouped,$(2))) $(patsubst %.cpp,$(1)/%.o,$(filter-out kernels/% $(call grouped,$(2)),$(2)))
 UNITS      := $(call objects_of,$(BUILD),$(SOURCES) $(SUPPORT) $(CUDA_SOURCES))
 TEST_UNITS := $(call objects_of,$(TEST_BUILD),$(filter-out $(OWN_PROGRAM),$(TESTED)))
-# The objects of CUDA kernels, in OUT, and compiled for the host in BUILD/on-host
+# The objects of CUDA kernels: in OUT, and in BUILD/on-host if they are compiled for the host.
 CUDA_UNITS := $(if $(filter 1,$(TOGETHER)),$(patsubst $(BUILD)/%,%,$(filter %.cu.o,$(UNITS))),$(CUDA_SOURCES:%=%.o))
 ON_HOST_OBJECTS := $(addprefix $(BUILD)/on-host/,$(CUDA_UNITS) $(ON_HOST:%=%.o))
 # $(call units_of,FOLDER/): the objects of its sources
@@ -206,8 +207,8 @@ objects_of_tests = $(filter $(TEST_BUILD)/test/$(1)/% $(TEST_BUILD)/units/test/$
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
-# The library comes first in a build for the sanitizers, since the linker keeps the first of several inline functions of
-# the same name, and those in the objects of tests have no sanitizers.
+# In a build for the sanitizers the library comes first: if several objects define the same inline function, the linker
+# keeps the first definition, and the definitions in the objects of tests are not sanitized.
 $(TEST_PROGRAMS): private LIBRARY_FIRST = $(if $(UNIT_TESTS_ONLY),-Wl$(comma)--whole-archive $(filter %.a,$^) -Wl$(comma)--no-whole-archive)
 # The list of all tests with their settings, for scripts/run-tests.sh and others.
 $(OUT)/test/list: $(LISTED) $(SCRIPTS) scripts/list-tests.sh
@@ -224,7 +225,7 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)
 	@mkdir -p $(@D)
 	@echo "  link     $@"
 	@$(CXX) $(CXXFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LDFLAGS) $(LDLIBS)
-# Wrappers that tests preload, and libraries that replace others.
+# Wrappers that tests preload, and fake libraries that replace real ones.
 $(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
@@ -249,11 +250,11 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags $$(addsuffix .gch,$$(call precompiled_for,$$*
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
 	@$(CXX) $(addprefix -include ,$(call precompiled_for,$<)) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
-# GCC warns of members whose types belong to one source alone, which is right in headers only.
+# GCC warns about members whose types are local to one source, which is a useful warning only for headers.
 $(BUILD)/units/%.o: $(BUILD)/units/%.cpp $(BUILD)/flags $$(addsuffix .gch,$$(call precompiled_for,$$*.cpp)) | $(GENERATED) $(EMBEDDED)
 	@echo "  compile  $(shell grep -c "\.cpp" $<) sources of $(dir $*)"
 	@$(CXX) $(addprefix -include ,$(call precompiled_for,$*.cpp)) $(call flags_for,$*.cpp) -Wno-subobject-linkage -c -o $@ $<
-# The copy is for tests with other flags, for which GCC rejects what is precompiled.
+# The copy is for tests with other flags, for which GCC rejects the precompiled header.
 $(BUILD)/%.h.gch: %.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
@@ -270,8 +271,8 @@ define compile_kernels
 @$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings -Wno-deprecated-gpu-targets) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS)) -Wno-subobject-linkage" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
   -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2> $(@:.o=.resources) || { cat $(@:.o=.resources); exit 1; }
 endef
-# A thread of a kernel has a stack of its own, and would need one for the detection of uses after return too, which takes
-# longer than the kernel.
+# Each thread of a kernel has a stack of its own. Detecting use after return would need a second one per thread, and
+# setting that up takes longer than the kernel.
 $(BUILD)/on-host/%.o: FIBER_FLAGS := $(if $(findstring asan,$(MODE)),--param asan-use-after-return=0)
 $(BUILD)/on-host/%.o: % $(BUILD)/flags
 	@echo "  compile  $< for the host"
@@ -296,7 +297,8 @@ $(BUILD)/generated/%.pb.cc: src/%.proto
 	@mkdir -p $(BUILD)/generated
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
 
-# Files that change only if their content changes, so that a new commit compiles one file, and new flags compile all.
+# Files that change only if their content changes, so that a new commit recompiles one file, and new flags recompile all
+# of them.
 $(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT)$(AROUND_OPT:%= %) $(CUDA_CFLAGS) $(DNNL_CFLAGS)
 $(OUT)/cuda-flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(CUDA_CFLAGS) $(NVCC_FLAGS)
 $(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -314,7 +316,7 @@ $(BUILD)/kernels/cuda/conv2d_cudnn.o $(BUILD)/kernels/cuda/attention_cudnn.o: pr
 # that every machine gets the same bits.
 $(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)
 
-# Written by Make itself, since the list is too long for an argument of a shell command.
+# Written by Make itself, since the list is too long for the command line of a shell.
 compile_commands.json: always
 	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$@.new,[)$(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) test/support/program.cpp $(BENCHES),$(file \
 	  >>$(BUILD)/$@.new,$(if $(filter-out src/main.cpp,$f),$(comma)){"directory": "$(CURDIR)"$(comma) "file": "$f"$(comma) "command": \
@@ -325,8 +327,8 @@ compile_commands.json: always
 -include $(patsubst %.o,%.d,$(filter-out %.cu.o,$(filter $(BUILD)/units/%,$(UNITS) $(TEST_UNITS))))
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
-# Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before
-# the other goals are built.
+# Built in TEST_OUT by a separate Make, which writes to BUILD too. With `make -j all tests`, it must therefore not start
+# before the other goals are built.
 tests test tests-sanitized test-sanitized test-long test-mutations: | $(filter all benches fuzzers $(OUT)/%,$(MAKECMDGOALS))
 tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here

@@ -81,7 +81,7 @@ def main():
                                                                      str(args.rounds)], directory)
             check("loading of JPEG images, compared with PyTorch's DataLoader", f"{jpeg['speed_ratio']:.2f} times",
                   jpeg["speed_ratio"] >= 1.5, "at least 1.5 times")
-            # PyTorch multiplies bf16 in oneDNN, which gains most from our own kernels where there is AMX.
+            # PyTorch multiplies bf16 with oneDNN, compared with which our own kernels gain most where there is AMX.
             has_amx = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text().split()
             for work, precision, required in (("resnet18", "fp32", 1.9), ("resnet18", "bf16", 2 if has_amx else 1.3),
                                               ("resnet50", "fp32", 1.7), ("resnet50", "bf16", 2.5 if has_amx else 1.7)):

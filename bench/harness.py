@@ -82,7 +82,7 @@ def scratch():
 
 
 def spread(values):
-    """Half the distance between the quartiles, relative to the median: by how much a repetition typically differs."""
+    """Half the distance between the quartiles, relative to the median: how much a repetition typically deviates."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -132,7 +132,7 @@ def table(header, rows):
 
 
 def write_results(name, title, text, data, folder=RESULTS, show=True):
-    """Writes NAME.md for people and NAME.json with every single figure, and prints the text if `show` is true."""
+    """Writes NAME.md for people and NAME.json with all individual figures, and prints the text if `show` is true."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     page = f"# {title}\n\n{text}\n{machine_text(data['machine'])}\n"

@@ -2,7 +2,7 @@
 #SBATCH --job-name=evaluate
 #SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 --time=00:30:00
 #SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
-# Loss and accuracy of CHECKPOINT on the validation set of CONFIG, on 4 GPUs of one node.
+# Evaluates CHECKPOINT: its loss and accuracy on the validation set of CONFIG, on 4 GPUs of one node.
 #   CHECKPOINT=runs/resnet50-4gpu/checkpoints/best sbatch jobs/evaluate.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}

@@ -39,7 +39,7 @@ if [[ ! -e $directory/config.json && -e $directory/adapter_config.json ]]; then
   config=adapter_config.json weights=adapter_model.safetensors
 fi
 
-# The weights, and one of these files for each name.
+# The files that may be there, apart from numbered files of weights.
 known=("$config" "$weights" generation_config.json README.md tokenizer.json tokenizer_config.json special_tokens_map.json
   added_tokens.json vocab.json merges.txt tokenizer.model chat_template.jinja chat_template.json)
 if [[ $config == config.json ]]; then known+=(model.safetensors.index.json); fi
@@ -63,7 +63,7 @@ check_files() {
   done < <(find "$directory" -mindepth 1 -maxdepth 1 -print0 | sort -z)
 }
 
-# The index names each file of weights, and there is no other one.
+# The index must name every file of weights, and there must be no others.
 check_index() {
   local index=$directory/model.safetensors.index.json expected found
   found=$(cd "$directory" && ls | grep -E '\.safetensors$' | sort)
@@ -99,7 +99,7 @@ check_card() {
   fi
 }
 
-# Others load adapters with the base that this name has on the Hub.
+# Users load adapters on top of the base that has this name on the Hub.
 check_base() {
   local base
   [[ $config == adapter_config.json ]] || return 0

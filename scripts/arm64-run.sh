@@ -2,8 +2,8 @@
 # Runs a command that may start programs for aarch64 (build-arm64) on this machine, with qemu and the libraries in
 # .deps/arm64: scripts/arm64-run.sh build-arm64/lockstep help
 #
-# The kernel is told of qemu in a namespace of the command's own (Linux 6.7), so that nothing changes for others. Where
-# something is missing, this script says what, and returns 77.
+# Qemu is registered with the kernel in a namespace of the command's own (Linux 6.7), so that nothing changes for
+# others. If something is missing, this script says what, and returns 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "skipped: $*"; exit 77; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares cross-compiling for aarch64 on Debian (`make arm64`): installs the cross compiler and qemu (as root), and
-# unpacks Debian's arm64 packages of the libraries that scripts/deps.sh installs into .deps/arm64. Nothing of those is
-# installed. With a CUDA toolkit, the static runtime for aarch64 is added from NVIDIA's Python wheel.
+# unpacks Debian's arm64 packages of the libraries that scripts/deps.sh installs into .deps/arm64. These packages are
+# not installed. With a CUDA toolkit, the static runtime for aarch64 is added from NVIDIA's Python wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sysroot=$PWD/.deps/arm64
@@ -26,7 +26,7 @@ if [[ ! -e $sysroot ]]; then
   work=$(mktemp -d "$sysroot.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   mkdir -p "$work"/{state/lists,cache/archives}/partial "$work/whole"
-  # apt with package lists of its own, and without installed packages, so that it fetches everything that is needed.
+  # Apt uses its own package lists and sees no installed packages, so it fetches everything that is needed.
   apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
     -o Dir::State="$work/state" -o Dir::State::status=/dev/null -o Dir::Cache="$work/cache")
   "${apt[@]}" update

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a folder that runs on a machine without MPI, HDF5 or network. That machine needs a C library as new as the one here,
-# and for CUDA the driver and the libraries of CUDA.
+# Makes a folder that runs on a machine without MPI, HDF5 or network access. That machine needs a C library at least as
+# new as the one here, and for CUDA the driver and the CUDA libraries.
 #
 #   scripts/bundle.sh BUILD FOLDER     writes FOLDER and FOLDER.tar.xz
 #
@@ -8,8 +8,8 @@
 #   FOLDER/bin, lib         programs and libraries, stripped       FOLDER/openmpi   plugins and messages of Open MPI
 #   FOLDER/tree             tests, golden files, configurations, samples and bench/, with the layout of the source tree
 #
-# In FOLDER/tree, `python3 bench/gpu/check.py PART` finds ../run, so other programs keep their own libraries.
-# test/cuda/bundle_test.sh tests an archive with the libraries of the system hidden.
+# In FOLDER/tree, `python3 bench/gpu/check.py PART` finds ../run, so that other programs keep their own libraries.
+# test/cuda/bundle_test.sh tests an archive while the libraries of the system are hidden.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if (($# != 2)) || [[ -z $1 || -z $2 ]]; then
@@ -26,7 +26,7 @@ mpirun=$(readlink -f "$(command -v "${MPIRUN:-mpirun}")")
 ompi_info=$(dirname "$(command -v "${MPIRUN:-mpirun}")")/ompi_info
 [[ -x $ompi_info ]] || stop "Open MPI is required, but there is no $ompi_info; set MPI_HOME"
 
-# Libraries that every machine has, or that belong to its driver and its CUDA.
+# Libraries that every machine has, or that belong to its driver and its CUDA installation.
 belongs_to_the_machine() {
   case ${1##*/} in
     ld-linux* | libc.so* | libm.so* | libdl.so* | libpthread.so* | librt.so* | libresolv.so* | libutil.so* | libmvec.so* | \
@@ -35,7 +35,7 @@ belongs_to_the_machine() {
   return 1
 }
 
-# add_libraries FILE...: copies the libraries that they are linked with into lib.
+# add_libraries FILE...: copies the libraries that the files are linked with into lib.
 add_libraries() {
   ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r library; do
     belongs_to_the_machine "$library" || [[ -e $out/lib/${library##*/} ]] ||
@@ -93,10 +93,10 @@ find "$out" -type f \( -name '*.so*' -o -perm -100 \) -exec sh -c \
 
 cat > "$out/run" <<'RUN'
 #!/bin/sh
-# run COMMAND ARGUMENT...: with the libraries, plugins and programs of this folder.
+# run COMMAND ARGUMENT...: runs COMMAND with the libraries, plugins and programs of this folder.
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH="$here/bin:$PATH" LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-# All ranks run on this machine: shared memory, no ssh, and no settings of another Open MPI.
+# All ranks run on this machine: use shared memory, no ssh, and no settings of another Open MPI.
 export OPAL_PREFIX="$here/openmpi" OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_mca_base_param_files=none
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 exec "$@"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Which folder may include which, and which files may include a vendor's header. Prints each line that breaks a rule.
+# Checks which folder may include which, and which files may include a vendor's header. Prints each line that breaks a
+# rule.
 #
 #   main -> commands -> doctor -> train; doctor -> comm, config, base
 #   commands -> scaling -> train; scaling -> config, base
@@ -38,7 +39,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
   xargs grep -nHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' /dev/null |
   awk -F: '
   BEGIN {
-    # From each folder of src, the folders of src that it may include besides its own.
+    # For each folder of src, the other folders of src that it may include.
     may["main"] = " commands train tasks models layers graph comm data text checkpoint hdf5 config base "
     may["backend_factory"] = " base "
     may["commands"] = " page mlflow doctor scaling train tasks generate models layers graph comm data text checkpoint hdf5 config base "
@@ -55,7 +56,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     may["data"] = " text hdf5 base "
     may["checkpoint"] = " hdf5 base "
     may["base"] = " "
-    # Vendors: what the header begins with, and the files (regular expressions) that own it.
+    # For each vendor, how the name of the header begins, and the files (regular expressions) that may include it.
     owner["mpi.h"] = "^src/comm/"
     owner["hdf5.h"] = owner["H5"] = "^src/hdf5/"
     owner["dnnl"] = "^kernels/cpu/.*onednn[.](h|cpp)$"
@@ -79,7 +80,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     file = $1; line = $2; text = $0; sub(/^[^:]*:[^:]*:/, "", text)
     header = text; sub(/^[^"<]*["<]/, "", header); sub(/[">].*$/, "", header)
 
-    # versions.cpp includes headers of all libraries to list their versions.
+    # versions.cpp includes headers of all libraries, to list their versions.
     for (v in owner)
       if (file != "src/train/versions.cpp" && index(header, v) == 1 && file !~ owner[v]) broken("<" header "> belongs to the files " owner[v])
 

@@ -11,7 +11,7 @@ if (($#)); then
 else
   mapfile -t files < <(find src kernels -name '*.cpp' | sort)
 fi
-# clang reads GCC's commands, but does not know all of its flags.
+# Clang gets GCC's commands, but does not know all of their flags.
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" \
   clang-tidy -p . --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas \
   --extra-arg=-include --extra-arg=scripts/source_location_for_clang.h 2>&1 |

@@ -39,8 +39,8 @@ if ((${#missing[@]})); then
   fi
 fi
 
-# Lmod is unpacked beside environment-modules, since each of the two packages removes the other. The paths in its scripts are
-# changed to this folder.
+# Lmod is unpacked next to environment-modules, since each of the two packages removes the other. The paths in its
+# scripts are changed to this folder.
 lmod=$(realpath -m .deps/lmod)
 lmod_is_there() { grep -qs "$lmod/usr/bin/lua" "$lmod/usr/share/lmod/lmod/libexec/lmod"; }
 unpack_lmod() {
@@ -83,7 +83,8 @@ if "$python" -c 'import numpy' 2>/dev/null && ! "$python" -c 'import onnx, onnxr
   "$python" -m pip install --quiet --disable-pip-version-check onnx onnxruntime ||
     echo "deps-test: the test of exported .onnx files will be skipped" >&2
 fi
-# Only a long test needs MLflow. Its many packages have a folder of their own, since they ask for certain versions of others.
+# Only a long test needs MLflow. Its many packages have a folder of their own, since they require particular versions of
+# other packages.
 if ! .deps/mlflow/bin/python -c 'import mlflow' 2>/dev/null; then
   echo "deps-test: installing mlflow into .deps/mlflow"
   rm -rf .deps/mlflow

@@ -5,8 +5,8 @@
 #     .deps/onednn. The wheels are for x86-64; on other processors Lockstep's own kernels are used if there is no oneDNN.
 #   - If there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which consists of headers only:
 #     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
-# Packages whose place is given by MPI_HOME, HDF5_HOME and so on are not installed. libcurl, for MLflow, is not needed for
-# building, and only installed as a package of Debian and Ubuntu.
+# Packages whose location is given by MPI_HOME, HDF5_HOME and so on are not installed. libcurl, for MLflow, is not
+# needed to build, and is installed only as a package of Debian and Ubuntu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -75,7 +75,8 @@ if ! has_frontend; then
   if [[ -z $fetch_onednn ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
 fi
 
-# Loaded when it is used (src/mlflow/curl_library.h), so a missing one is installed here but is no error elsewhere.
+# Loaded when it is used (src/mlflow/curl_library.h), so it is installed here if missing; elsewhere its absence is no
+# error.
 has_curl() { ldconfig -p 2>/dev/null | grep -qE 'libcurl(-gnutls)?[.]so[.]4'; }
 
 is_debian() { [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
@@ -100,7 +101,7 @@ TEXT
   fi
 fi
 
-# Debian 12 has oneDNN 2.6, which has an older interface. The wheels contain Intel's build for GCC's OpenMP.
+# Debian 12 has oneDNN 2.6, whose interface is older. The wheels contain Intel's build for GCC's OpenMP.
 if [[ -n $fetch_onednn ]]; then
   echo "deps: fetching oneDNN 3.2 into $onednn"
   mkdir -p .deps
@@ -117,7 +118,7 @@ SUMS
     for wheel in *.whl; do python3 -m zipfile -e "$wheel" wheels; done
     mkdir -p whole/lib whole/share
     mv wheels/onednn_devel_cpu_gomp-2023.2.0.data/data/include whole/include
-    # A wheel cannot contain links, so it contains the library three times.
+    # A wheel cannot contain links, so it contains three copies of the library.
     mv wheels/onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3.2 whole/lib/
     ln -s libdnnl.so.3.2 whole/lib/libdnnl.so.3
     ln -s libdnnl.so.3 whole/lib/libdnnl.so

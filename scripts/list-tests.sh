@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lists every test that there is, one per line, with tab-separated fields:
+# Lists all tests, one per line, with tab-separated fields:
 #
 #   name  program  filter  ranks  timeout  long  sanitizers  cores  environment  source
 #
 #   scripts/list-tests.sh [SOURCE...]       (all sources below test/ unless some are named)
 #
-# A test is one source: the suites of a *_test.cpp, which run in the program of its folder (filter, as --gtest_filter), or a
-# script. A test of several numbers of ranks has one line per number. A field without a value is "-".
+# A test is one source: the suites of a *_test.cpp, which run in the program of its folder (filter, as --gtest_filter),
+# or a script. A test that runs on several numbers of ranks has one line per number. A field without a value is "-".
 # Comments in the first 12 lines of a source set the fields; test/README.md explains them.
 set -euo pipefail
 cd "$(dirname "$0")/.."

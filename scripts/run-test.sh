@@ -5,8 +5,8 @@
 #
 #   scripts/run-test.sh BUILD NAME LIMIT COMMAND...
 #
-# A program counts as many tests as GoogleTest says that it ran, and one without such lines as one. The exit status is that of
-# the command; 77 means that every test was skipped.
+# A program counts as the number of tests that GoogleTest says it ran; a program without such lines counts as one test.
+# The exit status is that of the command; 77 means that every test was skipped.
 set -uo pipefail
 build=$1 name=$2 limit=$3
 shift 3
@@ -15,7 +15,7 @@ mkdir -p "${log%/*}"
 
 export LOCKSTEP=$build/lockstep
 if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-# Convolution algorithms are not autotuned: what a test computes does not depend on the load.
+# Convolution algorithms are not autotuned, so that what a test computes does not depend on the load.
 export LOCKSTEP_CACHE=none
 # Tests have more threads and ranks than cores: waiting threads must sleep, not spin.
 export OMP_WAIT_POLICY=passive
@@ -33,13 +33,13 @@ TMPDIR=$directory timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
 status=$?
 seconds=$(awk -v begin="$begin" -v end="$EPOCHREALTIME" 'BEGIN {printf "%.1f", end - begin}')
 
-# number of the line "[  PASSED  ] 12 tests." of the program's last run
+# Prints the number in the line "[  PASSED  ] 12 tests." of the program's last run.
 count() { sed -n "s/^\[  $1 *\] \([0-9]*\) test.*/\1/p" "$log" | tail -1; }
 passed=$(count PASSED) failed=$(count FAILED) skipped=$(count SKIPPED)
 if [[ -z $passed$failed$skipped ]]; then
   case $status in 0) passed=1 ;; 77) skipped=1 ;; *) failed=1 ;; esac
 elif [[ $status != 0 && ${failed:-0} == 0 ]]; then
-  failed=1 # a program that ended badly without a failed test has failed as a whole
+  failed=1 # a program that fails without a failed test counts as one failure
 fi
 echo "${passed:-0} ${failed:-0} ${skipped:-0} $seconds" >"${log%.log}.counts"
 

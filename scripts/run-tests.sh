@@ -40,7 +40,8 @@ tests=$build/test
 
 mpirun=${MPIRUN:-mpirun}
 
-# ---- The tests, for ctest. A core is two slots, so that a test that mostly waits (`cores: 0`) takes less than one.
+# ---- The tests, for ctest. A core is two slots, so that a test that mostly waits (`cores: 0`) takes less than one
+# core.
 slots=$((2 * $(nproc)))
 logs=$tests/logs
 python=.deps/python/bin/python
@@ -69,7 +70,8 @@ while IFS=$'\t' read -r name program filter ranks limit long sanitizers cores en
   printf 'add_test([=[%s]=]' "$name"
   printf ' [=[%s]=]' "$PWD/scripts/run-test.sh" "$build" "$name" "$limit" "${command[@]}"
   printf ')\nset_tests_properties([=[%s]=] PROPERTIES WORKING_DIRECTORY [=[%s]=] LABELS "%s;%s"' "$name" "$PWD" "${name%%/*}" "$kind"
-  # The script ends a test that takes too long; ctest would, if that fails. Without measurements the longest start first.
+  # run-test.sh ends a test that takes too long; ctest does so if that fails. Without measurements, the longest tests
+  # start first.
   printf ' TIMEOUT %s COST %s PROCESSORS %s SKIP_RETURN_CODE 77)\n' $((limit + 60)) "$limit" "$processors"
 done <"$tests/list" >"$tests/CTestTestfile.cmake"
 

@@ -1,5 +1,5 @@
-// Included before every file, for clang-tidy and fuzzers only: clang 14 lacks the consteval that libstdc++ 12 needs,
-// and <source_location> is therefore empty there.
+// Included before every file, for clang-tidy and fuzzers only: clang 14 lacks the consteval support that libstdc++ 12
+// requires, so <source_location> is empty there.
 #pragma once
 #include <version>
 #if defined(__clang__) && !defined(__cpp_lib_source_location)

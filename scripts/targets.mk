@@ -1,6 +1,6 @@
 # Launching, testing, checking, installing. Included by the Makefile.
 
-# Allows Open MPI to run as root. Ranks may share cores on a laptop, and the threads of a rank need more than one core.
+# Allows Open MPI to run as root. On a laptop, ranks may share cores, and the threads of a rank need more than one core.
 ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
@@ -11,7 +11,7 @@ export MPIRUN
 train: $(BUILD)/lockstep
 	scripts/launch $(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(CONFIG) $(OVERRIDES)
 
-# Make looks for libraries when it starts, so it is started again after `deps`.
+# Make looks up libraries when it starts, so it is started again after `deps`.
 quickstart:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all
@@ -27,7 +27,7 @@ test:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@$(RUN_TESTS) --results $(BUILD)/test-results $(TEST_OUT)
 
-# The unit tests of one process, built with the address and undefined behaviour sanitizers together. The CUDA backend,
+# The single-process unit tests, built with the address and undefined behaviour sanitizers together. The CUDA backend,
 # which cannot run there, is that of the other tests; the kernels that are compiled for the host are built with the
 # sanitizers.
 SANITIZED := $(BUILD)-asan-ubsan
@@ -50,7 +50,7 @@ test-mutations:
 	@python3 test/mutations/run.py --build $(TEST_OUT) --results test/mutations/results.md \
 	  --make '$(MAKE) BUILD=$(BUILD) $(for_tests) ONEDNN_HOME=$(ONEDNN_HOME) CUDNN_FRONTEND_HOME=$(CUDNN_FRONTEND_HOME)'
 
-# Plans every graph of cuDNN that ResNet-18 and ResNet-50 run on an H200. GOLDEN=1 rewrites the table.
+# Plans every cuDNN graph that ResNet-18 and ResNet-50 use on an H200. GOLDEN=1 rewrites the table.
 test-plans: tests
 	@LOCKSTEP=$(abspath $(TEST_OUT)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
 
@@ -58,7 +58,7 @@ test-cluster: $(BUILD)/lockstep
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
 
 # ---- For ARM (docs/contributing.md) ------------------------------------------------------------------------------------
-# A Make of its own cross-compiles with the libraries that arm64-sysroot.sh unpacks; mpicxx prints their places too. The
+# A separate Make cross-compiles with the libraries that arm64-sysroot.sh unpacks; mpicxx prints their paths too. The
 # tests are built without CUDA, since its kernels do not run on the processor.
 ARM64      := $(CURDIR)/.deps/arm64
 ARM64_LIB  := $(ARM64)/usr/lib/aarch64-linux-gnu
@@ -91,9 +91,9 @@ bench-check: $(BUILD)/lockstep benches
 	@bench/check.sh $(BUILD)
 
 # ---- On a GPU ---------------------------------------------------------------------------------------------------------
-# `bundle` packs everything that a machine with a GPU, CUDA and a C library lacks. There, run python3 bench/gpu/check.py PART in
-# FOLDER/tree. On this machine, run make gpu-check PART=ops. test/cuda/bundle_test.sh, which `make test-long` runs, tests the
-# archive with the libraries of the system hidden (root).
+# `bundle` packs everything that a machine with only a GPU, CUDA and a C library lacks. There, run python3
+# bench/gpu/check.py PART in FOLDER/tree. On this machine, run make gpu-check PART=ops. test/cuda/bundle_test.sh, which
+# `make test-long` runs, tests the archive while the libraries of the system are hidden (root).
 BUNDLE ?= lockstep-bundle
 bundle:
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests

@@ -7,11 +7,11 @@ A unit has at most 12 sources of one folder, or 3 with CUDA kernels, whose heade
 is a file BUILD/units/FOLDER/FIRST, FIRST being the name of its first source, which includes them and is written only if
 it changes. The names of all objects are printed: those of units, and of sources that are compiled alone.
 
-Two sources must mean the same in one unit as alone: what one of them defines for itself (in a namespace without a name,
-or by a macro), the other must neither define nor use. A name that would clash is renamed within the unit, by a macro
+Two sources must mean the same in one unit as alone: what one of them defines for itself (in an anonymous namespace, or
+by a macro), the other must neither define nor use. A name that would clash is renamed within the unit, by a macro
 around the source that defines it: `Case` in conv2d_test.cpp to `Case_of_conv2d_test`. Where that could change something
-else, the two sources are kept apart. The names are found by the layout that clang-format gives the sources. A clash that
-this script does not see is an error of the compiler.
+else, the two sources are kept apart. The names are found by relying on clang-format's layout of the sources. A clash
+that this script does not see is a compiler error.
 """
 import os
 import re
@@ -36,14 +36,14 @@ def code(path):
 
 
 def resolved(path, name):
-    """The header of the project that the file names, or None."""
+    """The project's header that `name` in an #include of the file refers to, or None."""
     headers = (os.path.normpath(os.path.join(folder, name)) for folder in (os.path.dirname(path), "src", "include", "."))
     return next(filter(os.path.exists, headers), None)
 
 
 @lru_cache(None)
 def included(path):
-    """The headers of the project that the file names."""
+    """The project's headers that the file includes directly."""
     return [header for header in (resolved(path, name) for name in re.findall(r'^#include "([^"]+)"', text(path), re.M)) if header]
 
 
@@ -54,7 +54,7 @@ def own_words(path):
 
 @lru_cache(None)
 def top_words(path):
-    """The identifiers of lines without indentation: what a header declares is among them, without members."""
+    """The identifiers on unindented lines. They contain what a header declares, except for members."""
     return frozenset(re.findall(r"[A-Za-z_]\w*", "\n".join(re.findall(r"^[A-Za-z_].*", code(path), re.M))))
 
 
@@ -70,7 +70,7 @@ def headers_of(path):
 
 
 def calls(path):
-    """Identifiers before a parenthesis, without those of members and those with a namespace."""
+    """Identifiers before a parenthesis, except members and names qualified with a namespace."""
     return set(re.findall(r"(?<![\w.:>])([A-Za-z_]\w*)\(", code(path)))
 
 
@@ -102,12 +102,12 @@ def private_names(path):
 
 
 def hoisted(path):
-    """The lines that include headers, for the beginning of a unit: a macro that renames must not change a header."""
+    """The #include lines, to be moved to the start of a unit: a renaming macro must not change a header."""
     lines, depth = [], 0
     for line in text(path).split("\n"):
         depth += line.startswith("#if") - line.startswith("#endif")
         if line.startswith("#define"):
-            break  # it may be for the headers below it
+            break  # it may affect the headers below it
         name = re.match(r'#include (?:<(\S+)>|"(\S+\.h)")', line)
         if name and depth == 0:
             lines.append(f"#include <{name[1]}>" if name[1] else f'#include "{resolved(path, name[2]) or name[2]}"')
@@ -140,7 +140,7 @@ class Source:
 
     @lru_cache(None)
     def can_rename(self, name):
-        """Not a macro, a member, what others declare or find by its name, nor a suite of tests."""
+        """False for a macro, a member, a test suite, and a name that others declare or look up."""
         return not (re.match(r"#|using [^=]*$", self.names[name]) or name in self.declared or name in FOUND_BY_NAME or
                     re.search(rf"(\.|->|::)\s*{name}\b|TEST\w*\(\s*{name}\b", code(self.path)) or
                     defines_before_headers(self.path))
@@ -178,7 +178,7 @@ class Unit:
 
 
 def object_of(path):
-    """As the Makefile names objects: NAME.o for NAME.cpp, and NAME.cu.o for NAME.cu."""
+    """As the Makefile names the objects: NAME.o for NAME.cpp, and NAME.cu.o for NAME.cu."""
     return re.sub(r"\.cpp$", "", path) + ".o"
 
 

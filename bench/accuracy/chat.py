@@ -90,13 +90,13 @@ def theirs(python, s):
 
 
 def losses_of(lines):
-    """What the result file and the picture need."""
+    """The losses that the result file and the picture need."""
     return {event: [[line["step"], round(line["loss"], 5)] for line in lines if line["event"] == event]
             for event in ("step", "evaluation")}
 
 
 def compare(runs, seeds):
-    """The held-out loss after the last step: of each seed, the means, the spread of the Trainer, the greatest difference."""
+    """The held-out loss after the last step: for each seed, means, spread of the Trainer, maximum difference."""
     last = {side: [runs[side][str(seed)]["evaluation"][-1][1] for seed in seeds] for side in SIDES}
     first = runs["trainer"][str(seeds[0])]["evaluation"][0][1]
     return {"first": first, "last": last, "means": {side: statistics.mean(values) for side, values in last.items()},

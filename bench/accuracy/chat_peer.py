@@ -32,7 +32,7 @@ def conversations(path):
 
 
 def first_fit(kept, length):
-    """The numbers of the conversations of each window."""
+    """The indices of the conversations in each window."""
     windows, opened = [], []
     for number, (tokens, _) in enumerate(kept):
         place = next((w for w in opened if w[0] >= len(tokens)), None)
@@ -78,7 +78,7 @@ def collate(windows):
 
 
 def held_out_loss(model, windows, batch):
-    """Over the predictions of all windows."""
+    """The mean loss over the predictions of all windows."""
     total, count = 0.0, 0
     model.eval()
     with torch.no_grad():
@@ -115,7 +115,7 @@ class Events(transformers.TrainerCallback):
 
 
 def learning_rate(step, warmup, length, base, final):
-    """As src/train/schedule.h: linear warm-up, then cosine."""
+    """As in src/train/schedule.h: linear warm-up, then cosine."""
     if step < warmup:
         return base * (step + 1) / warmup
     return final + (base - final) * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2
@@ -131,7 +131,7 @@ def make(directory):
 
 
 def make_adapters(base, directory, rank):
-    """Of PEFT's random numbers, so that both programs begin with the same ones."""
+    """Adapters with PEFT's random numbers, so that both programs begin with the same ones."""
     import peft
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

@@ -36,7 +36,7 @@ def theirs(python, seed, args):
 
 
 def losses_of(lines):
-    """What the result file and the picture need."""
+    """The losses that the result file and the picture need."""
     return {event: [[line["step"], round(line["loss"], 5)] for line in lines if line["event"] == event]
             for event in ("step", "evaluation")}
 

@@ -18,20 +18,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def windows(path, length):
-    """(n, length): the tokens that fill no window are left out."""
+    """(n, length). Tokens at the end that do not fill a window are left out."""
     with h5py.File(ROOT / path) as file:
         tokens = torch.from_numpy(file["tokens"][:].astype("int64"))
     return tokens[:len(tokens) // length * length].view(-1, length)
 
 
 def mean_loss(model, tokens):
-    """Over the predictions of the windows: each token predicts the next one."""
+    """The mean loss over the predictions of the windows. Each token predicts the next one."""
     logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
 
 
 def learning_rate(step, warmup, length, base, final):
-    """As src/train/schedule.h: linear warm-up, then cosine."""
+    """As in src/train/schedule.h: linear warm-up, then cosine."""
     if step < warmup:
         return base * (step + 1) / warmup
     return final + (base - final) * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2

@@ -38,7 +38,7 @@ RECIPES = {
 
 
 def augmented(images):
-    """A random crop of the image padded with zero bytes, and a random flip, for each sample separately."""
+    """A random crop of the image padded with zeros, and a random flip, for each sample separately."""
     size = images.shape[-1]
     padded = torch.nn.functional.pad(images, (PADDING,) * 4)
     out = torch.empty_like(images)
@@ -51,7 +51,7 @@ def augmented(images):
 
 
 def learning_rate(step, warmup, length, base):
-    """As src/train/schedule.h: linear warm-up, then cosine to zero."""
+    """As in src/train/schedule.h: linear warm-up, then cosine to zero."""
     if step < warmup:
         return base * (step + 1) / warmup
     return base * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2

@@ -71,7 +71,7 @@ def import_data(binary, recipe, sources, args, directory):
 
 
 def hash_of(recipe):
-    """Of its configuration without comments: runs of an older version of the recipe are not mixed with new ones."""
+    """The hash of its configuration without comments, so that runs of an older recipe are not mixed in."""
     lines = (FOLDER / f"{recipe}.yaml").read_text().splitlines()
     text = "\n".join(line.split("#")[0].rstrip() for line in lines)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -47,7 +47,7 @@ class Context:
         self.args = args
         self.build = pathlib.Path(args.build).resolve()
         self.binary = self.build / "lockstep"
-        run = harness.ROOT.parent / "run"  # exists in a bundle (scripts/bundle.sh): runs programs with its libraries and mpirun
+        run = harness.ROOT.parent / "run"  # in a bundle (scripts/bundle.sh): runs programs with its libraries
         self.launcher = [str(run)] if os.access(run, os.X_OK) and (harness.ROOT.parent / "openmpi").exists() else []
         self.results = pathlib.Path(args.results).resolve()
         self.report = {"parts": {}, "figures": {}}

@@ -11,16 +11,16 @@ import parts  # noqa: E402
 from context import LANGUAGE_CONFIG, Failure, Item, Skip, tail  # noqa: E402
 from speed import copy_rate  # noqa: E402
 
-# The tests of the ops that only generating uses, and of those that read a single token.
+# The tests of the ops that only text generation uses, and of those that read a single token.
 OPS = ("cached_attention_test", "matmul_test", "rms_norm_test", "rotary_test")
 GOLDEN = harness.ROOT / "test/golden"
 TOK512 = GOLDEN / "tokenizers/tok512.bin"
 MODELS = ("llama-story", "stories260K", "qwen2", "llama")
-# Tokens of a reply may differ in types in which sums are rounded, so equal replies are required in fp32 only.
+# In types in which sums are rounded, the tokens of a reply may differ, so equal replies are required only in fp32.
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 PRESETS = {"Qwen2.5-0.5B": ("qwen2-0.5b", 494_032_768), "SmolLM-135M": ("smollm-135m", 134_515_008)}
 PROMPT_TOKENS, NEW_TOKENS = 512, 256
-MIN_BANDWIDTH = 0.5  # of a copy on the same GPU: reading the weights once per token, captured as a graph
+MIN_BANDWIDTH = 0.5  # fraction of a copy's: reading the weights once per token, captured as a graph
 
 
 def generate(context, *arguments):
@@ -93,7 +93,7 @@ def any_batch(precision):
 
 
 def speed(name, preset, parameters):
-    """Weights of one training step, since only their size matters."""
+    """Weights after one training step, since only their size matters."""
     def work(context):
         with harness.scratch() as folder:
             status, output = context.train(
@@ -102,7 +102,7 @@ def speed(name, preset, parameters):
                                    f"model.config={preset}"], config=LANGUAGE_CONFIG, base=["log.progress=false", "log.tensorboard=false"])
             if status:
                 raise Failure(tail(output))
-            file = pathlib.Path(folder, "prompt.txt")  # each letter is a token, and so is the begin of the text
+            file = pathlib.Path(folder, "prompt.txt")  # each letter is a token, and so is the start of the text
             file.write_text("".join("xqzj"[i % 4] for i in range(PROMPT_TOKENS - 2)) + "\n")
             output = generate(context, pathlib.Path(folder, "random/model"), "--tokenizer", TOK512, "--prompts", file,
                               "--ignore-end", "--max-new-tokens", NEW_TOKENS, "--speed", f"--json={folder}/out", "precision=bf16")

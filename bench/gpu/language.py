@@ -17,11 +17,11 @@ MODELS = ("llama_tied", "llama3_biased", "qwen2", "qwen3")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 RECOMPUTATION = ("none", "block", "selective")
 STEPS = 20
-# The greatest relative distance of the losses of two devices: sums in another order, which training amplifies.
+# The maximum relative difference of the losses on two devices. Sums are in another order, which training amplifies.
 DISTANCES = {"fp32": 1e-3, "bf16": 2e-2}
 
 SEQUENCE = 1024
-# The trainings that are timed. `aim`: tokens/s on an H200, or the part of the matmul rate measured on the same GPU.
+# The trainings that are timed. `aim`: tokens/s on an H200, or the fraction of the matmul rate measured on the same GPU.
 SHAPES = {
     "Qwen2.5-0.5B": dict(preset="qwen2-0.5b", batch=16, layers=24, width=896, heads=14, kv_heads=2, ffn=4864,
                          vocabulary=151936, bias=True, aim_tokens=160_000),
@@ -122,8 +122,8 @@ def language_peer(context, python, mode, shape=None):
 
 
 def utilization(context, python, shape, measured):
-    """(The part of the matmul rate that the training reaches or None, the reason or ""): Lockstep's own figure, which is
-    relative to the rate that it measures, else relative to that of PyTorch."""
+    """(The fraction of the matmul rate that the training reaches or None, the reason or ""): Lockstep's own figure,
+    which is relative to the rate that it measures itself, otherwise relative to PyTorch's rate."""
     if measured["utilization"]:
         return measured["utilization"], ""
     if not python:
@@ -175,7 +175,7 @@ def activation_bytes(context, shape, kind):
 
 
 def recomputation(name, shape):
-    """At least one kind must save enough for little enough time."""
+    """At least one kind must save enough memory at a small enough cost in time."""
     def checked(context):
         found = {kind: dict(bytes=activation_bytes(context, shape, kind), **context.figure(
             f"{name}: {kind}", lambda kind=kind: run_lockstep(context, shape, f"model.recompute={kind}")))

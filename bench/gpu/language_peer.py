@@ -49,7 +49,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The embedding is also the last matrix."""
+    """The embedding matrix is also the output matrix (tied weights)."""
 
     def __init__(self, a):
         super().__init__()

@@ -10,7 +10,7 @@ from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Item  # noqa: E402
 OPS = ("lora_test", "nf4_matmul_test")
 CASES = ("llama", "qwen2", "nf4", "dropout")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-# Beside random weights, on random tokens: no file is needed.
+# The base has random weights and the tokens are random, so no file is needed.
 ADAPTERS = ["data.train=synthetic", "data.synthetic_samples=512", "model.lora.rank=8", "model.lora.dropout=0.05"]
 BASES = {"adapters": ADAPTERS, "adapters beside NF4": [*ADAPTERS, "model.base_precision=nf4"]}
 SPEED = language.SHAPES["SmolLM-135M"]
@@ -20,7 +20,7 @@ TRAINED = {"all weights": ["optimizer.kind=adamw"],
 
 
 def as_on_the_cpu(overrides, precision):
-    """The losses of a few steps of training with adapters are those of a CPU."""
+    """The losses of a few training steps with adapters are the same as on a CPU."""
     def work(context):
         with language.harness.scratch() as folder:
             cpu, gpu = (language.losses_of(context, folder, device, [*overrides, f"device={device}", f"precision={precision}"])
@@ -31,8 +31,8 @@ def as_on_the_cpu(overrides, precision):
 
 
 def speed(context):
-    """Tokens per second and memory of training all weights, adapters, and adapters beside NF4. Adapters must need less
-    memory, and NF4 less than those; no speed is required."""
+    """Tokens per second and memory of training all weights, adapters, and adapters on an NF4 base. Adapters must need
+    less memory than all weights, and an NF4 base less still; no speed is required."""
     measured = {name: language.run_lockstep(context, SPEED, *overrides) for name, overrides in TRAINED.items()}
     memory = [measured[name]["memory_bytes"] for name in TRAINED]
     text = "; ".join(f"{name}: {m['tokens_per_second']:,.0f} tokens/s, {m['memory_bytes'] / 2**20:,.0f} MiB"

@@ -28,7 +28,7 @@ def test_item(program, *options, **environment):
             return False, tail(output)
         if n_passed == 0:
             raise Skip(tail(output))
-        # golden_test prints the distance of each step from PyTorch in fp64, and that between runs of PyTorch.
+        # golden_test prints the distance of each step from PyTorch in fp64, and the distance between runs of PyTorch.
         apart = [float(ours) / float(theirs) for ours, theirs in re.findall(r"apart ([\d.e+-]+), PyTorch's ([\d.e+-]+)", output)]
         return True, (f"{n_passed} tests" + (f", {n_skipped} skipped on this device" if n_skipped else "") +
                       (f"; the distance is at most {max(apart):.2f} times the spread of PyTorch" if apart else ""))
@@ -98,8 +98,8 @@ SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 def blocking_calls(context):
-    """The time of a step with and without comm.nccl_blocking, where the host calls NCCL in every step: for each bucket and
-    twice for each norm. Trainings with the two modes alternate. Nothing is required of the ratio: it decides the default."""
+    """The time of a step with and without comm.nccl_blocking, where the host calls NCCL in every step: for each bucket,
+    and twice for each norm. Trainings in the two modes alternate. No ratio is required; it decides the default."""
     eager = ["precision=fp16", "batch_norm.synchronize=true", "cuda.graph=false", "train.max_steps=60", "data.readers=4"]
     seconds = {}
     for _ in range(3):

@@ -77,7 +77,7 @@ def layers_of(plan):
 
 
 def device_spans(events):
-    """{(category, name): median seconds} of the spans in the later half of the row `device`."""
+    """{(category, name): median seconds} of the spans in the second half of the row `device`."""
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
     spans = {}
     for e in events:
@@ -162,8 +162,8 @@ def speed(context):
         return checked
 
     def second_stream(name, work):
-        """The time of a step with weight gradients on one stream and on two. Trainings of both alternate. Nothing is
-        required of the ratio: autotuning takes the faster one."""
+        """The time of a step with weight gradients on one stream and on two. Both kinds of training alternate. No
+        ratio is required: autotuning takes the faster one."""
         def checked(context):
             rate, memory = {"off": 0.0, "on": 0.0}, {}
             for turn in ("first", "again"):

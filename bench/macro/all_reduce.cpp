@@ -1,11 +1,11 @@
-// The time of an all-reduce over all ranks, of Lockstep's communicator for CPUs or of MPI_Allreduce. Used by
-// bench/macro/links.py. Prints one JSON object: the seconds of each repetition, of the slowest rank.
+// The time of an all-reduce over all ranks, by Lockstep's communicator for CPUs or by MPI_Allreduce. Used by
+// bench/macro/links.py. Prints one JSON object: the seconds of each repetition on the slowest rank.
 //
 //   mpirun -n 4 all_reduce lockstep|mpi|tcp BYTES REPETITIONS
 //
-// `tcp` sums nothing: each rank sends every other one 2/N of the bytes through a plain socket, which is what an
-// all-reduce over N ranks must send at least. This is what the links and the processors can carry.
-//   One more all-reduce comes first and is not counted, since it opens the connections and touches all memory.
+// `tcp` sums nothing: each rank sends 2/N of the bytes to every other rank through a plain socket, which is the least
+// that an all-reduce over N ranks must send. It shows what the links and the processors can carry. One more exchange
+// comes first and is not counted: it opens the connections and touches all memory.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <netdb.h>

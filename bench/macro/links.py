@@ -53,7 +53,7 @@ def all_reduces(program, kind, nodes, repetitions, environment, directory):
 
 
 def training(binary, nodes, args, environment, directory):
-    """The time that the all-reduces of each step took on the rank that waited least for the others, and their bytes."""
+    """The time of each step's all-reduces on the rank that waited least for the others, and their bytes."""
     name = f"run-{time.time_ns()}"
     keys = " ".join([*prediction.OVERRIDES, f"train.batch_per_rank={args.batch}", f"train.max_steps={args.steps}", "log.every_steps=1",
                      f"run.directory={directory}", f"run.name={name}", "log.progress=false", "log.tensorboard=false",

@@ -24,7 +24,7 @@ def measure(build):
     for found in json.loads(out)["benchmarks"]:
         region = found["name"].removeprefix("loader/pixels/341x256/").removesuffix("/process_time/real_time")
         batch = found["items_per_second"] * found["real_time"] * UNIT[found["time_unit"]]
-        # Of a copy: the bytes read and written per second, as bench/micro/limits.h measures it.
+        # The copy bandwidth: bytes read plus bytes written per second, as measured by bench/micro/limits.h.
         copy = 1e9 * found["GB/s"] / (found["% of copy"] / 100)
         rows[region] = {"samples_per_second": found["items_per_second"], "kb_per_sample": found["kB of a sample"],
                         "samples_per_processor_second": batch / (found["cpu_time"] * UNIT[found["time_unit"]]),

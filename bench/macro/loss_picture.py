@@ -13,7 +13,7 @@ from picture_file import add_output, write_picture
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
-# Of each run: the training loss, and the validation loss.
+# For each run: the colours of its training loss and validation loss.
 COLOURS = [("#3b7dbd", "#d9822b"), ("#7f9f7f", "#6a3d9a")]
 
 
@@ -36,7 +36,7 @@ def tick_distance(span):
 
 
 def draw(runs, title):
-    """`runs`: at most two, each with its name and what read_losses() returns. The name of a single one is not shown."""
+    """`runs`: at most two, each with its name and what read_losses() returns. The name of a single run is not shown."""
     points = [point for _, losses in runs for event in ("step", "evaluation") for point in losses[event]]
     last_step, greatest = max(step for step, _ in points), max(loss for _, loss in points)
     x = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * step / last_step

@@ -1,4 +1,4 @@
-"""fp32 compared with bf16 on several kinds of processor: this one, and lesser ones by LOCKSTEP_MAX_ISA.
+"""fp32 compared with bf16 on several kinds of processor: this one, and lesser ones emulated with LOCKSTEP_MAX_ISA.
 
 In each round, each kind of processor trains each network in fp32 and then in bf16, on synthetic images. Algorithms are timed
 and stored by a run before the first round. Takes some minutes per round.
@@ -21,14 +21,14 @@ TITLES = {"resnet18": "ResNet-18, 32x32", "resnet50": "ResNet-50, 64x64"}
 
 
 def available():
-    """Those of ISAS that this processor has."""
+    """The entries of ISAS that this processor supports."""
     with open("/proc/cpuinfo") as cpuinfo:
         flags = next((line.split() for line in cpuinfo if line.startswith("flags")), [])
     return [isa for isa, (_, flag) in ISAS.items() if flag in flags]
 
 
 def measure(binary, isa, work, precision, steps, args, directory):
-    """The seconds of the counted steps."""
+    """The seconds of the steps after the warm-up."""
     os.environ["LOCKSTEP_MAX_ISA"] = isa
     args.work, args.precision = work, precision
     overrides = [*sides.overrides_of(args), f"train.max_steps={args.warmup + steps}", "log.every_steps=1",

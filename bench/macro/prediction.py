@@ -94,7 +94,7 @@ def main():
         with harness.scratch() as directory:
             os.chmod(directory, 0o755)  # munge requires that everybody can reach its socket
             found = measure(binary, bandwidth, args, pathlib.Path(directory))
-        del found["directory"]  # which is gone
+        del found["directory"]  # it has been removed
         reports[bandwidth] = found
         predicted = found["predictions"][0]
         measured = {size["nodes"]: size["figures"]["step_seconds"] for size in found["sizes"]}

@@ -1,5 +1,6 @@
-// Checkpoints compared with dd: all ranks save MB megabytes together, then rank 0 writes as much with `dd conv=fsync`
-// in the same directory, ROUNDS times in turn. Prints one JSON object to standard output; used by bench/check.py.
+// Checkpoints compared with dd: all ranks together save MB megabytes, then rank 0 writes the same amount with `dd
+// conv=fsync` in the same directory, and so on for ROUNDS rounds. Prints one JSON object to standard output; used by
+// bench/check.py.
 //
 //   mpirun -n 2 save DIRECTORY MB ROUNDS
 #include <fmt/format.h>

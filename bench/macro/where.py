@@ -52,7 +52,7 @@ def spans(events):
 
 
 def convolution_flops(binary, overrides):
-    """Operations of a step of one rank, forward and backward, from the plan's description of each layer."""
+    """The FLOPs of a step of one rank, forward and backward, from the plan's description of each layer."""
     out = harness.run([binary, "plan", sides.CONFIG, *overrides], "lockstep plan", env=harness.environment(1))
     found = {"forward": 0.0, "backward": 0.0}
     shapes = re.findall(r"conv2d \((\d+), (\d+), (\d+), (\d+)\) -> (\d+), (\d+)x\d+/(\d+)", out)
@@ -60,14 +60,14 @@ def convolution_flops(binary, overrides):
         n, h, w, c, k, window, stride = map(int, shape)
         flops = 2.0 * n * -(-h // stride) * -(-w // stride) * c * k * window * window
         found["forward"] += flops
-        found["backward"] += flops * (2 if number else 1)  # the first needs no gradient of the images
+        found["backward"] += flops * (2 if number else 1)  # the first convolution needs no gradient of the images
     return found
 
 
 def multiply_rate(build, args):
     program = pathlib.Path(build).resolve() / "bench/micro/conv2d"
     environment = dict(os.environ, LOCKSTEP_BENCH_DTYPE=args.precision, LOCKSTEP_BENCH_THREADS=str(args.threads))
-    # One benchmark is enough; without any the program prints no context.
+    # One benchmark is enough; if none runs, the program prints no context.
     out = harness.run([program, "--benchmark_filter=conv/4x4x1024-256_1x1/forward", "--benchmark_min_time=0.01",
                        "--benchmark_format=json"], "bench/micro/conv2d", env=environment)
     return 1e9 * float(json.loads(out)["context"]["multiply rate"].split()[0])
@@ -95,7 +95,7 @@ def main():
         harness.train(binary, args.ranks, args.threads, sides.CONFIG,
                       [*overrides, f"train.max_steps={args.steps}", "trace=true", "checkpoint.every_epochs=0"], directory,
                       look=look)
-    # The parts of one step, that of median length: medians of the parts would not add up.
+    # The parts of one step, the one of median length: the medians of the parts would not add up to it.
     length, parts = sorted(steps, key=lambda step: step[0])[len(steps) // 2]
     covered = sum(parts.values())
     floors = {name: 1e3 * flops[direction] / rate for direction in flops for name in parts

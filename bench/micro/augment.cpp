@@ -1,6 +1,6 @@
-// What readers do with the bytes of training images after the crop: each operation of TrivialAugmentWide with a
+// What readers do with the bytes of a training image after the crop: each operation of TrivialAugmentWide with a
 // strength in the middle of its range, TrivialAugmentWide with its random draws, and ColorJitter. Items per second are
-// images, of one core.
+// images on one core.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -26,7 +26,7 @@ void each_image(benchmark::State& state, int size, const Work& work) {
   const std::vector<std::uint8_t> original = image.bytes;
   std::uint32_t sample = 0;
   for (auto _ : state) {
-    image.bytes = original;  // as a reader's buffer has a new image each time
+    image.bytes = original;  // a reader's buffer has a new image each time, too
     work(sample++, image.pixels());
   }
   state.SetItemsProcessed(state.iterations());

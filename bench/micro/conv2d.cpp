@@ -15,7 +15,7 @@ constexpr Case kCases[] = {{32, 3, 64, 3, 1},    {32, 64, 64, 3, 1},   {32, 64, 
                            {4, 512, 512, 3, 1},  {64, 3, 64, 7, 2},    {16, 64, 256, 1, 1}, {16, 256, 64, 1, 1},
                            {4, 1024, 256, 1, 1}};
 
-/// The op of a case with all its arguments.
+/// The op of a benchmark case with all its arguments.
 struct Unit {
   Unit(const Case& c, bool in_network) : normalized(in_network && c.channels > 3) {
     Conv2dDescription d;

@@ -1,6 +1,6 @@
-// The ops of a decoder that are not matmuls of its blocks: embedding, rotary positions, SwiGLU, and the last matmul
-// with the loss; adapters of rank 8 beside the matmul for q, k and v, and the matmul for gate and up in NF4. Sizes are
-// those of SmolLM-135M with one sample of 256 tokens.
+// The ops of a decoder other than the matmuls of its blocks: embedding, rotary positions, SwiGLU, and the last matmul
+// with the loss. Also adapters of rank 8 added to the matmul for q, k and v, and the matmul for gate and up in NF4.
+// Sizes are those of SmolLM-135M with one sample of 256 tokens.
 #include <cmath>
 #include <vector>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kTokens = 256, kVocabulary = 49152, kWidth = 576, kHidden = 1536;
 constexpr std::int64_t kHeads = 9, kKvHeads = 3, kHeadDim = 64;
 
-/// About as many different ids as in text.
+/// Token ids, about as many different ones as in real text.
 std::int32_t* make_ids(Arguments& arguments) {
   auto* const ids = arguments.make<std::int32_t>(kTokens);
   for (std::int64_t i = 0; i < kTokens; ++i)

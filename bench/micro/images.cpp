@@ -1,7 +1,8 @@
-// One image from JPEG bytes to the input of a network, step by step: 500x375 pixels, quality 90, random crops resized
-// to 224x224. Without an argument, images with noise on them, whose files have about as many bytes as photographs; with
-// one, the JPEG files of that folder. Compare the whole with its floor: parsing the entropy-coded bytes down to the
-// last row that is needed, which no decoder can leave out. Items per second are images, of one core.
+// The steps that turn the JPEG bytes of one image into the input of a network: 500x375 pixels, quality 90, random crops
+// resized to 224x224. Without an argument, the images have noise on them, so that their files have about as many bytes
+// as photographs; with one, they are the JPEG files of that folder. Compare the whole with its floor: parsing the
+// entropy-coded bytes down to the last row that is needed, which no decoder can avoid. Items per second are images on
+// one core.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -49,7 +50,7 @@ std::span<const std::uint8_t> image(std::size_t i) {
   return {reinterpret_cast<const std::uint8_t*>(jpeg.data()), jpeg.size()};
 }
 
-/// Calls work(i) for one image after the other.
+/// Calls work(i) for one image after another.
 template <typename Work>
 void each_image(benchmark::State& state, const Work& work) {
   std::size_t i = 0;
@@ -71,7 +72,7 @@ void decode(benchmark::State& state, Part part) {
     require(decoder.open(image(i)) && decoder.start(8), ErrorCode::data_image, "{}", decoder.reason());
     data::PixelArea needed = data::area_of_box(box_of_image(i, decoder.height(), decoder.width()), true,
                                                decoder.height(), decoder.width(), 1);
-    // One pixel of the last row: nearly nothing is transformed and converted.
+    // One pixel of the last row: almost nothing is transformed or converted.
     if (part == Part::floor) needed = {.left = 0, .top = needed.top + needed.height - 1, .width = 1, .height = 1};
     if (part != Part::whole)
       require(decoder.crop(needed, data::RowsBelow::ignored), ErrorCode::data_image, "{}", decoder.reason());

@@ -37,7 +37,7 @@ inline DType dtype() {
   std::exit(2);
 }
 
-/// The shortest of some runs of `work`, in seconds.
+/// The seconds of the shortest of `n_runs` runs of `work`.
 template <typename Work>
 double least_seconds(int n_runs, const Work& work) {
   double least = 1e30;
@@ -49,7 +49,7 @@ double least_seconds(int n_runs, const Work& work) {
   return least;
 }
 
-/// Bytes read plus bytes written per second by memcpy, on all threads, far beyond the caches.
+/// Bytes read plus bytes written per second by memcpy on all threads. The arrays are much larger than the caches.
 inline double measure_copy_bandwidth() {
   constexpr std::size_t kBytes = std::size_t{128} << 20;
   const int threads = n_threads();
@@ -103,14 +103,14 @@ __attribute__((target("avx512f,avx512bf16"))) inline int multiply_bf16_512() {
   return 2 * 32 * kChains;
 }
 
-/// Four products of a 16x32 by a 32x16 tile per round, each with a sum of its own.
+/// Four products of a 16x32 and a 32x16 tile per round, each added to its own sum.
 __attribute__((target("amx-tile,amx-bf16"))) inline int multiply_bf16_amx() {
   struct alignas(64) {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } tiles;
-  benchmark::DoNotOptimize(tiles);  // in GCC 12, the optimizer knows only of the first 8 bytes
+  benchmark::DoNotOptimize(tiles);  // GCC 12's optimizer sees only the first 8 bytes
   _tile_loadconfig(&tiles);
   _tile_zero(0);
   _tile_zero(1);

@@ -1,9 +1,9 @@
-// The loader alone: batches of 32, shuffled, one reader thread, or two. With a file (argument 1): its images as stored
-// and randomly cropped. Otherwise the committed sample; generated JPEG images of 64x64 and, for 224x224, of 500x375;
-// and decoded images of 341x256, the size of a photograph of 4:3 imported with --short-side 256, whose regions are read
-// for outputs of 224x224. The latter are 268 MB, in the page cache, but far beyond the caches of a processor. Items per
-// second are samples; where the name has process_time, the column CPU counts all threads. The least that a loader moves
-// are the bytes of a batch, read once and written once.
+// The loader alone, with batches of 32, shuffled, and one or two reader threads. With a file as argument 1: its images
+// as stored and randomly cropped. Otherwise: the committed sample; generated JPEG images of 64x64 and, for 224x224, of
+// 500x375; and decoded images of 341x256, the size of a 4:3 photograph imported with --short-side 256, from which
+// regions are read for outputs of 224x224. The decoded images are 268 MB: they are in the page cache, but far exceed
+// the caches of a processor. Items per second are samples; where the name has process_time, the column CPU counts all
+// threads. The least that a loader must move is the bytes of a batch, read once and written once.
 #include "data/loader.h"
 
 #include <unistd.h>
@@ -57,7 +57,7 @@ class SampleFile {
   std::string path_;
 };
 
-/// JPEG images with noise on them, so that a file has about as many bytes as a photograph.
+/// JPEG images with noise on them, so that their files have about as many bytes as photographs.
 class JpegSample : public SampleFile {
  public:
   JpegSample(int height, int width) : SampleFile(std::to_string(width)) {
@@ -78,7 +78,7 @@ class JpegSample : public SampleFile {
   }
 };
 
-/// Decoded images of one size, stored as those of several sizes.
+/// Decoded images of one size, stored in the format for several sizes.
 class PixelSample : public SampleFile {
  public:
   PixelSample(int height, int width) : SampleFile("pixels") {
@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
   };
   if (argc > 1 && argv[1][0] != '-') {
     const std::string path = argv[1];
-    // Images of several sizes, and those that are not square, cannot be read as stored.
+    // Images of several sizes, or images that are not square, cannot be read as stored.
     const data::ImageSetInfo info = data::open_image_file(data::InputFile(path)).info;
     const int size = info.height == 0 || info.height != info.width ? 224 : 0;
     std::rotate(argv + 1, argv + 2, argv + argc);

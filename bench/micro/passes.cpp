@@ -1,5 +1,5 @@
-// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; the matmul of the
-// last layer; and attention. Sizes are those of ResNet-18 at 32x32, batch 32, if nothing else is said.
+// The memory-bound ops: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; the matmul of the last
+// layer; and attention. Unless stated otherwise, sizes are those of ResNet-18 at 32x32, batch 32.
 #include <array>
 
 #include "bench/micro/support.h"
@@ -43,7 +43,7 @@ void add_batch_norm(const Shape& shape) {
                                    .scale_bias = arguments.make(2 * channels),
                                    .mean_inverse_stddev = arguments.make(2 * channels),
                                    .batch_statistics = arguments.make(2 * channels)};
-    // 2 values per channel in fp64, 2 + 6 in fp32.
+    // Per channel: 2 values in fp64, and 2 + 6 in fp32.
     measure(
         state, [&] { op->finalize(args, memory, *stream); }, 0, 12 * kFloatBytes * static_cast<double>(channels));
   });
@@ -67,7 +67,8 @@ void add_batch_norm(const Shape& shape) {
   });
 }
 
-/// Forward, and then backward, of a planned op with its arguments; `Planned` is made of `argument`.
+/// Adds two benchmarks, forward and backward, of a planned op with its arguments. A `Planned` is constructed from
+/// `argument`.
 template <typename Planned, typename Argument>
 void add_both(const std::string& name, const Argument& argument) {
   add(name + "/forward", [argument](benchmark::State& state) {
@@ -85,10 +86,10 @@ void add_both(const std::string& name, const Argument& argument) {
   });
 }
 
-/// `in_network`: a pending normalisation with ReLU of its input, as after ResNet-50's first convolution.
+/// `in_network`: the input has a pending normalisation with ReLU, as after ResNet-50's first convolution.
 void add_pool(const std::string& name, Pool2dDescription d, bool in_network = false) {
   d.dtype = dtype();
-  d.y_dtype = d.kernel_size == 0 ? DType::fp32 : d.dtype;  // the head computes in fp32
+  d.y_dtype = d.kernel_size == 0 ? DType::fp32 : d.dtype;  // the output of the head is fp32
   d.x_layout = activation_layout(d.x);
   d.y_layout = d.kernel_size == 0 ? Layout::nhwc : activation_layout(d.y());
   if (in_network) d.normalization = InputNormalization{};
@@ -189,7 +190,7 @@ void optimizer(benchmark::State& state, OptimizerDescription d) {
                               .gradients = arguments.make(kParameters),
                               .state = static_cast<float*>(arguments.bytes(4 * kParameters * d.n_states())),
                               .scalars = scalars};
-  // Parameters and states are read and written, gradients read, and weights of 16 bits written.
+  // Parameters and optimizer states are read and written, gradients are read, and 16-bit weights are written.
   const double weight_bytes = dtype() == DType::fp32 ? 0 : element_bytes();
   measure(
       state, [&] { op->apply(args, memory, *stream); }, 0,
@@ -246,7 +247,7 @@ void ordered_sum(benchmark::State& state) {
 }
 
 void moving_average(benchmark::State& state) {
-  constexpr std::int64_t kStatistics = 9600;  // of ResNet-18: means and variances
+  constexpr std::int64_t kStatistics = 9600;  // means and variances of ResNet-18
   Arguments arguments;
   const auto op = backend().make(MovingAverageDescription{.n_elements = kStatistics});
   const OpMemory memory = arguments.memory_of(*op);
@@ -309,7 +310,7 @@ void add_matmul(std::int64_t in, std::int64_t out) {
   add_backward("/weight_gradient", GradientMode::skip, GradientMode::overwrite);
 }
 
-/// The shape of SmolLM-135M. The products of tokens that cannot see each other are not counted.
+/// The shape of SmolLM-135M. Products of tokens that cannot attend to each other are not counted.
 void add_attention(std::int64_t sequence) {
   struct Planned {
     explicit Planned(std::int64_t sequence)

@@ -2,12 +2,12 @@
 //
 //   sum/...         the sum in shared memory: each rank adds up its shard of all ranks' slices, and writes it to all
 //   all_reduce/...  the communicator, including waking its threads and waiting for the last rank
-//   reducer/...     a step's gradients in buckets of so many MB, all at once: they do not overlap with a backward pass
+//   reducer/...     a step's gradients in buckets of the given MB, all at once, not overlapped with a backward pass
 //
-// Columns: alg GB/s is bytes / seconds; bus GB/s is that times 2 (R-1) / R, what an ideal algorithm moves through each
-// rank's link, so that it can be compared between numbers of ranks (nccl-tests, doc/PERFORMANCE.md); % of copy: all
-// ranks read all slices once and write them once, relative to `memcpy` on all ranks at the same time. Times are
-// medians: ranks repeat equally often.
+// Columns: alg GB/s is bytes / seconds. bus GB/s is that times 2 (R-1) / R, which is what an ideal algorithm moves
+// through each rank's link, so it can be compared between numbers of ranks (nccl-tests, doc/PERFORMANCE.md). % of copy:
+// all ranks read all slices once and write them once, relative to `memcpy` on all ranks at the same time. Times are
+// medians, so that all ranks do the same number of repetitions.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,7 +29,7 @@ struct Ranks {
   Communicator& communicator;
   double copy_bytes_per_second;  // of all ranks together, at the same time
 
-  /// One iteration, whose time is the median of some runs of `work` on all ranks at the same time.
+  /// One iteration. Its time is the median of kRepetitions runs of `work`, which all ranks start at the same time.
   template <typename Work>
   void measure(benchmark::State& state, std::size_t size_bytes, const Work& work) const {
     const auto run = [&] {
@@ -53,7 +53,7 @@ struct Ranks {
   }
 };
 
-/// Every rank does the same, so each benchmark runs once on all of them.
+/// Every rank must do the same work, so each benchmark runs exactly once on all of them.
 template <typename Body>
 void add_collective(const std::string& name, const Body& body) {
   add_untimed(name, body)->UseManualTime()->Iterations(1);
@@ -65,7 +65,7 @@ std::string text(std::size_t size_bytes) {
 
 void add_sum(const Ranks& ranks, std::size_t size_bytes) {
   add_collective("sum/" + text(size_bytes), [&ranks, size_bytes](benchmark::State& state) {
-    // Slices of this process replace those of the other ranks.
+    // Slices in this process stand in for those of the other ranks.
     const auto n_ranks = static_cast<std::size_t>(ranks.world.size());
     const std::size_t part_bytes = size_bytes / n_ranks;
     Arguments arguments;

@@ -20,7 +20,7 @@ namespace lockstep::bench {
 
 inline constexpr std::int64_t kBatch = 32;  // samples per rank, as in `make bench-peers`
 
-/// With the algorithms that training would use, found by timing.
+/// Uses the algorithms that training would use, found by timing.
 inline Backend& backend() {
   static const auto algorithms = [] {
     auto timed = std::make_shared<Algorithms>();
@@ -40,8 +40,8 @@ inline double element_bytes() { return static_cast<double>(size_bytes(dtype()));
 inline Layout activation_layout(const Shape& shape) { return backend().activation_layout(shape, dtype()); }
 
 /// The loop of a benchmark. Reports the time, GFLOP/s and its percentage of the multiply rate, and GB/s and its
-/// percentage of the copy bandwidth. `bytes` are those that must at least be moved: every argument once; 0: not
-/// reported. Data that stay in the caches from one repetition to the next may exceed 100 % of the copy bandwidth.
+/// percentage of the copy bandwidth. `bytes` is the least that must be moved: every argument once. If it is 0, GB/s is
+/// not reported. Data that stays in the caches from one repetition to the next may exceed 100 % of the copy bandwidth.
 template <typename Work>
 void measure(benchmark::State& state, const Work& work, double flops, double bytes) {
   work();  // touches all memory
@@ -60,7 +60,7 @@ void measure(benchmark::State& state, const Work& work, double flops, double byt
 
 // ---- Arguments ------------------------------------------------------------------------------------------------------
 
-/// Memory of the backend, filled with n numbers in (-1, 1): zeros and denormals could be faster or slower.
+/// Memory of the backend, filled with random numbers in (-1, 1), because zeros and denormals could be faster or slower.
 class Arguments {
  public:
   template <typename T = float>
@@ -70,7 +70,7 @@ class Arguments {
       draw(n_elements, [data](std::int64_t i, float value) { data[i] = value; });
     return data;
   }
-  /// In dtype().
+  /// The elements are of dtype().
   void* tensor(std::int64_t n_elements) {
     if (dtype() == DType::fp32) return make(n_elements);
     auto* data = static_cast<std::uint16_t*>(bytes(static_cast<std::size_t>(n_elements) * sizeof(std::uint16_t)));

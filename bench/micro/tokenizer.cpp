@@ -1,5 +1,5 @@
-// Encoding by one thread: tokenizer TOKENIZER FILE. `text` encodes the whole file at once, `lines` line by line. Time
-// is that of the processor. bench/macro/tokenizer.py compares it with Hugging Face's library.
+// Encoding with one thread: tokenizer TOKENIZER FILE. `text` encodes the whole file at once, `lines` line by line.
+// Times are processor time. bench/macro/tokenizer.py compares them with Hugging Face's library.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>

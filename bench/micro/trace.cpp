@@ -1,5 +1,5 @@
-// The cost of a span of RUN/trace.json: two readings of the clock and a copy into a ring that is overwritten again and
-// again.
+// The cost of a span of RUN/trace.json: two readings of the clock and a copy into a ring buffer that is overwritten
+// repeatedly.
 #include "lockstep/trace.h"
 
 #include "bench/micro/support.h"

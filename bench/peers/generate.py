@@ -31,7 +31,7 @@ def peer(python, script, args, *more):
 
 
 def ours(args):
-    """Each of the letters is a token, and so is the begin of the text."""
+    """Each letter of the prompt is a token, and so is the start of the text."""
     with tempfile.TemporaryDirectory() as folder:
         prompt = pathlib.Path(folder) / "prompt.txt"
         prompt.write_text("".join("xqzj"[i % 4] for i in range(args.prompt - 2)) + "\n")
@@ -47,7 +47,7 @@ def ours(args):
 
 
 def operations(n):
-    """Of the mathematics of prefill: products, and attention. Only the last token goes through the last matrix."""
+    """The operations that prefill needs: products, and attention. Only the last token goes through the last matrix."""
     products = PARAMETERS - VOCABULARY * WIDTH
     return 2 * n * products + 2 * VOCABULARY * WIDTH + 2 * 2 * LAYERS * WIDTH * n * (n + 1) / 2
 

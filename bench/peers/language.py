@@ -63,7 +63,7 @@ print(json.dumps([2 * 1024**3 / shortest(lambda: a @ b), 2 * 4 * (1 << 25) / sho
 
 
 def rates(python, args):
-    """Operations of a product and bytes of a copy per second of processor time, of one rank while all ranks do the same."""
+    """Operations of a product, and bytes of a copy, per second of a rank's processor time. All ranks run at once."""
     ranks = [subprocess.Popen([python, "-c", RATES, args.precision], env=harness.environment(1), stdout=subprocess.PIPE,
                               text=True) for _ in range(args.ranks)]
     found = [json.loads(rank.communicate()[0]) for rank in ranks]
@@ -71,11 +71,11 @@ def rates(python, args):
 
 
 def floor(flops, bytes_per_second, args):
-    """Seconds of a step, by part."""
+    """The least seconds of a step, by part."""
     tokens = args.batch * args.sequence
     products = 6 * tokens * PARAMETERS + 6 * tokens * LAYERS * 2 * WIDTH * (args.sequence + 1) / 2
     adamw = (30 if args.precision == "bf16" else 28) * PARAMETERS
-    # Each rank adds its part of the arena, reading it from all ranks, and all read the result.
+    # Each rank sums its part of the arena, reading it from all ranks, and then all ranks read the result.
     exchange = 0 if args.ranks == 1 else 4 * PARAMETERS * (2 + 1 / args.ranks)
     return {"products": products / flops, "adamw": adamw / bytes_per_second, "sum": exchange / bytes_per_second}
 

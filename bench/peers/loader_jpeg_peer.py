@@ -15,7 +15,7 @@ WIDTH, HEIGHT, BATCH = 500, 375, 32
 
 
 def generated(seed):
-    """An image whose details become weaker as they become finer, as those of photographs do."""
+    """An image whose details become weaker as they become finer, as in photographs."""
     import torch
     random_numbers = torch.Generator().manual_seed(seed)
     total = torch.zeros(1, 3, HEIGHT, WIDTH)

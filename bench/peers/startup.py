@@ -13,7 +13,7 @@ import time
 import sides
 from sides import harness
 
-# Rank 0 prints the time when all ranks have arrived.
+# Rank 0 prints the time at which all ranks have arrived.
 EMPTY = r"""
 #include <mpi.h>
 #include <stdio.h>

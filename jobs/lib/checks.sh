@@ -18,7 +18,7 @@ directive() { # NAME SCRIPT
     sed -E "s/^ (--$1[= ]|-${short:-NONE} ?)//"
 }
 
-# Prints the number of nodes; for a range its upper end (1-8 gives 8).
+# Prints the number of nodes; for a range, its upper end (1-8 gives 8).
 nodes_of() { # SCRIPT
   local nodes
   nodes=$(directive nodes "$1")
@@ -41,7 +41,7 @@ ranks_on_node() { # SCRIPT
   echo "${tasks:-$(gpus_on_node "$1")}"
 }
 
-# Prints VALUE of the last KEY=VALUE among the arguments. ${NAME} is replaced as the program replaces it.
+# Prints VALUE of the last KEY=VALUE among the arguments. ${NAME} is expanded in the same way as by the program.
 setting() { # KEY DEFAULT ARGUMENT...
   local key=$1 value=$2 word
   for word in "${@:3}"; do [[ $word != "$key="* ]] || value=${word#*=}; done
@@ -156,7 +156,7 @@ check_launcher() {
 }
 
 # ---- The arguments of the job --------------------------------------------------------------------------------------------
-# `sbatch --export=ALL,OVERRIDES="data.augment=[crop,flip]"` splits at the comma.
+# `sbatch --export=ALL,OVERRIDES="data.augment=[crop,flip]"` is split at the comma.
 # A word that is not key=value is the name of a YAML file, so a value that contains a blank is misread as two words.
 check_overrides() {
   local open close word words

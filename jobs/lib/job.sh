@@ -17,7 +17,8 @@ source "$jobs/lib/checks.sh"
 report() { echo "== $*"; }
 
 job_state() { scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\).*/\1/p'; }
-# Changes whenever the program writes RUN/status. A start that wrote no status is thus not judged by an earlier one.
+# Changes whenever the program writes RUN/status, so that a start that wrote no status is not judged by that of an
+# earlier one.
 status_file() { stat -c '%i %.9Y' "$run/status" 2>/dev/null; }
 newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
 
@@ -71,7 +72,7 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   finish "$command" "$status"
 }
 
-# The line of this node for record_nodes. A container with a limit of processor time (cgroup) shares no cores with others.
+# Prints this node's line for record_nodes. A container with a CPU limit (cgroup) does not share its cores with others.
 describe_node() {
   local busy='/^cpu /{print $2 + $3 + $4 + $7 + $8}' cores machine path quota period before after
   cores=$(nproc)
@@ -91,9 +92,10 @@ describe_node() {
   echo "host $(hostname) $machine $cores $(awk -v ticks=$((after - before)) -v hz="$(getconf CLK_TCK)" 'BEGIN {print ticks / hz}')"
 }
 
-# For `lockstep scaling run`, which exports LOCKSTEP_CASE: what is on the nodes before the ranks start. A line "host NAME
-# MACHINE CORES BUSY" per node, where MACHINE tells containers that share the cores of one machine and BUSY is the number of
-# cores that were busy for a second, and a line "job ID" for each other job on these nodes.
+# For `lockstep scaling run`, which exports LOCKSTEP_CASE: records what is running on the nodes before the ranks start.
+# There is a line "host NAME MACHINE CORES BUSY" per node and a line "job ID" for each other job on these nodes. MACHINE
+# identifies containers that share the cores of one machine, and BUSY is the number of cores that were busy for a
+# second.
 record_nodes() {
   if [[ -z ${LOCKSTEP_CASE:-} ]]; then return; fi
   {
@@ -104,10 +106,10 @@ record_nodes() {
   mv "$LOCKSTEP_CASE/hosts.txt.partial" "$LOCKSTEP_CASE/hosts.txt"
 }
 
-# srun does not inherit sbatch's --cpus-per-task, and --export=NONE would keep the environment from the ranks.
+# srun does not inherit sbatch's --cpus-per-task, and with --export=NONE the ranks would not get the environment.
 # scancel sends TERM to every process of the job. mpirun and its daemons would react by killing their ranks one second
-# later, so TERM is blocked for them. The ranks start with a clean mask, receive TERM themselves, and have Slurm's KillWait
-# to save.
+# later, so TERM is blocked for them. The ranks start with a clean signal mask, receive TERM themselves, and have the
+# time of Slurm's KillWait to save.
 set_for_launcher() {
   export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$((SLURM_CPUS_ON_NODE > per_node ? SLURM_CPUS_ON_NODE / per_node : 1))}
   export SLURM_EXPORT_ENV=ALL

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 120
-# Trains a ResNet and a language model with the program for aarch64: two ranks get the bits of one, and the losses are
-# those of HOST_LOCKSTEP, the program for this machine, up to rounding. For `make test-arm64`.
+# Trains a ResNet and a language model with the program for aarch64. Two ranks get the same bits as one, and the losses
+# equal those of HOST_LOCKSTEP, the program for this machine, up to rounding. For `make test-arm64`.
 source test/support/check.sh
 
 cat >"$work/config.json" <<'JSON'
@@ -20,7 +20,8 @@ train() { # PROGRAM RANKS NAME [CONFIG] KEY=VALUE...
 }
 same() { cmp "$work/$1/checkpoints/step-00000004.h5" "$work/$2/checkpoints/step-00000004.h5"; }
 losses() { sed -n 's/.*"event":"\(step\|evaluation\)".*"loss":\([-+0-9.e]\+\),.*/\2/p' "$work/$1/metrics.jsonl"; }
-# near TOLERANCE RUN RUN: every loss of the two runs, of which there are at least four, agrees relatively
+# near TOLERANCE RUN RUN: there are at least four losses, and each agrees between the two runs up to a relative
+# TOLERANCE
 near() {
   paste <(losses "$2") <(losses "$3") | tee /dev/stderr | awk -v tolerance="$1" '
     { d = $1 - $2; if (NF != 2 || (d < 0 ? -d : d) > tolerance * $1) bad = 1 }

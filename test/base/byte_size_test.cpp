@@ -1,4 +1,4 @@
-// Sizes that users write, and how sizes are shown.
+// Sizes in bytes: parsing what users write, and formatting.
 #include "base/byte_size.h"
 
 #include <gtest/gtest.h>

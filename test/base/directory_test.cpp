@@ -1,4 +1,4 @@
-// Directories that appear as a whole, also in place of another one.
+// Directories that appear atomically, also in place of an existing one.
 #include "base/directory.h"
 
 #include <gtest/gtest.h>

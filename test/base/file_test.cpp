@@ -43,7 +43,7 @@ TEST_F(FileTest, NeitherReplacesNorWaitsForAPipe) {
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_THROW(replace_file(path, "done\n"), Error);
   EXPECT_TRUE(std::filesystem::is_fifo(path));
-  EXPECT_THROW(open_regular_file(path, ErrorCode::data_missing), Error);  // at once
+  EXPECT_THROW(open_regular_file(path, ErrorCode::data_missing), Error);  // without blocking
   EXPECT_THROW(replace_file(directory_, "done\n"), Error);
   EXPECT_EQ(n_files(), 1u);
 }

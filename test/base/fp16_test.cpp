@@ -1,4 +1,5 @@
-// fp16 in host memory: every number converted there and back, and rounding as in test/support/tensor.h, in double.
+// fp16 in host memory: every value converted to fp32 and back, and rounding as in test/support/tensor.h, which uses
+// double.
 #include "lockstep/fp16.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ TEST(Fp16, ConvertsEveryNumberBackToItself) {
 }
 
 TEST(Fp16, RoundsToNearestEven) {
-  std::vector<float> values;  // next to every number and to every midpoint between two
+  std::vector<float> values;  // around every fp16 number and every midpoint between two
   for (unsigned i = 0; i < 0x7c00; ++i) {
     const float low = to_float(Fp16{static_cast<std::uint16_t>(i)});
     const float high = i == 0x7bff ? 65536 : to_float(Fp16{static_cast<std::uint16_t>(i + 1)});

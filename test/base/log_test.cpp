@@ -72,7 +72,7 @@ TEST(Log, AppendsToTheFile) {
   const std::string path = std::filesystem::temp_directory_path() / fmt::format("lockstep_log_{}.txt", ::getpid());
   replace_file(path, "before\n");
   log::configure(0, 1, "node1", false);
-  log::open_file("/dev/null");  // gets the lines of the tests before: those before the first file are kept for it
+  log::open_file("/dev/null");  // lines logged before the first file is opened are kept for it: earlier tests' lines
   log::open_file(path);
   const std::string text = standard_error_of([] { log::info("after"); });
   EXPECT_EQ(read_file(path), "before\n" + text);
@@ -87,7 +87,7 @@ TEST(Log, WritesNoProgressLineToAFile) {
   EXPECT_EQ(standard_error_of([] { log::set_progress_line("50 %"); }), "");
 }
 
-// A child whose standard error is a terminal: a line removes the progress line, which is then drawn again below it.
+// A child whose standard error is a terminal: a new line erases the progress line, which is then redrawn below it.
 TEST(Log, ProgressLineStaysLastOnATerminal) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
@@ -113,7 +113,7 @@ TEST(Log, ProgressLineStaysLastOnATerminal) {
 int progress_child(int, char**) {
   log::configure(0, 1, "node1", false);
   log::set_progress_line("50 %");
-  log::set_progress_line("50 %");  // unchanged: not drawn again
+  log::set_progress_line("50 %");  // unchanged: not redrawn
   log::info("line");
   log::set_progress_line("");
   return 0;

@@ -51,7 +51,7 @@ TEST(Philox, BelowStaysInItsRange) {
   const Philox random(1, RandomPurpose::crop, 0, 0);
   std::array<int, 9> counts{};
   for (std::uint64_t i = 0; i < 9000; ++i) ++counts[Philox::below(random.block(i)[0], 9)];
-  // 1000 each; a standard deviation of 30, and five of them.
+  // 1000 expected in each bin; 150 is five standard deviations of 30.
   for (int count : counts) EXPECT_NEAR(count, 1000, 150);
 }
 

@@ -19,7 +19,7 @@ TEST(Printable, KeepsOrdinaryText) {
 TEST(Printable, EscapesControlCharacters) {
   EXPECT_EQ(printable("a\x1b[31mb\r\n\t\x7f"), "a\\x1b[31mb\\x0d\\x0a\\x09\\x7f");
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
-  EXPECT_EQ(printable("\xC2\x9B[31m\xC2\xA0"), "\\xc2\\x9b[31m\xC2\xA0");  // U+009B is ESC [, U+00A0 a blank
+  EXPECT_EQ(printable("\xC2\x9B[31m\xC2\xA0"), "\\xc2\\x9b[31m\xC2\xA0");  // U+009B is ESC [, U+00A0 a space
   EXPECT_EQ(printable_lines("a\x1b]0;title\x07\nb\r"), "a\\x1b]0;title\\x07\nb\\x0d");
 }
 
@@ -42,7 +42,7 @@ TEST(Printable, CutsLongNamesBetweenCharacters) {
   for (std::size_t max = 100; max < 112; ++max)
     EXPECT_EQ(valid_utf8_length(printable(cats, max)), printable(cats, max).size()) << max;
   EXPECT_LT(printable_lines("x\n" + std::string(1 << 20, 'b')).size(), 5000u);
-  EXPECT_LT(printable(std::string(1000, '\x80')).size(), kMaxNameBytes + 40);  // no character begins anywhere
+  EXPECT_LT(printable(std::string(1000, '\x80')).size(), kMaxNameBytes + 40);  // no byte begins a character
 }
 
 TEST(Printable, ErrorsAndTheLogEscape) {

@@ -1,4 +1,4 @@
-// Handlers of signals must not touch the stack of the thread that they interrupt.
+// Signal handlers must not touch the stack of the thread that they interrupt.
 #include "base/signal_handler.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ volatile std::sig_atomic_t n_calls = 0;
 void count(int) { n_calls = n_calls + 1; }
 
 /// Writes below the frame of this function, as kernels do, sends the signal, and returns how many bytes have changed.
-/// The frames of ordinary functions that are called here take the bytes next to it.
+/// The bytes directly below the frame are left out: functions that are called here use them.
 [[gnu::noinline]] int changed_below_the_stack(long process, long thread, int signal) {
   constexpr int kBegin = -16384, kEnd = -640;
   auto* const frame = static_cast<volatile unsigned char*>(__builtin_frame_address(0));
@@ -31,7 +31,7 @@ TEST(SignalHandler, LeavesTheInterruptedStackAlone) {
   handle_signal(SIGUSR2, count, SA_RESTART);
   EXPECT_EQ(changed_below_the_stack(process, thread, SIGUSR2), 0);
   EXPECT_EQ(n_calls, 1);
-  // The test would notice it.
+  // With an ordinary handler, the test notices a change.
   struct sigaction action {};
   action.sa_handler = count;
   ::sigaction(SIGUSR2, &action, nullptr);

@@ -1,5 +1,5 @@
 // cores: all
-// Candidates are timed in alternation, and programs that run beside them do not change which one is the fastest.
+// Candidates are timed in alternation, and programs that run at the same time do not change which one is the fastest.
 #include "lockstep/timing.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class FakeProcessor {
  public:
   explicit FakeProcessor(double busy = 0) : busy_(nanoseconds(busy)) {}
 
-  /// A call that needs so much time of the processor.
+  /// A call that needs `seconds` of processor time.
   CallTime run(double seconds) {
     const std::int64_t begin = now_;
     for (std::int64_t left = nanoseconds(seconds); left > 0;) {
@@ -61,8 +61,8 @@ TEST(Timing, AlternatesAndStopsWhenTheShortestCallsAgree) {
   EXPECT_FALSE(timing.is_under_load);
 }
 
-/// Calls shorter and longer than the slices of the scheduler, next to neighbours that take a quarter to three quarters
-/// of the processor.
+/// Calls that are shorter and longer than the scheduler's time slices, next to neighbours that take a quarter to three
+/// quarters of the processor.
 TEST(Timing, ANeighbourDoesNotChangeTheRanking) {
   const std::vector<std::vector<double>> cases{
       {0.00011, 0.0001, 0.00013}, {0.0022, 0.002, 0.0026}, {0.0033, 0.0037, 0.003}, {0.034, 0.030, 0.039}};
@@ -76,7 +76,7 @@ TEST(Timing, ANeighbourDoesNotChangeTheRanking) {
       FakeProcessor shared(busy);
       const Timing timing = on(shared);
       EXPECT_EQ(fastest(timing.seconds), expected) << seconds[0] << " s, busy for " << busy << " s of 0.008 s";
-      // A ranking of short calls is found between two slices of the neighbour.
+      // Short calls can be ranked between two slices of the neighbour.
       if (seconds[0] > 0.001) {
         EXPECT_TRUE(timing.is_under_load) << seconds[0] << " s, busy for " << busy << " s of 0.008 s";
       }
@@ -108,7 +108,7 @@ TEST(Timing, AnInterruptedCandidateIsCalledUntilItIsNot) {
   }
 }
 
-/// The neighbour ends while the candidates are timed.
+/// The neighbour stops while the candidates are being timed.
 TEST(Timing, RoundsContinueUntilTheRankingIsStable) {
   int n_calls = 0;
   const Timing timing = time_in_alternation(2, [&](std::size_t i) {
@@ -124,7 +124,7 @@ TEST(Timing, RoundsContinueUntilTheRankingIsStable) {
 TEST(Timing, ARankingThatStaysUnstableIsMarked) {
   double elapsed = 0, seconds = 0.02;
   const Timing timing = time_in_alternation(2, [&](std::size_t) {
-    elapsed += seconds *= 0.95;  // never three calls within 5 %
+    elapsed += seconds *= 0.95;  // three calls are never within 5 %
     return CallTime{.seconds = seconds};
   });
   EXPECT_TRUE(timing.is_under_load);
@@ -140,7 +140,8 @@ TEST(Timing, CandidatesThatAreFarBehindAreNotCalledAgain) {
   const std::vector<double> seconds{0.001, 0.004, 0.5, kInfinity};
   const Timing timing = time_in_alternation(4, [&](std::size_t i) {
     ++n_calls[i];
-    // A single call of the fastest is interrupted, which must not make the others look good, nor it bad.
+    // A single call of the fastest candidate is interrupted. This must not make the others look good, or the fastest
+    // bad.
     return CallTime{.seconds = i == 0 && n_calls[0] == 1 ? 0.05 : seconds[i]};
   });
   EXPECT_EQ(n_calls, (std::array{3, 3, 1, 1}));
@@ -154,7 +155,7 @@ TEST(Timing, NoiseDoesNotReplaceTheFirstOfEquals) {
   EXPECT_EQ(fastest({kInfinity, 2.0, kInfinity}), 1u);
 }
 
-/// The processor that this thread runs on, alone.
+/// Pins this thread to the processor on which it runs.
 class OneProcessor {
  public:
   OneProcessor() {
@@ -172,7 +173,7 @@ class OneProcessor {
   cpu_set_t before_{};
 };
 
-/// A process that uses as much of the processor as it gets.
+/// A process that uses as much of the processor as it can get.
 class Burner {
  public:
   Burner() : process_(fork()) {
@@ -191,7 +192,7 @@ class Burner {
   pid_t process_;
 };
 
-/// Takes a time that is proportional to n.
+/// Takes time proportional to n.
 void compute(unsigned n) {
   float sum = 1;
   for (unsigned i = 0; i < n; ++i) {

@@ -1,5 +1,5 @@
-// Spans: none when off; when on, each thread's events in order and nested, the newest ones if a ring is full, and no
-// allocations. One process traces from its start on, so the tests are one sequence.
+// Spans: none when tracing is off; when it is on, each thread's events in order and nested, the newest ones if a ring
+// is full, and no allocations. Once a process has started to trace, it does not stop, so the tests form one sequence.
 #include "lockstep/trace.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Trace, RecordsEachThreadAndDropsTheOldestEvents) {
   EXPECT_EQ(main.n_dropped, 23 - kCapacity);
   for (std::size_t i = 0; i < kCapacity; ++i) EXPECT_EQ(main.events[i].number, 12 + static_cast<int>(i));
 
-  // When a thread ends, another thread gets its row; two threads at the same time have two rows.
+  // When a thread ends, another thread takes over its row; two threads at the same time have two rows.
   const auto read = [](int number) {
     const ThreadRow own("reader");
     const Span span(Kind::read, "read", number);

@@ -1,5 +1,5 @@
-// A save during the training: the file contains what start() copied, whatever happens to the tensors afterwards, and
-// ranks go from phase to phase together.
+// A save during training: the file contains what start() copied, whatever happens to the tensors afterwards, and ranks
+// go through the phases together.
 #include "checkpoint/background_saver.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(BackgroundSaver, WritesTheCopiedValuesAndTheSameFileAsSave) {
     saver.start(scratch.file("a.h5"), small_state(), {});
     is_spoilt = true;
     EXPECT_TRUE(saver.is_running());
-    // Like a training: it continues until the flags report that all ranks are done.
+    // Like a training, it continues until the flags report that all ranks are done.
     int n_advances = 0;
     while (saver.is_running()) {
       if (world.any(!saver.phase_is_done())) continue;
@@ -47,7 +47,7 @@ TEST(BackgroundSaver, UnpacksStoredLayouts) {
   TensorSource tensor{"/parameters/w", {3, 5}, [](std::span<float> stored) {
                         for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<float>(i);
                       }};
-  tensor.n_stored = 16;  // one of padding, and backwards
+  tensor.n_stored = 16;  // one element of padding, and reversed
   tensor.unpack = [](std::span<const float> stored, std::span<float> canonical) {
     for (std::size_t i = 0; i < canonical.size(); ++i) canonical[i] = stored[15 - i];
   };

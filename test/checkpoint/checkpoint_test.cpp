@@ -125,7 +125,7 @@ TEST(Save, NamesAMissingOrInvalidDirectory) {
 }
 
 TEST(Save, ReportsAFullDiskAndKeepsTheOldFile) {
-  // A limit on the size of files replaces the full disk: the same calls fail, and the same code handles the error.
+  // A limit on file sizes stands in for a full disk: the same calls fail, and the same code handles the error.
   ScratchDirectory scratch;
   const std::string path = scratch.file("a.h5");
   save_alone(path, small_model(), small_state());
@@ -135,7 +135,7 @@ TEST(Save, ReportsAFullDiskAndKeepsTheOldFile) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   std::size_t n_failed = 0;
-  // Less than the size of the tensors, and between that and the size of the whole file.
+  // Limits below the size of the tensors, and one between that and the size of the whole file.
   for (const rlim_t limit : {rlim_t{1}, rlim_t{8000}, static_cast<rlim_t>(before.size() - 1)}) {
     rlimit small = old;
     small.rlim_cur = limit;
@@ -155,7 +155,7 @@ TEST(Save, ReportsAFullDiskAndKeepsTheOldFile) {
 }
 
 TEST(Save, ReportsAFullFileSystem) {
-  // A file system of 160 KiB that only this process sees.
+  // A file system of 160 KiB that only this process can see.
   if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     GTEST_SKIP() << "mounting a small file system is not allowed here";
   ScratchDirectory scratch;
@@ -237,7 +237,7 @@ TEST(Compare, FindsDifferingTensors) {
   EXPECT_NEAR(result.differing[1].max_absolute, 0.5, 1e-4);
 }
 
-// A run that resumes then takes the checkpoint before it, as if the file were damaged.
+// A run that resumes then takes the previous checkpoint, as if the file were damaged.
 TEST(Load, RefusesValuesThatAreNotFinite) {
   const ScratchDirectory scratch;
   const auto save_values = [&](std::vector<float> values) {

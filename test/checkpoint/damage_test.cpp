@@ -21,7 +21,7 @@ class Damage : public ::testing::Test {
     ASSERT_LT(metadata_end_, good_.size());
   }
 
-  /// Both reject the file; returns the message.
+  /// verify() and load() both reject the file; returns the message.
   std::string refused(const std::string& bytes) {
     write_file(path_, bytes);
     const Verdict verdict = verify(path_);

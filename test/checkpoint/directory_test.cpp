@@ -24,7 +24,7 @@ void flip_last_byte(const std::string& path) {
   write_file(path, bytes);
 }
 
-/// The checkpoint that a start would use: the first whose tensors are valid too.
+/// The checkpoint that a start would use: the first one whose tensors are valid too.
 std::string newest_good(const std::string& directory) {
   for (const std::string& path : newest_first(directory).paths)
     if (verify(path).good) return path;
@@ -56,7 +56,7 @@ TEST(NewestFirst, OrdersByTheStoredStepAndNamesBadFiles) {
   for (int i = 5; i >= 1; --i) expected.push_back(scratch.file(fmt::format("step-{}.h5", 9 - i)));
   EXPECT_EQ(candidates.paths, expected);
 
-  flip_last_byte(scratch.file("step-4.h5"));  // of a tensor: detected when it is read
+  flip_last_byte(scratch.file("step-4.h5"));  // part of a tensor: detected only when the tensor is read
   EXPECT_EQ(newest_first(scratch.path()).n_bad, 3);
   EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-5.h5"));
   write_file(scratch.file("step-5.h5"), bytes_of_file(scratch.file("step-5.h5")).substr(0, 50000));
@@ -120,7 +120,7 @@ TEST(Prune, DoesNotCountDamagedCheckpoints) {
     EXPECT_NE(output.find(std::string(name) + " is damaged in "), std::string::npos) << output;
   EXPECT_EQ(output.find("step-4.h5"), std::string::npos) << output;
 
-  // Each is read and reported once. They are removed when enough good ones are newer.
+  // Each damaged one is read and reported once. They are removed when enough newer good ones exist.
   for (int i = 7; i <= 8; ++i) {
     save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
     known[scratch.file(fmt::format("step-{}.h5", i))] = true;

@@ -1,5 +1,5 @@
-// Directories of Hugging Face there and back: shards, types, tied embeddings, damaged files, and directories that are
-// replaced or not.
+// Hugging Face directories, written and read back: shards, types, tied embeddings, damaged files, and whether existing
+// directories are replaced.
 #include "checkpoint/huggingface.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class HuggingFace : public ::testing::Test {
              const std::string& config = "{}") const {
     write_huggingface(directory_, std::move(tensors), {{"config.json", config}, {"tokenizer.json", "words"}}, options);
   }
-  /// A directory without going through write_huggingface.
+  /// Writes a directory without write_huggingface.
   void write_plain(const std::vector<NamedTensor>& tensors, const std::string& config) const {
     fs::create_directories(directory_);
     write_safetensors(in("model.safetensors"), tensors, {});
@@ -95,7 +95,7 @@ TEST_F(HuggingFace, ARunDirectoryIsNone) {
 }
 
 TEST_F(HuggingFace, ShardsHaveAnIndex) {
-  // In the order of names: 12 x 8, 8, 16 x 8 and 16 x 8 elements of 2 bytes. The second shard is full to the byte.
+  // In name order: 12 x 8, 8, 16 x 8 and 16 x 8 elements of 2 bytes. The second shard is full to the byte.
   std::vector<NamedTensor> tensors = small_tensors();
   tensors[2].name = "model.a.weight";
   tensors[0].name = "model.b.weight";
@@ -117,7 +117,7 @@ TEST_F(HuggingFace, ShardsHaveAnIndex) {
 }
 
 TEST_F(HuggingFace, ValuesAreRoundedToNearestEven) {
-  // Halfway between 1 and the next bf16, and between that and the next one; the same of fp16.
+  // Halfway between 1 and the next bf16 number, and between that and the one after it; the same for fp16.
   const std::vector<float> values{1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-11f, 1 + 0x3p-11f, 0x1p-25f, -0.0f, 65519.0f};
   const auto stored = [&](DType dtype) {
     write({{"w", {7}, values}}, {.dtype = dtype});
@@ -138,7 +138,7 @@ TEST_F(HuggingFace, AValueThatIsTooLargeIsAnError) {
       << error;
   expect_equal(read_huggingface(directory_).tensors, small_tensors());
   EXPECT_EQ(scratch_.n_entries(), 1u) << "no partial directory is left";
-  tensors[2].values[5] = INFINITY;  // is in fp16 what it is in fp32
+  tensors[2].values[5] = INFINITY;  // stays infinite in fp16
   write(tensors, {.dtype = DType::fp16});
   tensors[2].values[5] = 3.4e38f;
   EXPECT_NE(error_of([&] { write(tensors, {.dtype = DType::bf16}); }).find("too large for bf16"), std::string::npos);
@@ -242,7 +242,7 @@ TEST_F(HuggingFace, DamagedIndexesAreNamed) {
   write_file(in("model.safetensors.index.json"), R"({"weight_map":{"a":"b.safetensors","a":"c.safetensors"}})");
   EXPECT_NE(read_error().find("an object has the key \"a\" twice"), std::string::npos) << read_error();
   write_file(in("model.safetensors.index.json"), "{");
-  fs::resize_file(in("model.safetensors.index.json"), (64 << 20) + 1);  // a hole
+  fs::resize_file(in("model.safetensors.index.json"), (64 << 20) + 1);  // a sparse file
   EXPECT_NE(read_error().find("expected at most 67108864"), std::string::npos) << read_error();
 }
 

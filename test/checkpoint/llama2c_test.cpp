@@ -1,4 +1,5 @@
-// Files of llama2.c: where each tensor is, the permutation of queries and keys, and files that do not add up.
+// llama2.c files: the position of each tensor, the permutation of queries and keys, and files whose sizes do not add
+// up.
 #include "checkpoint/llama2c.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ constexpr int kFloats = 5 * 8 + 2 * (8 + 64 + 32 + 32 + 64 + 8 + 3 * 48) + 8 + 2
 
 std::string bytes_of(const void* data, std::size_t n_bytes) { return {static_cast<const char*>(data), n_bytes}; }
 
-/// The value of each element is its number in the file.
+/// The value of each element is its index in the file.
 std::string file_of(const Sizes& sizes, int n_floats) {
   std::string file = bytes_of(sizes.data(), sizeof sizes);
   for (int i = 0; i < n_floats; ++i) {
@@ -111,7 +112,7 @@ TEST_F(Llama2c, FilesThatDoNotAddUpAreRefused) {
       sizes[i] = wrong;
       EXPECT_NE(error_with(file_of(sizes, kFloats)).find(path_), std::string::npos) << i << " " << wrong;
     }
-  for (const std::int32_t most : {kMost, kMost - 1, 1 << 30}) {  // products and sums of 64 bits overflow
+  for (const std::int32_t most : {kMost, kMost - 1, 1 << 30}) {  // 64-bit products and sums overflow
     const Sizes sizes{most, most, most, 1, 1, most, most};
     EXPECT_NE(error_with(file_of(sizes, kFloats)), "");
   }

@@ -80,7 +80,7 @@ TEST(ModelFile, DamagedEntriesAreNamed) {
   EXPECT_NE(damage_of("a.h5").find("layout_version: expected a whole number, found \"one\""), std::string::npos);
 }
 
-// 20,000 names are more than the 64 KiB that HDF5 stores of an attribute in an object's header.
+// 20,000 names take more than the 64 KiB that HDF5 stores for an attribute in an object's header.
 TEST(ModelFile, ACheckpointRecordsTheNamesOfManyClasses) {
   const ScratchDirectory scratch;
   StateJson state = small_state();

@@ -50,10 +50,10 @@ def compare(folder, depth, stem, size, *overrides):
     own = numpy.fromfile(f"{folder}/logits", numpy.float32).reshape(SAMPLES, -1)
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     inputs = numpy.ascontiguousarray((images / numpy.float32(255)).transpose(0, 3, 1, 2).astype(numpy.float32))
-    for n in (SAMPLES, 3):  # the number of images is free
+    for n in (SAMPLES, 3):  # the batch size of the model is dynamic
         (theirs,) = session.run(["logits"], {"image": inputs[:n]})
         difference = numpy.abs(theirs - own[:n]).max() / numpy.abs(own).max()
-        # Both sum a few thousand products of fp32 per output, in different orders, through up to 50 layers.
+        # Both sum a few thousand fp32 products per output, in different orders, through up to 50 layers.
         assert difference < 2e-5, (name, difference)
     assert own.std(axis=0).max() > 1e-3, "the logits of all images are the same"
     print(f"{name}: relative difference of the logits {difference:.1e}")

@@ -1,7 +1,7 @@
 # long: yes
 # timeout: 600
-"""PEFT loads the adapters that a run writes and computes what Lockstep generates; a run continues with adapters that PEFT
-saved; PEFT merges as `checkpoint merge` does.
+"""PEFT loads the adapters that a run writes, and computes the same output as Lockstep; a run continues with adapters
+that PEFT saved; PEFT merges adapters in the same way as `checkpoint merge`.
 
 Exit status 77 (skipped) without peft, transformers and torch. LOCKSTEP is the program.
 """
@@ -82,7 +82,7 @@ def main():
         print(f"merged weights differ by at most {distance:.1e}")
         assert distance < 1e-6
 
-        # Adapters of PEFT, whose B is not zero, are trained further and written back unchanged.
+        # Adapters made by PEFT, whose B is not zero, are trained further, and are written back unchanged.
         torch.manual_seed(2)
         config = peft.LoraConfig(r=4, lora_alpha=12, use_rslora=True, task_type="CAUSAL_LM", init_lora_weights=False,
                                  target_modules=["q_proj", "k_proj", "o_proj", "up_proj", "down_proj"])

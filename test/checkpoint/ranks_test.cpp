@@ -1,6 +1,6 @@
 // ranks: 2 3
-// Processes that share only the file system save together: the file equals that of one rank, and a rank that fails
-// makes all of them fail.
+// Processes that share only the file system save together: the file equals the one that a single rank writes, and a
+// rank that fails makes all of them fail.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 using comm::test_world;
 
-/// A directory that all ranks know; rank 0 creates and removes it.
+/// A directory whose path all ranks know; rank 0 creates and removes it.
 class SharedDirectory : public ::testing::Test {
  protected:
   void SetUp() override {

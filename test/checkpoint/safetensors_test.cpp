@@ -1,4 +1,4 @@
-// safetensors there and back, hostile headers, and torchvision's names.
+// safetensors, written and read back, malicious headers, and torchvision's names.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(Safetensors, RoundTrip) {
   const auto got = read_safetensors(path);
   ASSERT_EQ(got.size(), tensors.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const NamedTensor& expected = tensors[std::array{1, 0, 2, 3}[i]];  // integers, which have 8 bytes, come first
+    const NamedTensor& expected = tensors[std::array{1, 0, 2, 3}[i]];  // the 8-byte integers come first
     EXPECT_EQ(got[i].name, expected.name);
     EXPECT_EQ(got[i].shape, expected.shape);
     EXPECT_EQ(got[i].values, expected.values);
@@ -95,9 +95,9 @@ TEST(Safetensors, RejectsBadFiles) {
   one(R"({"dtype":7,"shape":[2],"data_offsets":[0,8]})", 8);
   one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8);
   one(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})", 8);
-  one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8);                    // place and shape disagree
-  one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})", 8);                   // after the end
-  one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8);                    // backwards
+  one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8);                    // offsets and shape disagree
+  one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})", 8);                   // past the end
+  one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8);                    // reversed
   one(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8);                    // a gap before
   one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 8);                    // bytes that belong to no tensor
   one(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})", 4);  // the product wraps round

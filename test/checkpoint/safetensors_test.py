@@ -27,7 +27,7 @@ def run(*arguments, status=0):
 
 
 def small_resnet18():
-    """The tensors that `import` checks, with few other values."""
+    """The tensors that `import` checks, with few distinct values."""
     tensors = {"conv1.weight": (64, 3, 7, 7), "fc.weight": (10, 512), "fc.bias": (10,)}
     for stage in (1, 2, 3, 4):
         for block in (0, 1):

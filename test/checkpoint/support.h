@@ -102,7 +102,7 @@ std::vector<std::string> on_ranks(int size, Work work) {
   return errors;
 }
 
-/// The name determines value i of a tensor, so that a value in the wrong place is detected.
+/// Value i of a tensor depends on its name, so that a value in the wrong place is detected.
 inline float value_of(const std::string& path, std::int64_t i) {
   const auto seed = static_cast<std::int64_t>(std::hash<std::string>{}(path) % 1000);
   return static_cast<float>(seed) + static_cast<float>(i % 9973) * 0.001f;
@@ -114,7 +114,7 @@ inline TensorSource source(const std::string& path, const Shape& shape) {
           }};
 }
 
-/// Not in the order of their names. With `large`, one of them spans several 16 MiB blocks.
+/// Tensors not in the order of their names. With `large`, one of them spans several 16 MiB blocks.
 inline std::vector<TensorSource> small_model(bool large = false) {
   std::vector<TensorSource> tensors = {source("/parameters/layer1.0.conv1.weight", {64, 3, 3, 3}),
                                        source("/parameters/bn1.weight", {64}),

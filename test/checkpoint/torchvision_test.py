@@ -52,7 +52,7 @@ class Other:
 
 
 class ResNet18:
-    """torchvision.models.resnet18, as far as names and shapes go."""
+    """The names and shapes of torchvision.models.resnet18."""
 
     def __init__(self, num_classes=1000):
         self.conv1 = Conv2d(3, 64, 7, stride=2, padding=3, bias=False)

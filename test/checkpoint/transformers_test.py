@@ -89,7 +89,7 @@ def there_and_back(name, config, dtype, shard_size, folder):
     # Not `model` itself: to() has rounded its rotary frequencies.
     assert torch.equal(logits(loaded), logits(AutoModelForCausalLM.from_pretrained(saved).eval())), name
 
-    # What a training run writes: a config.json that follows from the recorded configuration, and fp32.
+    # What a training run writes: a config.json that is derived from the recorded configuration, and fp32 weights.
     state_only = os.path.join(folder, f"{name}-plain")
     checkpoint("export", file, os.path.join(folder, f"{name}.safetensors"))
     checkpoint("import", os.path.join(folder, f"{name}.safetensors"), os.path.join(folder, "plain.h5"))

@@ -19,7 +19,7 @@ check() { # SENTENCE COMMAND...
   fi
 }
 
-# The command ends with STATUS, and its output matches; a problem (status 1) is printed with its remedy.
+# The command ends with STATUS, and its output matches. For status 1, the output must contain a problem with its remedy.
 reports() { # STATUS REGULAR-EXPRESSION COMMAND...
   local output status
   output=$("${@:3}" 2>&1)
@@ -31,7 +31,7 @@ reports() { # STATUS REGULAR-EXPRESSION COMMAND...
   fi
 }
 
-# Replaces the cluster by a new one, and exports the environment of its programs in this shell.
+# Replaces the cluster with a new one, and exports the environment for its programs in this shell.
 cluster_up() { # OPTION-OF-mini-slurm...
   "$cluster" down >/dev/null 2>&1
   if ! timeout 120 "$cluster" up --subnet "$subnet" "$@" 2>"$work/up.log"; then
@@ -42,7 +42,7 @@ cluster_up() { # OPTION-OF-mini-slurm...
   eval "$("$cluster" env)"
 }
 
-# The cluster on which the job scripts are tested; it stays for the tests that follow.
+# Creates the cluster on which the job scripts are tested, once; it remains for the tests that follow.
 has_eight=
 eight_nodes() {
   if [[ -n $has_eight ]]; then return; fi
@@ -81,7 +81,7 @@ show_log() { # JOB: after a failure
 log_of() { field "$1" StdOut; }                        # JOB
 in_log() { grep -qE -- "$2" "$(log_of "$1")"; }        # JOB EXTENDED-REGULAR-EXPRESSION
 
-# Submits from $work/jobs, as a user does from a folder of their own. Sets $job to the number of the job.
+# Submits from $work/jobs, as a user does from a folder of their own. Sets $job to the job ID.
 submit() { # SBATCH-OPTION... SCRIPT
   job=$(cd "$work/jobs" && sbatch --parsable "$@")
 }
@@ -90,9 +90,9 @@ run_to_end() { # SBATCH-OPTION... SCRIPT
   show_log "$job"
   return 1
 }
-# Otherwise a requeued job waits for two minutes. It must not start immediately either: a node that has just ended the
-# job mistakes a start in the same second for the old one ("Job 1 already killed, do not launch batch job"), and Slurm
-# fails the job.
+# Without this, a requeued job waits for two minutes. It must not start immediately either: a node that has just ended
+# the job mistakes a start within the same second for the old one ("Job 1 already killed, do not launch batch job"), and
+# Slurm fails the job.
 start_again_now() { # JOB
   until_true 60 has_state "$1" PENDING && sleep 3 && scontrol update jobid="$1" StartTime=now
 }
@@ -105,7 +105,8 @@ values() { # RUN EVENT KEY
 }
 steps_trained() { values "$1" step step | tail -1; }
 has_step() { [[ $(steps_trained "$1") -ge $2 ]]; } 2>/dev/null # RUN STEP
-# Each of the steps 1 to N was done once and took one global batch; each epoch had as many samples as drop_last leaves.
+# Each of the steps 1 to N was done once and processed one global batch; each epoch had as many samples as drop_last
+# leaves.
 each_sample_once() { # RUN STEPS GLOBAL-BATCH SAMPLES-PER-EPOCH
   paste <(values "$1" step step) <(values "$1" step samples) | awk -v n="$2" -v batch="$3" '
     $1 != NR || $2 != NR * batch {bad = 1; print "        line " NR ": step " $1 ", " $2 " samples"}

@@ -3,8 +3,8 @@
 #
 #   test/cluster/run.sh [--results FILE] [--only NAME]...        needs root; LOCKSTEP is the program
 #
-# If the cluster cannot be created, the test is skipped and counted. The last line is the sum. CLUSTER_SUBNET is the network
-# (default 10.78.0); two runs at the same time need two networks.
+# If the cluster cannot be created, the test is skipped and counted. The last line is the total. CLUSTER_SUBNET is the
+# network (default 10.78.0); two runs at the same time need different networks.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 repository=$PWD

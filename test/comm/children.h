@@ -1,5 +1,5 @@
-// For tests that lose ranks: the test program starts itself again as several ranks, in a role (test/support/program.h),
-// and checks their output and exit statuses.
+// For tests that lose ranks: the test program starts itself again as several ranks, with a role
+// (test/support/program.h), and checks their output and exit statuses.
 #pragma once
 
 #include <sys/wait.h>
@@ -42,8 +42,8 @@ inline Outcome run_ranks(int ranks, const std::string& environment, const std::s
                      program);
 }
 
-/// With this option mpirun does not end the other ranks when one dies, so that Lockstep must do it. mpirun then returns
-/// 0, and the exit status of each rank is printed as "status 1 of rank 0".
+/// With this option, mpirun does not end the other ranks when one dies, so Lockstep must do so. mpirun then returns 0,
+/// and the exit status of each rank is printed as "status 1 of rank 0".
 inline Outcome run_ranks_with_recovery(int ranks, const std::string& environment, const std::string& role) {
   return run_ranks(ranks, "OMPI_MCA_orte_enable_recovery=1 " + environment,
                    "sh -c '" + self() + " " + role + "; echo status $? of rank $OMPI_COMM_WORLD_RANK'");

@@ -44,7 +44,7 @@ TEST_P(AnyCommunicator, SumsInGivenTreeOrder) {
 
 TEST_P(AnyCommunicator, StartsWhenReady) {
   const auto c = communicator();
-  // If sums are queued on a stream, or there is only one rank, the caller itself waits for a host event.
+  // If sums are queued on a stream, or if there is only one rank, the calling thread itself waits for a host event.
   if (test_world->size() == 1 || c->make_event()->native() != nullptr) return;
   const auto memory = c->allocate(64, "test");
   float* data = static_cast<float*>(memory->data());
@@ -74,7 +74,7 @@ TEST_P(AnyCommunicator, SupportsTwoCommunicators) {
   for (int i = 0; i < 20; ++i) {
     std::fill(x, x + 1000, 1.0f);
     std::fill(y, y + 1000, 2.0f);
-    // The order differs between ranks, because communicators do not wait for each other.
+    // The order differs between ranks: communicators do not wait for each other.
     if ((test_world->rank() + i) % 2 == 0) a->all_reduce_async({x, 1000, DType::fp32}, ready_now, *done_a, "a");
     b->all_reduce_async({y, 1000, DType::fp32}, ready_now, *done_b, "b");
     if ((test_world->rank() + i) % 2 != 0) a->all_reduce_async({x, 1000, DType::fp32}, ready_now, *done_a, "a");
@@ -87,7 +87,7 @@ TEST_P(AnyCommunicator, SupportsTwoCommunicators) {
 }
 
 TEST_P(AnyCommunicator, DelaysOnlyLargeSlices) {
-  constexpr int kDelay = 100;  // ms; in an emulator, a small slice takes 30
+  constexpr int kDelay = 100;  // ms; in an emulator, even a small slice takes 30
   const auto c = communicator(kDelay);
   const auto memory = c->allocate(std::size_t{1} << 20, "test");
   float* data = static_cast<float*>(memory->data());
@@ -98,7 +98,7 @@ TEST_P(AnyCommunicator, DelaysOnlyLargeSlices) {
   done->synchronize();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kDelay));
   EXPECT_EQ(data[19999], static_cast<float>(c->size()));
-  // The fastest of several: a loaded machine may delay some of them, but not all.
+  // The fastest of several runs: a loaded machine may delay some of them, but not all.
   auto fastest = std::chrono::steady_clock::duration::max();
   for (int i = 0; i < 20; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -113,7 +113,7 @@ TEST_P(AnyCommunicator, DelaysOnlyLargeSlices) {
 TEST_P(AnyCommunicator, RejectsImpossibleAllocation) {
   const auto c = communicator();
   EXPECT_THROW(c->allocate(std::size_t{1} << 46, "test"), Error);
-  // Nothing of the failed allocation is left: the next one works.
+  // Nothing is left over from the failed allocation: the next one works.
   const auto memory = c->allocate(1000, "test");
   static_cast<char*>(memory->data())[999] = 1;
   test_world->barrier();

@@ -23,7 +23,7 @@
 
 namespace lockstep::comm {
 
-/// The value of one rank at one index. The magnitudes differ widely, so that another order of summation gives other
+/// The value of one rank at one index. The magnitudes differ widely, so that another order of summation gives different
 /// bits.
 inline double value(int rank, std::size_t i) {
   const double x = static_cast<double>((i * 2654435761u + static_cast<std::size_t>(rank) * 40503u) % 10007) - 5003;
@@ -72,7 +72,7 @@ template <typename T>
 void test_sums(Communicator& communicator, DType dtype) {
   const int rank = communicator.rank();
   const int size = communicator.size();
-  // Odd sizes: shorter than one cache line per rank, and around the lengths of blocks and chunks.
+  // Odd sizes: less than one cache line per rank, and sizes near the lengths of blocks and chunks.
   for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{3}, std::size_t{17}, std::size_t{1000},
                               std::size_t{262143}, std::size_t{262145}, std::size_t{1000003}}) {
     const std::size_t offset = 5;
@@ -95,7 +95,8 @@ void test_sums(Communicator& communicator, DType dtype) {
       worst =
           std::max(worst, std::abs(static_cast<double>(data[offset + i]) - static_cast<double>(expected[i])) / scale);
     }
-    // The order depends on the nodes of the ranks. Each of size-1 additions rounds by half a unit of the largest sum.
+    // The order of the sum depends on the nodes of the ranks. Each of the size-1 additions rounds by at most half a
+    // unit of the largest sum.
     EXPECT_LE(worst, size * static_cast<double>(std::numeric_limits<T>::epsilon())) << n << " elements";
     EXPECT_TRUE(same_on_all_ranks(data + offset, n * sizeof(T))) << n << " elements";
     for (std::size_t i = 0; i < offset; ++i) {
@@ -116,7 +117,7 @@ inline std::vector<std::size_t> unequal_bounds(std::size_t n, int size) {
   return bounds;
 }
 
-/// A rank's shard has the bits of an all-reduce. `wire`: see Slice::wire.
+/// A rank's shard has the same bits as after an all-reduce. `wire`: see Slice::wire.
 inline void test_reduce_scatter(Communicator& communicator, DType wire = DType::fp32) {
   const auto rank = static_cast<std::size_t>(communicator.rank());
   for (const std::size_t n : {std::size_t{1}, std::size_t{1000}, std::size_t{262145}, std::size_t{1000003}}) {
@@ -140,7 +141,7 @@ inline void test_reduce_scatter(Communicator& communicator, DType wire = DType::
   }
 }
 
-/// Every rank gets the shards of all, bit for bit, and nothing outside of the slice is written.
+/// Every rank gets the shards of all ranks, bit for bit, and nothing outside the slice is written.
 template <typename T>
 void test_all_gather(Communicator& communicator, DType dtype) {
   const auto value_of = [](int rank, std::size_t i) {
@@ -215,7 +216,7 @@ inline void test_many_slices(Communicator& communicator) {
   test_world->barrier();
 }
 
-/// The resident bytes of the mapping at `data`, if it is one of a file; 0 otherwise.
+/// The resident bytes of the mapping at `data` if it maps a file, otherwise 0.
 inline std::size_t resident_bytes_of_file(const void* data) {
   std::ifstream smaps("/proc/self/smaps");
   const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -230,9 +231,9 @@ inline std::size_t resident_bytes_of_file(const void* data) {
   return 0;
 }
 
-/// Ranks of a node map each other's memory, but after an exchange only their own memory is resident.
+/// The ranks of a node map each other's memory, but after an exchange only a rank's own memory is resident.
 inline void test_resident_memory(Communicator& communicator) {
-  // The regions of the ranks are not multiples of large pages.
+  // The sizes of the ranks' regions are not multiples of large pages.
   constexpr std::size_t kElements = (std::size_t{5} << 20) + 1030, kBytes = kElements * sizeof(float);
   const auto size = static_cast<std::size_t>(communicator.size());
   const auto memory = communicator.allocate(kBytes, "test");
@@ -253,7 +254,7 @@ inline void test_resident_memory(Communicator& communicator) {
   test_world->barrier();
 }
 
-/// For several nodes. What they send is rounded, and so is the total. All ranks get the same bits, with an error of at
+/// For several nodes. What they send is rounded, and so is the total. All ranks get the same bits, and the error is at
 /// most two roundings to 8 or 11 bits.
 inline void test_wire_type(DType narrow, Backend& backend) {
   Config::Comm config;

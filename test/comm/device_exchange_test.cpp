@@ -1,4 +1,4 @@
-// What an exchange with 16-bit gradients sends, for ranks that do not run: only one of them exists, and its network
+// What an exchange with 16-bit gradients sends. Only one rank exists; the others are not running, and its network
 // records the transfers. nccl_nodes_test.cpp checks the sums.
 #include "comm/device_exchange.h"
 

@@ -9,7 +9,7 @@
 //                           cannot access each other. one: only rank 0 can allocate. By default no rank can
 //   FAKE_NCCL_WARNING       a warning that each sum writes to the file NCCL_DEBUG_FILE
 //   FAKE_NCCL_ERROR_AFTER   after this many sums, a rank reports that another one is lost, and its sums never complete
-//   FAKE_NCCL_ERROR_BETWEEN   once this many sums have run, also in captured steps, it reports that between two sums
+//   FAKE_NCCL_ERROR_BETWEEN   the same, but between two sums; sums of captured steps count too
 // What runs after the communicator is aborted leaves the values as they are.
 #include <fcntl.h>
 #include <nccl.h>
@@ -46,7 +46,7 @@ struct Box {
   unsigned char data[kBoxBytes];
 };
 
-/// Zero-filled at the start.
+/// Filled with zeros at the start.
 struct Shared {
   std::atomic<int> n_opened, n_arrived, generation;
   Box boxes[kMaxRanks][kMaxRanks];  // from, to
@@ -83,7 +83,7 @@ struct ncclComm {
   }
 
   bool is_blocking = false;
-  FILE* debug_file = nullptr;  // opened when a communicator starts; only by the first one in NCCL
+  FILE* debug_file = nullptr;  // opened when a communicator starts; real NCCL opens it only for the first one
 
   void warn() const {
     const std::string text = variable("FAKE_NCCL_WARNING");
@@ -136,7 +136,7 @@ struct Transfer {
 void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
   while (!transfers.empty()) {
     bool moved = false;
-    std::set<std::pair<bool, int>> seen;  // only the first transfer of each direction and peer proceeds
+    std::set<std::pair<bool, int>> seen;  // per direction and peer, only the first transfer proceeds
     for (Transfer& t : transfers) {
       if (!seen.emplace(t.is_send, t.peer).second) continue;
       Box& box = t.is_send ? comm.shared->boxes[comm.rank][t.peer] : comm.shared->boxes[t.peer][comm.rank];
@@ -174,7 +174,7 @@ lockstep::test::WorkQueue* queue_of(cudaStream_t stream) {
   return reinterpret_cast<lockstep::test::WorkQueue*>(stream);
 }
 
-/// Does it at once if the communicator is blocking, otherwise later, in a thread.
+/// Does the work at once if the communicator is blocking, otherwise later, in a thread.
 void in_background(ncclComm& comm, std::function<void()> work) {
   if (comm.is_blocking) return work();
   comm.state.store(ncclInProgress);
@@ -188,10 +188,10 @@ void in_background(ncclComm& comm, std::function<void()> work) {
   }).detach();
 }
 
-/// Queues the work now or, for every eighth call, a little later.
+/// Queues the work now or, on every eighth call, a little later.
 ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::function<void()> work) {
   comm.n_users.fetch_add(1);
-  // Held as long as the work may run; in a captured stream it runs more than once.
+  // Held as long as the work may run; on a captured stream it runs more than once.
   const std::shared_ptr<ncclComm> user(&comm, [](ncclComm* of) { of->n_users.fetch_sub(1); });
   const auto put = [user, &queue, work = std::move(work)] { queue.put([user, work] { work(); }); };
   if (comm.is_blocking || comm.n_calls++ % 8 != 0) {
@@ -338,7 +338,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void*, size_t size_bytes, n
   ++comm->n_registered;
   *window = nullptr;
   in_background(*comm, [comm, window] { *window = reinterpret_cast<ncclWindow_t>(comm); });
-  return ncclSuccess;  // also while that is in progress, as NCCL from 2.28 on
+  return ncclSuccess;  // even while that is in progress, as in NCCL 2.28 and newer
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   comm->log("close window of " + std::to_string(n_allocated.load()) + " allocations");
@@ -375,7 +375,7 @@ ncclResult_t ncclReduce(const void* source, void* target, size_t n, ncclDataType
                         ncclComm_t comm, cudaStream_t stream) {
   if (source != target || op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
   const auto reduce = [comm, n, root](auto* data) {
-    std::vector copy(data, data + n);  // other ranks than the root keep their values
+    std::vector copy(data, data + n);  // ranks other than the root keep their values
     comm->all_reduce(copy.data(), n);
     if (comm->rank == root) std::copy(copy.begin(), copy.end(), data);
   };

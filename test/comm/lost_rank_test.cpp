@@ -1,4 +1,4 @@
-// A rank that is lost, and a wrong launch. The tests start this program again as several ranks, see children.h.
+// A lost rank, and wrong launches. The tests start this program again as several ranks; see children.h.
 // sanitizers: no
 // cores: 0
 #include <gtest/gtest.h>
@@ -43,7 +43,8 @@ TEST(LostRank, ReportsRankKilledBeforeBarrier) {
   EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// The messages of lockstep doctor between two ranks. The rank without a peer in this round learns it at the barrier.
+// The messages between two ranks in lockstep doctor. The rank that has no peer in this round learns of the loss at the
+// barrier.
 TEST(LostRank, ReportsRankKilledBeforeMessagesOfPair) {
   const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank killed-before-pair");
   EXPECT_TRUE(contains(o, "caught comm_rank_died: rank 1 on ")) << o.output;
@@ -77,7 +78,7 @@ TEST(LostRank, ReportsLastCollectiveOfMissingRank) {
   EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// There are two simulated nodes. Rank 0 learns by control messages that rank 3 of the other node is missing.
+// There are two simulated nodes. Rank 0 learns from control messages that rank 3 on the other node is missing.
 TEST(LostRank, ReportsMissingRankOfAnotherNode) {
   const Outcome o =
       run_ranks_with_recovery(4, "LOCKSTEP_RANKS_PER_NODE=2 WATCHDOG_SECONDS=3", "--lost-rank missing-last");
@@ -87,7 +88,7 @@ TEST(LostRank, ReportsMissingRankOfAnotherNode) {
   EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// One rank is at the end of main while the others are still in a collective. The two calls are not confused.
+// One rank reaches the end of main while the others are still in a collective. The two calls are not confused.
 TEST(LostRank, DetectsRankThatLeavesEarly) {
   const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank leaves-early");
   EXPECT_TRUE(contains(o, "is in 'end of the run'")) << o.output;
@@ -122,7 +123,7 @@ TEST(LostRank, AbortEndsAllRanksWithGivenStatus) {
   EXPECT_LT(o.seconds, 10) << o.output;
 }
 
-/// A command that starts this program as a child without the variables of any launcher, but with these variables.
+/// A command that starts this program as a child with these variables and without those of any launcher.
 std::string launch_command(const std::string& variables) {
   std::string out = "env";
   for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
@@ -143,7 +144,7 @@ TEST(Launch, RejectsSlurmStepWithoutPmi) {
 
 TEST(Launch, RunsOneProcessWithoutMpi) {
   for (const char* environment : {"", "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
-                                  "SLURM_PROCID=0 SLURM_NTASKS=8",  // a batch script: no step
+                                  "SLURM_PROCID=0 SLURM_NTASKS=8",  // a batch script, not a step
                                   "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 PMIX_RANK=0"}) {
     const Outcome o = run_command(launch_command(environment));
     EXPECT_TRUE(contains(o, "world of 1")) << environment << ": " << o.output;
@@ -159,7 +160,7 @@ TEST(Launch, RejectsWorldsOfOneRankEach) {
   EXPECT_EQ(o.exit_status, 1);
 }
 
-// ---- The behavior of the children
+// ---- The behaviour of the children
 
 struct AllReduces {
   explicit AllReduces(World& world)

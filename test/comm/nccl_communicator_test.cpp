@@ -2,7 +2,8 @@
 // timeout: 300
 // also: Nccl/AnyCommunicator.*:World.*
 // The NCCL communicator, with a fake NCCL (fake_nccl.cpp) and a stand-in for a device whose streams are queues: what it
-// queues on which stream and in which order, and that sums are right, also in a tree order and with a narrow wire type.
+// queues on which stream and in which order, and that its sums are right, also in tree order and with a narrow wire
+// type.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -52,7 +53,7 @@ TEST(Nccl, IsDefaultForDevices) {
 TEST(Nccl, SumsFp32InTreeOrder) { test_sums<float>(*communicator(tree_order(test_world->size())), DType::fp32); }
 TEST(Nccl, SumsFp64InTreeOrder) { test_sums<double>(*communicator(tree_order(test_world->size())), DType::fp64); }
 
-// The result has the bits of comm::sum, also if a slice is longer than a chunk of the exchange.
+// The result has the bits of comm::sum, even if a slice is longer than a chunk of the exchange.
 TEST(Nccl, SumsInGivenTreeOrder) {
   const int size = test_world->size();
   for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
@@ -120,7 +121,7 @@ TEST(Nccl, RejectsRanksOnOneDevice) {
   }
 }
 
-/// The calls of this rank while a communicator with 12345 bytes exists.
+/// The NCCL calls of this rank while a communicator with 12345 bytes exists.
 std::string calls_of_nccl(const Config::Comm& config = {}, const SumOrder& order = {}) {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
@@ -150,7 +151,7 @@ TEST(Nccl, RegistersMemoryAndFinalizes) {
   EXPECT_EQ(calls_of_nccl(), "init\nregister 12345\nderegister\nfinalize, 0 registered\ndestroy\n");
 }
 
-// So are the buffers of sums whose order is Lockstep's.
+// The buffers of sums in Lockstep's own order are registered, too.
 TEST(Nccl, RegistersTheBuffersOfOrderedSums) {
   const int size = test_world->size();
   const std::size_t size_bytes = DeviceExchange::buffer_bytes(
@@ -166,7 +167,7 @@ TEST(Nccl, BlocksIfConfigured) {
   EXPECT_TRUE(calls_of_nccl(config).starts_with("init, blocking\n"));
 }
 
-// Where NCCL allocates memory and offers windows, they are used; unless all ranks have such memory, none of them is.
+// Windows are used if NCCL can allocate memory and offers them, but only if this works on all ranks.
 TEST(Nccl, UsesWindowsWhereNcclOffersThem) {
   ::setenv("FAKE_NCCL_WINDOWS", "any", 1);
   EXPECT_EQ(calls_of_nccl(), "init\nwindow 12345\nclose window of 1 allocations\nfinalize, 0 registered\ndestroy\n");
@@ -178,7 +179,7 @@ TEST(Nccl, UsesWindowsWhereNcclOffersThem) {
   ::unsetenv("FAKE_NCCL_WINDOWS");
 }
 
-// NCCL's log is kept while the communicator exists, and its warnings are repeated, also long after the start.
+// NCCL's log is kept as long as the communicator exists, and its warnings are repeated, even long after the start.
 TEST(Nccl, RepeatsWarnings) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("nccl-run." + std::to_string(::getpid()));

@@ -1,4 +1,4 @@
-// Finding NCCL. Every failure ends in a message that says what to do.
+// Finding NCCL. Every failure ends with a message that says what to do.
 #include "comm/nccl_library.h"
 
 #include <gtest/gtest.h>

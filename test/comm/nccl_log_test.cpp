@@ -1,4 +1,4 @@
-// Reading the network from NCCL's log, in the formats of its releases.
+// Reading the network's name from NCCL's log, in the formats of its releases.
 #include "comm/nccl_log.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class NcclLogFile : public testing::Test {
   }
   ~NcclLogFile() override { std::filesystem::remove_all(folder_); }
 
-  /// As NCCL, which opens the file once.
+  /// Like NCCL, which opens the file once.
   static void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
 
   const std::filesystem::path folder_ =

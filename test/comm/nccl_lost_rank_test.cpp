@@ -97,8 +97,8 @@ TEST_F(NcclLostRank, EndsJobOnAsynchronousNcclError) {
   EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
 }
 
-// The host launches captured steps without calling the communicator, which reports no collective in progress. So
-// nothing but check() can tell it that the sums of the next steps are wrong. The step that follows the error is not
+// The host launches captured steps without calling the communicator, which therefore reports no collective in progress.
+// Only check() can tell the host that the sums of the next steps are wrong. The step that follows the error is not
 // used.
 TEST_F(NcclLostRank, EndsJobOnErrorBetweenCapturedSteps) {
   const Outcome o =
@@ -112,7 +112,7 @@ TEST_F(NcclLostRank, EndsJobOnErrorBetweenCapturedSteps) {
   EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
 }
 
-// A rank that never asks is ended by the communication thread, which prints the cause.
+// A rank that never asks for errors is ended by the communication thread, which prints the cause.
 TEST_F(NcclLostRank, EndsJobThatDoesNotAskForErrors) {
   const Outcome o =
       run_ranks_with_recovery(2, environment_ + "FAKE_NCCL_ERROR_BETWEEN=15", "--nccl-lost-rank captured-busy");
@@ -131,7 +131,7 @@ TEST_F(NcclLostRank, AbortsNcclOnExceptionWithAllReducesInFlight) {
   EXPECT_EQ(nccl_calls(log_).find("finalize"), std::string::npos) << nccl_calls(log_);
 }
 
-// ---- The behavior of the children
+// ---- The behaviour of the children
 
 struct Device {
   explicit Device(World& world)

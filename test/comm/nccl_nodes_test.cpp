@@ -34,7 +34,7 @@ TEST(NcclOnNodes, DescribesCommunicator) {
             "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 2 nodes");
 }
 
-/// With 3 ranks, only one of the two nodes has two.
+/// With 3 ranks, only one of the two nodes has two ranks.
 TEST(NcclOnNodes, WarnsThatSixteenBitsNeedEqualNodes) {
   const auto warns = [](const Config::Comm& config) {
     testing::internal::CaptureStderr();
@@ -47,7 +47,7 @@ TEST(NcclOnNodes, WarnsThatSixteenBitsNeedEqualNodes) {
   EXPECT_EQ(warns(config), test_world->size() == 3 && test_world->rank() == 0);
 }
 
-/// Of this rank.
+/// The number of memory registrations of this rank.
 int n_registrations() {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("nccl-nodes." + std::to_string(::getpid()))).string();

@@ -15,7 +15,7 @@ namespace {
 std::atomic<std::size_t> sent_bytes{0};
 }
 
-/// Counts what this rank sends. MPI lets a program replace its functions, which are PMPI_* too.
+/// Counts what this rank sends. MPI lets a program replace MPI functions; the originals are also available as PMPI_*.
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm communicator,
                          MPI_Request* request) {
   int size = 0;
@@ -61,7 +61,7 @@ TEST(SeveralNodes, DescribesCommunicator) {
       "shared memory within " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
 }
 
-/// What all ranks send during one collective over equal shards.
+/// The bytes that all ranks send during one collective over equal shards.
 double sent_by_all(Communicator& communicator, Collective collective, std::size_t n) {
   const auto size = static_cast<std::size_t>(communicator.size());
   std::vector<std::size_t> bounds;

@@ -15,7 +15,7 @@ namespace {
 
 TEST(PairProbe, NeedsTwoRanks) { EXPECT_EQ(make_pair_probe(*test_world) == nullptr, test_world->size() == 1); }
 
-// Rank r meets rank r ^ 1, and the last of an odd number of ranks has no peer.
+// Rank r meets rank r ^ 1; if the number of ranks is odd, the last one has no peer.
 TEST(PairProbe, GivesBothRanksOfPairTheSameTime) {
   const auto probe = make_pair_probe(*test_world);
   if (!probe) GTEST_SKIP() << "needs two ranks";
@@ -35,7 +35,7 @@ TEST(PairProbe, GivesBothRanksOfPairTheSameTime) {
   }
 }
 
-// All pairs in turn, also while other ranks are still in an earlier round: nobody waits for a message of another pair.
+// All pairs in turn, even while other ranks are still in an earlier round: nobody waits for a message of another pair.
 TEST(PairProbe, MeetsEveryRankInTurn) {
   const auto probe = make_pair_probe(*test_world);
   if (!probe) GTEST_SKIP() << "needs two ranks";

@@ -1,4 +1,4 @@
-// The entry of a rank in the memory that the ranks of a node share: the lock that shows that its process is alive.
+// A rank's entry in the memory that the ranks of a node share: the lock that shows that its process is alive.
 #include "comm/progress_table.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace lockstep::comm {
 namespace {
 
-/// The message of opening the entry of `local_rank`, in another process, since a process may lock a byte twice.
+/// The error message when another process opens the entry of `local_rank`. (One process may lock a byte twice.)
 std::string message_of_opening(const std::string& path, int local_rank) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";

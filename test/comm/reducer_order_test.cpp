@@ -13,9 +13,9 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kElements = 64;  // of each tensor
+constexpr std::size_t kElements = 64;  // per tensor
 
-/// Keeps a list of the all-reduces: their events, and their positions in the recording of the backend.
+/// Keeps a list of the all-reduces: their events, and their positions in the backend's recording.
 class TracingCommunicator final : public Communicator {
  public:
   struct Issued {
@@ -57,7 +57,7 @@ class ReducerOrder : public ::testing::Test {
   /// Three tensors per bucket; the last tensor has its own.
   std::vector<Bucket> buckets() const { return make_buckets(tensors_, 2 * kElements * sizeof(float) + 1); }
 
-  /// Represents the kernel of the backward pass that writes the gradient of a tensor.
+  /// Stands in for the kernel of the backward pass that writes the gradient of a tensor.
   void write(std::size_t tensor, Stream& stream) {
     backend_.fill_zero(gradients() + tensor * kElements, kElements * sizeof(float), stream);
   }
@@ -109,7 +109,7 @@ TEST_F(ReducerOrder, IssuesBucketAfterItsLastWriter) {
       };
       const std::size_t written = last_before(calls, calls.size(), is_last_writer);
       EXPECT_LT(written, recorded) << "`ready` was recorded before the last writer\n" << backend_.recording().text();
-      // Nothing of the next tensor is in between.
+      // Nothing that belongs to the next tensor is in between.
       EXPECT_EQ(recorded, written + 1);
       EXPECT_EQ(issued.position, recorded + 1);
     }
@@ -141,7 +141,7 @@ TEST_F(ReducerOrder, FinishMakesTheStreamWaitForEveryBucket) {
   for (int t = 0; t < 7; ++t) reducer.tensor_done(t, *stream);
   backend_.recording().clear();
   reducer.finish(*stream);
-  backend_.fill_zero(gradients(), sizeof(float), *stream);  // represents the optimizer
+  backend_.fill_zero(gradients(), sizeof(float), *stream);  // stands in for the optimizer
   const std::vector<test::Call> calls = backend_.recording().calls();
   std::vector<int> waited, done;
   for (const test::Call& call : calls) {
@@ -157,8 +157,8 @@ TEST_F(ReducerOrder, FinishMakesTheStreamWaitForEveryBucket) {
       << "the host waited";
 }
 
-// Exposed communication is measured on the stream. A compute stream that is busy has not waited, however far the host
-// is ahead.
+// Exposed communication is measured on the stream. A compute stream that is busy has not waited, no matter how far
+// ahead the host is.
 TEST_F(ReducerOrder, MeasuresExposedTimeOnStream) {
   GradientReducer reducer(communicator_, backend_, gradients(), buckets());
   const auto stream = backend_.make_stream();

@@ -64,7 +64,7 @@ TEST(Buckets, DoNotMixWireTypes) {
   EXPECT_EQ(buckets[1].begin, tensors[2].begin);
 }
 
-/// An embedding is complete only at the end of the backward pass: its parts are summed one after the other.
+/// An embedding is complete only at the end of the backward pass: its parts are summed one after another.
 TEST(Buckets, DivideLargeTensors) {
   const std::vector<GradientTensor> tensors = tensors_of({100, 10 * kGranule + 5, 100});
   const std::vector<Bucket> buckets = make_buckets(tensors, 3 * kGranule * sizeof(float));
@@ -83,7 +83,7 @@ TEST(Buckets, DivideLargeTensors) {
   EXPECT_EQ(buckets[4].begin, tensors[2].begin);
 }
 
-/// Shards divide no granule of a tensor, and together they are the bucket.
+/// Shards do not split a granule of a tensor, and together they make up the bucket.
 TEST(Buckets, AreDividedIntoShards) {
   std::vector<GradientTensor> tensors =
       tensors_of({3 * kGranule + 7, 5, kGranule, 40 * kGranule + 11, 2 * kGranule, 100, 33});

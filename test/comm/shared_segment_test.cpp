@@ -1,4 +1,5 @@
-// Memory that ranks share: parts that need not begin at huge pages, and huge pages where the system has them.
+// Memory that ranks share: regions that need not begin at huge-page boundaries, and huge pages where the system has
+// them.
 #include "comm/shared_segment.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace {
 constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE
 
-/// A figure of all memory of this process: "ShmemPmdMapped", its shared memory in huge pages.
+/// A figure for all memory of this process, such as "ShmemPmdMapped", its shared memory in huge pages.
 std::size_t bytes_of(const std::string& figure) {
   std::ifstream rollup("/proc/self/smaps_rollup");
   for (std::string line; std::getline(rollup, line);) {
@@ -30,7 +31,7 @@ std::size_t bytes_of(const std::string& figure) {
 }
 std::size_t huge_bytes() { return bytes_of("ShmemPmdMapped"); }
 
-/// Whether Linux makes huge pages on request. Emulators report success without asking it.
+/// Whether Linux makes huge pages on request. Emulators report success without asking Linux.
 bool has_huge_pages() {
   const std::size_t before = bytes_of("AnonHugePages");
   void* const memory =

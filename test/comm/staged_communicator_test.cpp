@@ -68,7 +68,7 @@ TEST(Staged, CopiesChunksOnSeparateStreams) {
   test_world->barrier();
 }
 
-// The communicator waits for slow copies in both directions, also when it reuses a slot of the ring.
+// The communicator waits for slow copies in both directions, even when it reuses a slot of the ring.
 TEST(Staged, WaitsForSlowCopies) {
   Config::Comm config;
   config.backend = "staged";

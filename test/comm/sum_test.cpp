@@ -48,7 +48,7 @@ TEST(Sum, GivesBitsOfSequentialSum) {
   }
 }
 
-/// The sum of leaves [begin, end) according to the definition of the tree.
+/// The sum of the leaves [begin, end), computed from the definition of the tree.
 float sum_of_tree(const std::vector<float>& leaves, std::size_t begin, std::size_t end) {
   if (end - begin == 1) return leaves[begin];
   const std::size_t middle = end - (end - begin) / 2;

@@ -19,7 +19,8 @@ class TestWorld {
   World* operator->() { return &get(); }
   bool has_started() const { return world_ != nullptr; }
 
-  /// Rank 0 prints all results, the other ranks only failures. The program fails on every rank if a test failed on any.
+  /// Rank 0 prints all results, the other ranks only failures. If a test fails on any rank, the program fails on every
+  /// rank.
   void start(double watchdog_seconds = Config::Comm{}.watchdog_seconds) {
     int argc = 0;
     char** argv = nullptr;

@@ -34,7 +34,7 @@ TEST(OneNode, AllowsSharedAndMpi) {
   }
 }
 
-// The sum has exactly the bits of a sum in the order of ranks.
+// The result has exactly the bits of a sum in rank order.
 TEST(OneNode, SumsInOrderOfRanks) {
   const auto c = make_communicator({}, *test_world, test_backend());
   constexpr std::size_t kElements = 10007;

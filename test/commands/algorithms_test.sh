@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Algorithms of convolutions and layouts are timed once, on one rank, and stored for this run and for others.
+# The algorithms and layouts of convolutions are timed once, on one rank, and stored for this run and for others.
 source test/support/check.sh
 
 small=(data.train=synthetic data.image_size=8 data.synthetic_samples=32 train.global_batch=16 train.max_steps=2
@@ -8,7 +8,7 @@ small=(data.train=synthetic data.image_size=8 data.synthetic_samples=32 train.gl
 train() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 not() { ! "$@"; }
 has_timed() { grep -q 'timing the algorithms' "$work/$1/log.txt"; }
-# The machine may be busy during this test. Without the marks, choices count as made on an idle one.
+# The machine may be busy during this test. With the marks removed, choices count as made on an idle machine.
 without_marks() {
   python3 - "$work/cache/algorithms.json" "$1" <<'END'
 import json, sys

@@ -10,7 +10,7 @@ base=(data.train=synthetic data.validation= data.image_size=8 data.synthetic_sam
   log.every_steps=1 log.progress=false log.tensorboard=false comm.watchdog_seconds=120)
 train() { "$lockstep" train "${base[@]}" "$@"; }
 
-# For every marked key a value that differs from that of the base run. They are compatible with each other.
+# For every marked key, a value that differs from that of the base run. All these values are compatible with each other.
 declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=imagenet [model.classes]=11
   [model.zero_gamma]=true [model.initialize_from]="$work/absent.h5" [data.train]=data/samples/cifar10_test.h5
   [data.shuffle]=false [data.augment]='[flip]' [data.crop_padding]=2 [data.mean]='[0.4,0.4,0.4]' [data.std]='[0.2,0.2,0.2]'
@@ -27,7 +27,7 @@ declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=im
   [schedule.update]=epoch [schedule.step_epochs]=2 [schedule.gamma]=0.5
   [schedule.power]=2 [schedule.final_learning_rate]=0.01 [batch_norm.synchronize]=true [batch_norm.momentum]=0.2
   [batch_norm.epsilon]=1e-4 [comm.gradients]=bf16 [reproducible]=true)
-# Those of language models are changed in a run of one.
+# Keys of language models are changed in a run of a language model.
 of_text=' model.from model.config data.sequence_length data.pack data.cross_documents '
 of_adapters=' model.lora.rank model.lora.alpha model.lora.dropout model.lora.targets model.lora.rslora model.base_precision '
 changes() { # MARK: KEY=VALUE of all keys with it
@@ -102,7 +102,7 @@ check "  it does not continue" refused 2 'set.h5 is not the data set .* differs 
   "$lockstep" train "${pictures[@]}" train.max_steps=4
 check "  unless that is allowed" "$lockstep" train "${pictures[@]}" train.max_steps=4 --allow-change data.train
 check "  and then without it" "$lockstep" train "${pictures[@]}" train.max_steps=5
-# The checkpoint before a damaged one may be of the data set before.
+# The checkpoint before a damaged one may belong to the previous data set.
 for step in 4 5; do
   python3 - "$work/pictures/checkpoints/step-0000000$step.h5" <<'PYTHON'
 import os, sys
@@ -142,7 +142,7 @@ for change in model.lora.rank=3 model.lora.alpha=8 model.lora.dropout=0.2 'model
 done
 for key in $of_text $of_adapters; do check "  $key is marked" grep -qx "$key" <(marked '*!'); done
 
-# What needs another state than the checkpoint has.
+# Changes that need a state other than the one in the checkpoint.
 copy c
 check "sgd becomes adamw" train run.name=c train.max_steps=3 optimizer.kind=adamw --allow-change optimizer.kind
 check "  with a fresh state" grep -q 'the optimizer begins with a fresh state, since that of sgd does not fit adamw' "$work/c/log.txt"
@@ -157,7 +157,7 @@ copy f
 check "fp32 becomes bf16" train run.name=f train.max_steps=3 precision=bf16 --allow-change precision
 check "  and fp32 again" train run.name=f train.max_steps=4 --allow-change precision
 check "  reported" grep -q 'precision changes from bf16 to fp32' "$work/f/log.txt"
-# Stopped before its first checkpoint, config.yaml has the new kind, and the checkpoint the old one.
+# A run that was stopped before its first checkpoint: config.yaml has the new kind, and the checkpoint the old one.
 copy g
 sed -i 's/^  kind: sgd/  kind: adamw/' "$work/g/config.yaml"
 check "the state of the checkpoint decides" train run.name=g train.max_steps=3 optimizer.kind=adamw

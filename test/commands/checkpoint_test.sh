@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What lockstep checkpoint says of files that it cannot read, write or replace.
+# What lockstep checkpoint says about files that it cannot read, write or replace.
 source test/support/check.sh
 
 "$lockstep" train jobs/configs/quickstart.yaml model.width=16 device=cpu cpu.threads=1 train.max_steps=1 data.image_size=8 \
@@ -25,7 +25,7 @@ for target in b.safetensors b.onnx; do
 done
 check "  nothing is left behind" test ! -e "$work/nowhere"
 
-# Weights that are not finite: no figure of such a model means anything.
+# Weights that are not finite: no figure computed with such a model means anything.
 with_value() { # SOURCE.safetensors TARGET TENSOR VALUE: replaces value number 1 of the tensor
   python3 - "$@" <<'PYTHON'
 import json, struct, sys
@@ -49,7 +49,7 @@ check "  nor trained on from" refused 1 "$not_finite" "$lockstep" train jobs/con
 check "  but described, with the tensor" refused 0 '^not finite +fc.weight$' checkpoint info "$work/nan.safetensors"
 check "  a good file has no such line" bash -c '! "$0" checkpoint info "$1" | grep "not finite"' "$lockstep" "$work/a.safetensors"
 
-# Nor are variances that are negative: their square root is NaN.
+# Negative variances are refused too: their square root is NaN.
 with_value "$work/a.safetensors" "$work/negative.safetensors" bn1.running_var -0.5
 negative='bn1.running_var of .*negative.safetensors cannot be a variance: 1 of its 16 values is negative, the first of them number 1 \(-0.5\)'
 check "a negative variance is not imported" one_error 1 "$negative" 'use another checkpoint' checkpoint_damaged \

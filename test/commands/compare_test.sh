@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# lockstep compare: the keys in which runs differ and their figures, as a table and as JSON; runs that cannot be compared.
+# lockstep compare: the keys in which runs differ, and their figures, as a table and as JSON; runs that cannot be
+# compared.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none
@@ -37,7 +38,7 @@ check "  the configuration" grep -q '"configuration":{.*"optimizer.learning_rate
 check "  the figures" grep -q '"steps":\[2,4\]' "$work/json"
 check "  the runs" grep -q "\"runs\":\[\"$work/a\",\"$work/b\"\]" "$work/json"
 
-# Figures of training and of evaluations are not mixed.
+# Figures of training and of evaluation are not mixed.
 check "a run without evaluations" train run.name=trained data.validation=
 check "  beside one with them" compare "$work/a" "$work/trained"
 for key in final_loss final_accuracy best_loss best_accuracy; do

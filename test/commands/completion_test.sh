@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cores: 0
-# lockstep completion: what bash and zsh offer, according to their variables, and in real interactive shells.
+# lockstep completion: what bash and zsh offer, given their variables, and in real interactive shells.
 source test/support/check.sh
 "$lockstep" completion bash >"$work/script"
 "$lockstep" completion bash --tables >"$work/tables"
@@ -12,7 +12,7 @@ check "another shell is refused" refused 2 'SHELL: expected one of bash, zsh, fo
 
 mkdir -p "$work/here/folder"
 touch "$work/here/one.yaml" "$work/here/two.yml" "$work/here/other.txt" "$work/here/train.h5" "$work/here/folder/x.yaml"
-# offers LINE REPLIES: the replies, in any order, with the cursor at the line's end
+# offers LINE REPLIES: with the cursor at the end of the line, these replies are offered, in any order
 offers() {
   local got
   got=$(cd "$work/here" && COMP_LINE=$1 bash -c "source '$work/script'; COMP_WORDBREAKS=\${WORDBREAKS-\$' \\t\\n\"'\\''><=;|&(:'}
@@ -82,7 +82,7 @@ offers 'lockstep doctor --runs fol' 'folder'
 offers 'lockstep top fol' 'folder'
 offers 'lockstep completion ' 'bash zsh'
 offers 'lockstep completion bash --' '--help'
-# The tables are those of the program that is called.
+# The tables come from the program that is called.
 offers "$lockstep tr" 'train'
 offers 'nowhere/lockstep tr' ''
 offers 'lockstep help con' 'config'

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# data import chat, show, info and verify: templates, what is counted, slices, and wrong input, of which nothing is left.
+# data import chat, show, info and verify: templates, which tokens count, slices, and wrong input, which leaves nothing
+# behind.
 source test/support/check.sh
 prints() { refused 0 "$@"; }
 field() { "$lockstep" data info "$1" --json 2>/dev/null | grep -oE "\"$2\":[^,}]*" | cut -d: -f2; }
-# The tokenizer of the samples, with the tokens of ChatML.
+# The tokenizer of the samples, with the tokens of ChatML added.
 mkdir "$work/chatml" "$work/plain"
 cp data/samples/tokenizer.json "$work/plain"
 python3 - "$work" <<'PYTHON'

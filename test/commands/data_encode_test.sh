@@ -20,7 +20,7 @@ check "decode undoes encode" bash -c '"$0" data encode "$1" "$2" >"$3" && "$0" d
 check "  in a pipe" bash -c '"$0" data encode "$1" "$2" --no-template | "$0" data decode "$1" - | cmp - <(cat "$2"; echo)' \
   "$lockstep" "$small" "$work/text"
 check "  with blanks of any kind" bash -c '[[ $(printf " 403\t407  261 378 \r\n" | "$0" data decode "$1" -) == "Once upon a time" ]]' "$lockstep" "$small"
-# What was encoded is printed before the program waits for more.
+# Each encoded line is printed before the program waits for more input.
 check "a pipe that stays open gets each line at once" bash -c '
   coproc encode { "$0" data encode "$1" -; }
   echo "Once upon a time" >&"${encode[1]}" && read -r -t 20 line <&"${encode[0]}" && [[ $line == "1 403 407 261 378" ]]' "$lockstep" "$small"

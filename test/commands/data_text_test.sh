@@ -7,7 +7,7 @@ tokenizer=data/samples/tokenizer.json
 prints() { refused 0 "$@"; }
 import() { "$lockstep" data import text "$@" --tokenizer $tokenizer; }
 field() { "$lockstep" data info "$1" --json 2>/dev/null | grep -oE "\"$2\":[^,}]*" | cut -d: -f2; }
-ids() { # the ids in a set of uint16, separated by blanks
+ids() { # the ids in a set of uint16, separated by spaces
   od -An -v -w2 -t u2 -j "$(field "$1" tokens_offset_bytes)" -N $((2 * $(field "$1" tokens))) "$1" | xargs
 }
 mkdir "$work/in"
@@ -28,7 +28,7 @@ done
 rm "$work/input.h5"
 check "  and stays as it was" cmp $tokenizer "$work/tokenizer.json"
 
-# Every line of a text is a document of JSON Lines, and has the ids that `data encode` prints.
+# As JSON Lines, every line of a text is a document, and has the ids that `data encode` prints.
 sed 's/.*/{"id": 7, "body": "&"}/' <<<$'The king is dead.\n\nLong live the king!\n<|endoftext|> 42' >"$work/in/lines.jsonl"
 check "imports JSON Lines" prints '4 documents' import "$work/in/lines.jsonl" "$work/lines.h5" --field body
 sed -E 's/.*"body": "(.*)"\}/\1/' "$work/in/lines.jsonl" >"$work/lines.txt"
@@ -65,7 +65,7 @@ check "a kind that does not exist" refused 2 'there is no command `lockstep data
   "$lockstep" data import texts a b
 check "nothing is left of them" diff "$work/.before" <(ls -A "$work")
 
-# An import that is stopped leaves nothing, not even while it writes.
+# An import that is stopped leaves nothing behind, not even if it is stopped while it writes.
 mkdir "$work/big"
 yes '{"text": "Now is the winter of our discontent made glorious summer by this sun of York."}' | head -n 2000000 >"$work/long.jsonl"
 for signal in INT TERM; do

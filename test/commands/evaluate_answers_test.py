@@ -1,6 +1,6 @@
 # timeout: 120
-"""`lockstep evaluate` on conversations: a model that has learnt its answers by heart gives them, greedily and with beams, on
-any number of ranks; the scores of the file are those that are reported, and ROUGE that of the words; --loss-only.
+"""`lockstep evaluate` on conversations: a model that has memorised its answers gives them, greedily and with beams, on
+any number of ranks; the scores in the file are the reported ones, and ROUGE is computed from the words; --loss-only.
 
 LOCKSTEP is the program in its build folder.
 """
@@ -17,7 +17,7 @@ MPIRUN = os.environ.get("MPIRUN", "mpirun")
 if os.geteuid() == 0:
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
-# The template of the set ends turns with the only special token of the tokenizer.
+# The template of the set ends turns with the tokenizer's only special token.
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}\n{{ m['content'] }}<|endoftext|>{% endfor %}" \
            "{% if add_generation_prompt %}assistant\n{% endif %}"
 CONVERSATIONS = [
@@ -29,7 +29,7 @@ CONVERSATIONS = [
 ]
 CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 96,
           "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-          "tie_word_embeddings": True, "rope_theta": 10000.0, "eos_token_id": 1}  # another than that of the answers
+          "tie_word_embeddings": True, "rope_theta": 10000.0, "eos_token_id": 1}  # not the one that ends the answers
 
 
 def program(*arguments, ranks=1):
@@ -78,7 +78,7 @@ def knows_its_answers(model, work):
         assert answers["conversations"] == 5 and answers["left_out"] == 0, answers
         for key in ("rouge1", "rougeL", "exact_match", "final_number_match", "final_number_match_flexible"):
             assert answers[key] == 1, (key, answers)
-        assert answers["rouge2"] == 4 / 5, answers  # one word has no pair
+        assert answers["rouge2"] == 4 / 5, answers  # an answer of one word has no bigram
         assert answers["final_numbers"] == 2, answers
         lines = lines_of(files[-1])
         assert [line["answer"] for line in lines] == [line["reference"] for line in lines] == expected, lines
@@ -91,7 +91,7 @@ def knows_its_answers(model, work):
 
 
 def scores_what_is_wrong(model, work):
-    """The answers to other questions are wrong, and the means are those of the lines."""
+    """The answers to other questions are wrong, and the reported means are those of the lines."""
     other = [[("user", "Who?"), ("assistant", "Kings of the sea.")], [("user", "How many?"), ("assistant", "#### 5")],
              [("user", "word " * 80), ("assistant", "left out")]]
     (work / "other.jsonl").write_text("".join(
@@ -110,7 +110,7 @@ def scores_what_is_wrong(model, work):
         assert answers["exact_match"] == 0 and answers["final_number_match"] == 0, answers
         assert answers["stemmed"] == bool(stem)
         found[bool(stem)] = lines[0]
-    # "the king" against "kings of the sea": one word of 2 and 4, and two of their stems
+    # "the king" against "kings of the sea": one word in common of 2 and 4, and two stems
     assert abs(found[False]["rouge1"] - 1 / 3) < 1e-9 and abs(found[True]["rouge1"] - 2 / 3) < 1e-9, found
     assert abs(found[True]["rougeL"] - 1 / 3) < 1e-9, found
 

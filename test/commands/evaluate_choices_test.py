@@ -1,7 +1,7 @@
 # timeout: 120
 """`lockstep evaluate --choices`: the same log probabilities and accuracies as lm-evaluation-harness
-(test/golden/make_choices_golden.py) in the forms of HellaSwag, ARC and PIQA and in our own, on any number of ranks; input
-that is not possible.
+(test/golden/make_choices_golden.py) in the forms of HellaSwag, ARC and PIQA and in our own, on any number of ranks;
+invalid input.
 
 LOCKSTEP is the program in its build folder.
 """
@@ -74,7 +74,7 @@ def on_any_number_of_ranks(model, work):
 
 
 def reads_other_forms(model, work):
-    """The ARC of the original files, and HellaSwag with its context in one member."""
+    """ARC in the format of the original files, and HellaSwag with its context in one field."""
     rows = [json.loads(line) for line in (CHOICES / "arc.jsonl").read_text().splitlines()]
     nested = work / "nested.jsonl"
     nested.write_text("\n".join(json.dumps(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
 # cores: 1
-# Evaluation of checkpoints and model files: how images become inputs comes from the checkpoint.
+# Evaluation of checkpoints and model files: the checkpoint determines how images become inputs.
 source test/support/check.sh
 
 small=(jobs/configs/quickstart.yaml model.width=16 device=cpu cpu.threads=1 train.epochs=1 train.global_batch=50
@@ -12,7 +12,7 @@ check "trains on images of CIFAR-10" train run.name=a train.max_steps=4
 best=$work/a/checkpoints/best
 evaluate() { "$lockstep" evaluate "${small[@]}" "$@"; }
 
-# The mean and the standard deviation of synthetic images differ, and none of them is used.
+# Synthetic images have another mean and standard deviation, which must not be used.
 figures() { grep -Eo '"(loss|accuracy)": [0-9.e-]*' "$1"; }
 same_figures() { diff <(figures "$1") <(figures "$2"); }
 check "evaluates the checkpoint" evaluate --checkpoint "$best" --json="$work/own"
@@ -30,7 +30,8 @@ check "exports it" "$lockstep" checkpoint export "$best" "$work/a.safetensors"
 check "the record is in the export" grep -aq '\\"class_names\\":\[\\"airplane\\"' "$work/a.safetensors"
 check "the model of the run's end has it too" grep -aq '\\"class_names\\":\[\\"airplane\\"' "$work/a/model.safetensors"
 
-# A file without that record, as older releases wrote: the metadata of the export gets another name of the same length.
+# A file without that record, as older releases wrote it: the metadata of the export is renamed to a name of the same
+# length.
 rm -f "$work/old.h5"
 LC_ALL=C sed 's/"lockstep":/"lockstop":/' "$work/a.safetensors" >"$work/old.safetensors"
 check "imports a file without it" "$lockstep" checkpoint import "$work/old.safetensors" "$work/old.h5"
@@ -40,7 +41,7 @@ check "  and gets the same figures" same_figures "$work/own" "$work/old"
 check "imports a file with it" "$lockstep" checkpoint import "$work/a.safetensors" "$work/new.h5"
 check "  which shows it" prints 'class_names +airplane' "$lockstep" checkpoint info "$work/new.h5"
 
-# A run needs no configuration, and the sums do not depend on the number of ranks.
+# A run needs no configuration file, and the sums do not depend on the number of ranks.
 ranks() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" "${@:2}"; }
 options=(device=cpu cpu.threads=1 log.progress=false)
 check "evaluates a run" "$lockstep" evaluate "$work/a" "${options[@]}" --json="$work/run"
@@ -96,7 +97,7 @@ check "    which is still there" test -p "$work/pipe"
 check "a pipe instead of a checkpoint is refused at once" refused 1 'is not a regular file; expected a file' \
   timeout 20 "$lockstep" checkpoint info "$work/pipe"
 
-# What cannot be evaluated is one error.
+# Each thing that cannot be evaluated is reported as one error.
 one_error() { refused "$@" && [[ $(grep -c 'error:' "$work/.refused") == 1 ]] && ! grep -q skipped "$work/.refused"; }
 check "a checkpoint of another model is one error" one_error 1 'model.depth is 18 in the file and 34 in the configuration' \
   evaluate model.depth=34 --checkpoint "$best"
@@ -114,7 +115,7 @@ check "a run whose data set is relative to another directory" one_error 1 \
   'data/samples/cifar10_test.h5 of a/config.yaml does not exist in the working directory .*: change to the directory in which' elsewhere
 check "  is evaluated with the path of the data set" elsewhere data.validation="$PWD/data/samples/cifar10_test.h5"
 
-# A data set that does not fit the model, and the remedy for that difference.
+# Data sets that do not fit the model, and the remedy for each difference.
 mismatch() { one_error 2 "$1" "$lockstep" evaluate "$best" "${options[@]}" "${@:2}" && ! grep -q 'remedy: .*model.classes' "$work/.refused"; }
 mkdir -p "$work"/grey/{ant,bee}
 for k in ant bee; do tail -c +2 test/fuzz/corpus/jpeg/grey >"$work/grey/$k/1.jpg"; done
@@ -125,7 +126,7 @@ check "images with other channels" mismatch 'import it again with --channels 3' 
 check "other classes" mismatch "class 0 is 'airplane' in the first and 'ant' in the second; .*the same class folders" \
   data.validation="$work/colour.h5" data.image_size=32
 
-# A file that records nothing is evaluated with what the command line says of its images.
+# A file that records nothing is evaluated with what the command line says about its images.
 alone=("$lockstep" evaluate "$work/old.safetensors" "${options[@]}" evaluation.batch_per_rank=100 data.validation=data/samples/cifar10_test.h5)
 "$lockstep" data info data/samples/cifar10_train.h5 --json >"$work/info"
 statistics() { python3 -c "import json, sys; print('data.%s=%s' % (sys.argv[1], json.load(open(sys.argv[2]))[sys.argv[1]]))" "$1" "$work/info"; }
@@ -136,7 +137,8 @@ check "  and the names of the data set" grep -q '"name": "airplane"' "$work/give
 check "what is missing is named" one_error 2 "data.train to the data set .*, or add what is missing, such as 'data.std=.*\]'\$" \
   "${alone[@]}" data.image_size=32 "$(statistics mean)"
 
-# Damaged metadata is a fault of the file, and not of the command line. edit ENTRY VALUE: a copy with another value.
+# Damaged metadata is reported as a fault of the file, not of the command line. edit ENTRY VALUE: a copy with another
+# value.
 edit() {
   python3 - "$work/a.safetensors" "$work/edited.safetensors" "$@" <<'END'
 import json, struct, sys

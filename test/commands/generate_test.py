@@ -1,6 +1,6 @@
 # timeout: 600
 """`lockstep generate`: the same tokens as transformers (test/golden/make_generate_golden.py), in any batch and on any
-number of ranks; sampling; conversations; input that is not possible.
+number of ranks; sampling; conversations; invalid input.
 
 LOCKSTEP is the program in its build folder.
 """
@@ -20,7 +20,7 @@ MPIRUN = os.environ.get("MPIRUN", "mpirun")
 GOLDEN = pathlib.Path("test/golden")
 TOK512 = GOLDEN / "tokenizers" / "tok512.bin"
 TWO_THREADS = "cpu.threads=2"
-TEMPLATE = ["--chat-template", "bench/accuracy/chat_story.jinja"]  # without tokens that a small tokenizer lacks
+TEMPLATE = ["--chat-template", "bench/accuracy/chat_story.jinja"]  # uses no tokens that a small tokenizer lacks
 
 
 def program(*arguments, ranks=1, text=None):
@@ -92,7 +92,7 @@ def known_story(models):
     ids = json.loads((GOLDEN / "stories260K" / "expected_greedy_ids.json").read_text())
     ids = ids["greedy_ids_including_bos"]
     arguments = [*models.arguments["stories260K"], "--prompts", "-", "--max-new-tokens", 200, "--ignore-end"]
-    found = objects(*arguments, text="\n")[0]  # an empty prompt: the token that begins a text
+    found = objects(*arguments, text="\n")[0]  # an empty prompt: only the token that begins a text
     assert found["tokens"] == ids[1:201], found["tokens"]
     assert generate(*arguments, text="\n") == found["text"] + "\n"
     stopped = objects(*arguments, "--stop", "never said", "--stop", ".", text="\n")[0]
@@ -100,7 +100,7 @@ def known_story(models):
 
 
 def a_batch_is_like_one_by_one(models, work):
-    """In bf16, where another order of sums would soon lead to another text; prompts of several chunks."""
+    """In bf16, where summing in another order would soon give another text; prompts of several chunks."""
     prompts = work / "many.txt"
     lines = [("Lily and Tom went to the park. " * (1 + i * 3))[:1400] for i in range(11)] + ["A", "é 😀 ß", "One"]
     prompts.write_text("".join(line + "\n" for line in lines))
@@ -153,7 +153,7 @@ def converses(models):
     again = generate(*arguments, "--system", "Be brief.", text="Hello\n").splitlines()
     assert generate(*arguments, text="Hello\n").splitlines()[0] == two[0]
     assert len(two) >= 2 and again != two[: len(again)], (two, again)
-    # A conversation that is longer than the context goes on.
+    # A conversation that is longer than the context continues.
     long = generate(models.story, "--chat", *TEMPLATE, "--max-new-tokens", 60, "--ignore-end",
                     text="Once upon a time there was a dog.\n" * 12)
     assert "no longer fit" in long

@@ -21,7 +21,7 @@ else
   check "one sentence" grep -Exq 'No GPU can be used: .*\.' "$work/text"
   check "and no more" test "$(wc -l <"$work/text")" = 1
 fi
-# With the shared library of the CUDA runtime hidden, which cudnn-frontend opens.
+# With the shared library of the CUDA runtime, which cudnn-frontend opens, hidden.
 hide=${lockstep%/lockstep}/test/kernels/hidden_library.so
 hidden() { env LD_AUDIT="$hide" HIDDEN_LIBRARY=libcudart.so "$@"; }
 if [[ -e $hide ]]; then

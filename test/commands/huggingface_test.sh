@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Directories of Hugging Face and files of llama2.c: import, export, the files beside the weights, and what is refused.
+# Hugging Face directories and llama2.c files: import, export, the files next to the weights, and what is refused.
 source test/support/check.sh
 
-# The output of the last one is in $work/log.
+# The output of the last command is in $work/log.
 checkpoint() {
   "$lockstep" checkpoint "$@" 2>&1 | tee "$work/log"
   return "${PIPESTATUS[0]}"
@@ -61,7 +61,7 @@ check "  with the same values" checkpoint diff "$work/a.h5" "$work/c.h5"
 check "  and exported in fp32" checkpoint export "$work/c.h5" "$work/fp32"
 prints "  as its output says" '20 tensors of step 0 in fp32, README.md, config.json, generation_config.json'
 
-# What is written beside the weights of an imported model.
+# What is written next to the weights of an imported model.
 card=$work/fp32/README.md
 check "the card names the architecture" grep -qx '| architecture | LlamaForCausalLM |' "$card"
 check "  and the type" grep -qx '| type of the weights | fp32 |' "$card"
@@ -100,7 +100,7 @@ check "a source that does not exist" one_error 1 'nowhere does not exist' checkp
 check "no directory for --files" one_error 1 'nowhere is not a directory' checkpoint_not_found \
   checkpoint export "$work/a.h5" "$work/n" --files "$work/nowhere"
 
-# bad WHAT STATUS MESSAGE CODE SED-SCRIPT: a directory whose config.json was changed
+# bad WHAT STATUS MESSAGE CODE SED-SCRIPT: tests a directory whose config.json was changed
 bad_config() {
   rm -rf "$work/bad" && mkdir "$work/bad" && cp "$story/model.safetensors" "$work/bad" && sed "$5" "$story/config.json" >"$work/bad/config.json"
   check "$1" one_error "$2" "$3" "$4" checkpoint import "$work/bad" "$work/n.h5"
@@ -123,7 +123,7 @@ check "a directory without config.json" one_error 1 'words/config.json: No such 
 sed 's/"hidden_size": 128,/&&/' "$story/config.json" >"$work/bad/config.json"
 check "a key that occurs twice" one_error 1 'config.json: an object has the key "hidden_size" twice' model_file_damaged checkpoint import "$work/bad" "$work/n.h5"
 
-# verify, diff and evaluate accept what other programs write.
+# verify, diff and evaluate accept what other programs have written.
 check "verifies a directory" checkpoint verify "$story"
 prints "  says what it checked" 'llama-story is complete: [0-9]+ tensors, .*all values are finite, and the tensors are those of its config.json'
 check "  and its file" checkpoint verify "$story/model.safetensors"

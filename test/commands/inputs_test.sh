@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 200
-# No command replaces what it reads, whatever name leads to it.
+# No command replaces a file that it reads, whatever name leads to it.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none

@@ -4,7 +4,7 @@
 # resuming, and other sizes for evaluation.
 source test/support/check.sh
 
-# The images of the fuzzer's corpus, without its first byte: 9x7 in colour, 16x16 grey, 19x17 progressive.
+# The images of the fuzzer's corpus, without the fuzzer's first byte: 9x7 in colour, 16x16 grey, 19x17 progressive.
 for class in "a cat" dög; do
   mkdir -p "$work/in/$class"
   for i in 1 2 3 4; do

@@ -9,7 +9,7 @@ small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.val
   run.directory="$work")
 train() { "$lockstep" train "${small[@]}" "$@"; }
 
-# A configuration file with the keys on known lines.
+# A configuration file with each key on a known line.
 cat >"$work/keys.yaml" <<'YAML'
 train:
   freeze: [layer9]
@@ -35,7 +35,7 @@ check "  in part is none" "$lockstep" plan "${small[@]}" 'optimizer.groups=[fc.b
 check "a warm-up that is longer than the data" refused 2 'command line: the warm-up must not be longer than the schedule' train \
   run.name=warm schedule.warmup_epochs=0 schedule.warmup_steps=1000 --dry-run
 
-# An evaluation that does not fit is not blamed on the training.
+# An evaluation that does not fit into memory is not blamed on the training.
 large=(evaluation.batch_per_rank=16777216)
 check "an evaluation that does not fit" refused 1 'command line: an evaluation needs .* lower evaluation.batch_per_rank' train run.name=large \
   "${large[@]}"
@@ -47,7 +47,7 @@ check "  nor one that is impossible" refused 2 'a rank would evaluate 4000000000
   run.name=large evaluation.batch_per_rank=4000000000
 check "an option after --" refused 2 '\-\-fresh is after `--`, where no option can be: write it before' "$lockstep" train "${small[@]}" -- --fresh
 
-# The name of a file that is empty.
+# Empty file names.
 for command in "plan ${small[*]} --json=" "plan ${small[*]} --device=" "predict x y --csv=" "evaluate x --confusion="; do
   check "${command%% *} with ${command##* }" refused 2 "nothing follows the \`=\` of ${command##* }: give a value" "$lockstep" $command
 done
@@ -69,7 +69,7 @@ check "checkpoint.resume_from" refused 1 "$broken" train run.name=b checkpoint.r
 check "resuming" refused 0 "the best checkpoint so far is not known: .*$broken" train run.name=a train.epochs=2
 check "  finds a new one" test "$(readlink "$links/best")" = step-00000016.h5
 
-# A RUN/config.yaml that was damaged or edited. What the message and its remedy say helps.
+# A RUN/config.yaml that was damaged or edited. The message and its remedy must help.
 cp "$work/a/config.yaml" "$work/good.yaml"
 for damage in 'train: [1' $'\x01\x02' 'a b c'; do
   echo "$damage" >"$work/a/config.yaml"
@@ -107,14 +107,14 @@ if obeys_permissions; then
   done
 fi
 
-# A limit of the number of open files.
+# A limit on the number of open files.
 open_files() { (ulimit -n "$1" && exec "$lockstep" "${@:2}"); }
 check "too few open files" refused 1 'may open only 20 files, and needs at least 64: raise the limit with .ulimit -n 1024.' open_files 20 train "${small[@]}" run.name=few
 check "  do not leave a run" test ! -e "$work/few"
 check "  and are reported by other commands" refused 1 'may open only 20 files' open_files 20 plan "${small[@]}"
 check "  64 are enough" open_files 64 train "${small[@]}" run.name=few
 
-# Data that is not there: the remedy fits any data.
+# Data that is missing: the remedy fits any kind of data.
 check "a missing data set" refused 1 'cannot open none.h5: No such file' train run.name=none data.train=none.h5
 check "  with a remedy for all kinds of data" grep -q "remedy: check the path, .* creates data sets$" "$work/.refused"
 
@@ -139,7 +139,7 @@ check "synthetic images have the channels of the model" "$lockstep" evaluate "$w
 check "different numbers of values are refused" refused 2 'one number per channel, found 3 and 1' train run.name=none \
   'data.mean=[0.5,0.5,0.5]' 'data.std=[0.5]'
 
-# Commands of one process that are started several times.
+# Single-process commands of which a launcher starts several processes.
 for command in "predict $work/a x.png" "data import cifar10 x y" "plan ${small[*]}" "compare $work/a" "checkpoint export x y.onnx"; do
   check "several processes: ${command%% /*}" refused 2 'is a command of one process, but 2 were started' env OMPI_COMM_WORLD_SIZE=2 \
     OMPI_COMM_WORLD_RANK=0 $lockstep $command
@@ -151,7 +151,7 @@ check "one process of mpirun in a Slurm step of two" env OMPI_COMM_WORLD_SIZE=1 
 check "help is for any process" env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "$lockstep" help config run
 check "mpirun" refused 2 'is a command of one process, but 2 were started' mpirun --oversubscribe -n 2 "$lockstep" compare "$work/a"
 
-# Files that may not grow (ulimit -f): an error, and no partial file.
+# Files that cannot grow (ulimit -f): an error, and no partial file.
 mkdir "$work/out"
 for i in {0..9}; do printf "\\x0$i"; head -c 3072 /dev/urandom; done >"$work/data_batch_1.bin"
 check "an import" "$lockstep" data import cifar10 "$work/data_batch_1.bin" "$work/good.h5"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Training from a directory of Hugging Face and into one, RUN/model; evaluating such directories.
+# Training from a Hugging Face directory and writing one, RUN/model; evaluating such directories.
 source test/support/check.sh
 check_output=$work/log
 story=test/golden/llama-story
@@ -53,7 +53,7 @@ refuses "  and evaluating" 1 "$contradiction" checkpoint_mismatch \
   "$lockstep" evaluate "$work/wide" "${windows[@]}" "${common[@]}"
 check "  no run was started" test ! -e "$work/c"
 
-# What a run recorded of its model.
+# What a run recorded about its model.
 mkdir "$work/from" && cp "$story/config.json" "$story/model.safetensors" "$work/from"
 recorded=("${train[@]}" model.from="$work/from" run.name=recorded)
 check "trains from a directory that changes" run "${recorded[@]}" train.max_steps=2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 200
-# Standard output and error that are full, closed or without a reader, and terminals without a cursor: results that were
-# not written are an error, and a training carries on without its log on the terminal.
+# Standard output and error that are full, closed or without a reader, and terminals that cannot move the cursor.
+# Results that were not written are an error, but a training carries on without its log on the terminal.
 source test/support/check.sh
 
 quickstart=jobs/configs/quickstart.yaml
@@ -9,7 +9,7 @@ tiny=("$quickstart" model.width=16 data.train=synthetic data.validation= data.im
   train.global_batch=12 train.epochs=1 cpu.threads=1 log.every_steps=1 log.tensorboard=false run.directory="$work")
 export LOCKSTEP_CACHE=none
 
-# A command whose results are lost has failed.
+# A command whose results are lost must fail.
 printf 'time_unix,rank,pid,cpu_percent,rss_mib\n1,0,1,5,100\n' >"$work/process_log.csv"
 full() { refused 1 '\[system_call\]' bash -c '"$0" "$@" >/dev/full' "$lockstep" "$@" && grep -q 'cannot write to standard output' "$work/.refused"; }
 check "a full output fails plan --json" full plan "$quickstart" --json
@@ -40,7 +40,7 @@ ln -s plan.json "$work/link.json"
 check "a link stays one" bash -c '"$0" plan "$1" --json="$2" >/dev/null && [[ -L $2 ]]' "$lockstep" "$quickstart" "$work/link.json"
 check "a device can be written to" "$lockstep" plan "$quickstart" --json=/dev/null
 
-# A training carries on when nobody reads its standard error, and log.txt has everything.
+# A training carries on when nobody reads its standard error, and log.txt is complete.
 check "training survives its reader" bash -c 'set -o pipefail; { "$0" train "${@:2}" run.name=reader; echo $? >"$1"; } 2>&1 | head -2 >/dev/null' \
   "$lockstep" "$work/reader.status" "${tiny[@]}"
 check "  with status 0" grep -qx 0 "$work/reader.status"
@@ -50,7 +50,7 @@ check "training without standard error" bash -c '"$0" train "${@:1}" run.name=cl
 check "  writes its log only to log.txt" grep -q 'step 8/8' "$work/closed/log.txt"
 check "  and not into another file" bash -c '! grep -l "step 8/8" -r "$0" | grep -v log.txt' "$work/closed"
 
-# Escape sequences appear only on a terminal that has a cursor. script(1) provides one.
+# Escape sequences appear only on a terminal that can move the cursor. script(1) provides one.
 if command -v script >/dev/null; then
   on_terminal() { env "${@:2}" script -qec "$lockstep train ${tiny[*]} run.name=$1" /dev/null >"$work/$1.screen" 2>&1 </dev/null; }
   escapes() { grep -q $'\033' "$work/$1.screen"; }

@@ -43,7 +43,7 @@ TEST_F(PlannedCosts, AreThoseOfThePlan) {
   EXPECT_DOUBLE_EQ(two.prediction.compute_seconds, 1 + 0.5 * 4 * 8 / 2);
   EXPECT_DOUBLE_EQ(two.prediction.exposed_seconds, 2 * 3) << "3 buckets of 2 hops";
   EXPECT_DOUBLE_EQ(two.prediction.step_seconds(), 9 + 6 + 0.25);
-  // 16 units a rank, beside 8 units in 5.25 s.
+  // 16 units per rank, compared with 8 units in 5.25 s.
   EXPECT_EQ(two.baseline_ranks, 1);
   EXPECT_DOUBLE_EQ(two.efficiency, 16 / 15.25 / (8 / 5.25));
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lockstep plan: the numbers that replace `auto`, and plans for GPUs that are not in this machine.
 . test/support/check.sh
-export LOCKSTEP_DATA=$work # nothing is read from it
+export LOCKSTEP_DATA=$work # the data is never read
 
 quick=(jobs/configs/resnet18_cifar10.yaml data.train=synthetic data.validation=synthetic cpu.threads=1)
 value() { # KEY FILE
@@ -22,7 +22,7 @@ check "ranks that nodes cannot share equally are explained" refused 0 '^1 of the
 equal() { "$lockstep" plan "${quick[@]}" --ranks 4 --nodes 2 >"$work/equal" && ! grep -q 'the others' "$work/equal"; }
 check "  and others need no explanation" equal
 
-# sent NODES DIVISOR ARGUMENT...: per node, half of the gradients in 16 bits, twice; per rank so many times less
+# sent NODES DIVISOR ARGUMENT...: each node sends half of the gradients in 16 bits, twice; a rank sends that / DIVISOR
 sent() {
   "$lockstep" plan "${quick[@]}" comm.gradients=bf16 train.global_batch=64 "${@:3}" --nodes "$1" --json="$work/sent.json" \
     >/dev/null && python3 - "$work/sent.json" "$2" <<'PYTHON'
@@ -85,7 +85,7 @@ assert rate(synthetic, "storage") is None and not synthetic["storage"]["is_unkno
 PYTHON
 check "rates must be possible" refused 2 'hardware.pcie_gb_per_second.*0 to 1e6' "$lockstep" plan "${cifar[@]}" hardware.pcie_gb_per_second=-1
 
-# The hardware files state what they get for JPEG files of 110 kB. Here, PNG images of 341x256 have as many bytes.
+# The hardware files state the rates for JPEG files of 110 kB. Here, PNG images of 341x256 have as many bytes.
 python3 - "$work/photos" <<'PYTHON'
 import os, random, struct, sys, zlib
 def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -104,7 +104,7 @@ photo_rates() {
   "$lockstep" plan "${photos[@]}" "$3" device=cpu precision=fp32 data.train="$work/$2.h5" "data.augment=[resized_crop,flip]" "${@:4}" \
     --json="$work/$1.json" >"$work/$1.txt"
 }
-# states FILE: the rates of its comment are those of the plan. Only a GPU gets copies.
+# states FILE: the rates in its comment are those of the plan. Copies are made only for a GPU.
 states() {
   python3 - "$1" "$work/file.json" <<'PYTHON'
 import json, re, sys
@@ -138,7 +138,7 @@ check "  a missing rate is unknown" photo_rates nothing encoded $h200 hardware.c
 check "  with its key" grep -q 'hardware.core_color_jitter_megapixels_per_second is not set$' "$work/nothing.txt"
 check_output=$work/.check
 
-# Sizes that overflow 32-bit integers of the libraries are refused with a sentence.
+# Sizes that overflow the libraries' 32-bit integers are refused with a sentence.
 impossible() { check "$1 is refused" refused 2 "$2" "$lockstep" plan jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic $1; }
 impossible data.image_size=8192 'conv1 would have the shape .* numbers per sample; at most 2147483647'
 impossible "data.image_size=512 train.global_batch=16777216" 'positions of all samples; at most'
@@ -152,7 +152,7 @@ check "and so is a parameter of that size" refused 2 'the parameter fc.weight wo
   "$lockstep" plan jobs/configs/quickstart.yaml model.classes=100000000
 check "the largest images that are possible are planned" "$lockstep" plan "${quick[@]}" data.image_size=5792 train.global_batch=1
 
-# What recomputation saves and costs. In a block, all products but the last are computed twice.
+# What recomputation saves and costs. In a block, all products except the last are computed twice.
 text=(model.family=llama model.config=smollm-135m data.train=synthetic data.validation= data.sequence_length=64
   train.global_batch=4 optimizer.kind=adamw cpu.threads=1 precision=fp32)
 "$lockstep" plan "${text[@]}" device=cpu --json="$work/none.json" >"$work/none.txt"
@@ -181,7 +181,7 @@ for with_it in block, selective:
     assert r["activation_bytes_without"] == none["memory_bytes"]["activations"]
     assert r["saved_bytes"] == none["memory_bytes"]["activations"] - with_it["memory_bytes"]["activations"] > 0
     assert r["added_seconds_per_step"] > 0
-# Reading and writing the input, the output and the scale of two norms, and the two of SwiGLU, in fp32.
+# The traffic of two norms (input, scale and output) and of SwiGLU (two inputs and the output), in fp32.
 norms, swiglu = 2 * (2 * tokens * width + width), 3 * tokens * ffn
 assert selective["recomputation"]["added_traffic_bytes_per_step"] == 4 * layers * (norms + swiglu)
 PYTHON
@@ -193,7 +193,7 @@ fi
 net=(jobs/configs/resnet50_imagenet.yaml data.train=synthetic data.validation=synthetic)
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=256 --ranks 8 --device h200 >"$work/h200" 2>&1
 check "plans for an H200 that is not in this machine" grep -q '^How each layer runs on NVIDIA H200' "$work/h200"
-# A batch has 4 bytes each for the label and the number of the image.
+# A batch has 4 bytes per image for the label, and 4 for the index of the image.
 "$lockstep" plan "${net[@]}" jobs/configs/hardware/4x_h200.yaml data.image_size=32 --ranks 4 --device h200 >"$work/pcie" 2>&1
 check "PCIe copies the batches" grep -qE '^  PCIe +20,454,545 +81,818,182  63 GB/s, 3.08 kB per sample$' "$work/pcie"
 "$lockstep" plan "${net[@]}" jobs/configs/hardware/4x_h200.yaml data.train="$work/decoded.h5" model.classes=1 --ranks 4 \
@@ -201,7 +201,7 @@ check "PCIe copies the batches" grep -qE '^  PCIe +20,454,545 +81,818,182  63 GB
 check "only the regions of decoded images are copied" python3 - "$work/regions.json" <<'PYTHON'
 import json, sys
 pcie = json.load(open(sys.argv[1]))["data_rates"]["pcie"]
-assert 80e3 < pcie["bytes_per_sample"] < 160e3, pcie  # of 262 kB: the crops are 8 to 100 % of an image
+assert 80e3 < pcie["bytes_per_sample"] < 160e3, pcie  # of 262 kB: a crop is 8 to 100 % of an image
 PYTHON
 check "with convolutions at the level chain" grep -q 'chain' "$work/h200"
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device t4 --json="$work/t4.json" >/dev/null
@@ -215,8 +215,8 @@ check "a step that does not fit is reported" grep -q '^This step does NOT fit: a
 check "more elements than cuDNN's kernels address are refused" refused 2 \
   'a tensor of 3288334336 elements, but most kernels of cuDNN address at most 2147483647: use a smaller batch' \
   "$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 --device h200
-# The presets of language models on an H200. Without documents, the deterministic backward pass of attention needs
-# exactly the workspace that cuDNN reports (test/golden), and the workspace of all ops is one.
+# The presets of language models on an H200. Without packed documents, the deterministic backward pass of attention
+# needs exactly the workspace that cuDNN reports (test/golden), and all ops share one workspace.
 for preset in smollm-135m:134515008:9 qwen2-0.5b:494032768:14; do
   IFS=: read -r name parameters heads <<<"$preset"
   "$lockstep" plan "${text[@]}" model.config=$name precision=bf16 data.sequence_length=1024 train.global_batch=8 \

@@ -4,7 +4,7 @@
 # `evaluate` on the data set. The same for grey images, which have one channel throughout.
 source test/support/check.sh
 
-# write_images FOLDER CHANNELS: 3 classes of 12 images of several sizes. Each class has stripes of its own under noise.
+# write_images FOLDER CHANNELS: 3 classes of 12 images of several sizes. Each class has its own stripes under noise.
 write_images() {
   python3 - "$@" <<'PYTHON'
 import os, random, struct, sys, zlib
@@ -23,7 +23,8 @@ for k, name in enumerate(("ant", "bee", "a, \"fly\"")):
 PYTHON
 }
 # agree FOLDER EVALUATION PREDICTIONS: the accuracy of the predictions, whose classes are the folders, is that of the
-# evaluation; each has five classes or all, in descending order, whose probabilities sum up to 1 if they are all.
+# evaluation. Each prediction has five classes or all, in descending order; the probabilities of all classes sum up to
+# 1.
 agree() {
   python3 - "$@" <<'PYTHON'
 import json, os, sys
@@ -91,14 +92,15 @@ if obeys_permissions; then
   chmod -R u+rwX "$work/some" "$work/none"
 fi
 
-# Names that are no text.
+# Names that are not valid text.
 latin=$work/$'caf\xe9.png'
 cp "$image" "$latin"
 check "a file whose name is not UTF-8 is predicted" "$lockstep" predict "$model" "$latin" --json="$work/latin.json"
 check "  and JSON has a replacement" grep -q 'caf.*\.png"' "$work/latin.json"
 mv "$work/images3/ant" "$work/images3/"$'caf\xe9'
 check "a class whose name is not UTF-8 is not imported" refused 1 'caf.xe9: rename it' "$lockstep" data import imagefolder "$work/images3" "$work/latin.h5"
-# As an earlier release imported it: a name is replaced in the file by one of the same length, and the checksums are gone.
+# A set as an earlier release imported it: in the file, a name is replaced by one of the same length, and the checksums
+# are removed.
 check "a set with such a name" python3 - "$work/set3.h5" "$work/old.h5" <<'PYTHON'
 import sys
 data = open(sys.argv[1], "rb").read()[4096:]  # without the user block

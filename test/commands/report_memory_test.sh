@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lockstep report memory: peak, mean and mode from our logs and from those of nvidia-smi, and the messages for other
+# lockstep report memory: peak, mean and mode from our own logs and from logs of nvidia-smi, and the messages for other
 # files.
 source test/support/check.sh
 report() { "$lockstep" report memory "$@"; }
@@ -20,7 +20,7 @@ printf 'time_unix,rank,pid,cpu_percent,rss_mib\n1.000,1,77,99.5,512\n6.000,1,77,
 check "reports each process" diff <(echo '[process_log - rank 1] Peak = 514 MiB, Avg = 513.00 MiB, Mode = 512 MiB') \
   <(report "$work/process_log_a_b.example.csv")
 
-# nvidia-smi's, with units; a second run went into the same file, and its lines end as in DOS.
+# A log of nvidia-smi, with units; a second run was appended to the file, and its lines have DOS line endings.
 cat >"$work/mine.csv" <<'TEXT'
 timestamp, index, memory.used [MiB], utilization.gpu [%]
 2026/11/21 20:00:00.123, 0, 26532 MiB, 98 %
@@ -55,7 +55,7 @@ PYTHON
 check "an incomplete last line is ignored" bash -c "printf '%s\n1,0,5,9,1\n2,0,70' '$header' >'$work/open.csv' &&
   '$lockstep' report memory '$work/open.csv' | grep -qF 'Peak = 5 MiB'"
 
-# Files of other kinds: the message has the file, the line, what was expected, and the remedy; the exit status is 2.
+# Files of other kinds: the message names the file, the line, what was expected, and the remedy; the exit status is 2.
 bad_file() { printf "$2" >"$work/bad.csv"; check "$1" refused 2 "$3" "$lockstep" report memory "$work/bad.csv"; }
 bad_file "an empty file" '' 'bad.csv: expected a line of column names and lines of numbers, found nothing'
 bad_file "only column names" "$header\n" 'bad.csv: expected lines of numbers below the column names, found none'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# lockstep report RUN: the page of a run that trained, of one in progress, and of one whose files are damaged; names
-# that are markup; the figures as files. report_browser_test.sh tests the layout.
+# lockstep report RUN: the page of a finished run, of one in progress, and of one whose files are damaged; names that
+# contain markup; the figures as files. report_browser_test.sh tests the layout.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none
@@ -25,7 +25,7 @@ check "  with the hosts" has "<td>$(hostname)"
 check "  with the configuration" has '<th scope="row">train.global_batch</th><td>12</td>'
 check "  without requests to other files" has_not '(src|href)=|url\(|@import|<script|<link'
 
-# The page as XML: each chart has its points, and each point its place.
+# The page as XML: each chart has its points, and each point its coordinates.
 cat >"$work/parse.py" <<'PYTHON'
 import re, sys, xml.etree.ElementTree as tree
 root = tree.parse(sys.argv[1]).getroot()
@@ -51,7 +51,7 @@ assert len(points) == int(sys.argv[2]), len(points)
 PYTHON
 check "  as well-formed XML, with all steps in the curve" python3 "$work/parse.py" "$page" 16
 
-# The figures for programs.
+# The figures in machine-readable form.
 cat >"$work/figures.py" <<'PYTHON'
 import json, sys
 figures = json.load(open(sys.argv[1]))
@@ -81,7 +81,7 @@ check "  to the file" python3 "$work/figures.py" "$work/figures.json" "$run"
 check "  and the rest on standard output" grep -qE "^$run/report.html: [0-9]+ figures" "$work/text"
 check "--json does not replace an input" refused 2 'metrics.jsonl' "$lockstep" report "$run" --json="$run/metrics.jsonl"
 
-# Figures as files. Without the converter, the command says so.
+# Figures as files. Without the converter, the command reports that.
 png_signature() { [[ $(head -c 4 "$1" | tail -c 3) == PNG ]]; }
 check "writes the figures" report "$run" --html "$work/other.html" --figures "$work/some figures"
 check "  the page under another name" test -s "$work/other.html"
@@ -96,7 +96,7 @@ mkdir "$work/bin"
 check "without rsvg-convert" env PATH="$work/bin" "$lockstep" report "$run" --figures "$work/figures"
 check "  there are SVG files only" bash -c '[[ $(ls "$0" | sed "s/.*[.]//" | sort -u) == svg ]]' "$work/figures"
 
-# A run in progress, which has no trace, no metrics.json, and half a line at the end.
+# A run in progress, which has no trace and no metrics.json, and whose last line is incomplete.
 cp -r "$run" "$work/b"
 page=$work/b/report.html
 echo running >"$work/b/status"
@@ -113,7 +113,7 @@ sed -i 's/"time_unix":[0-9.]*,/"time_unix":1700000000.5,/' "$work/b/metrics.json
 check "a run that was killed long ago" report "$work/b"
 check "  may not be running" has '<dd>running, but no event for [0-9,]+ h</dd>'
 
-# Resumed on one rank: the bars are those of the new ranks.
+# Resumed on one rank: the bars are those of the current ranks.
 sed -e 's/"loss":\[\([^],]*\),[^]]*\]/"loss":[\1]/' -e 's/"step":\([0-9]*\),/"step":10\1,/' "$work/b/metrics.jsonl" |
   grep '}$' >"$work/resumed"
 sed -i '$d' "$work/b/metrics.jsonl"
@@ -123,7 +123,7 @@ check "a resumed run" report "$work/b"
 check "  says how often it was started" has '<dt>starts</dt><dd>2</dd>'
 check "  shows the ranks of the last start" has_not '<title>1, computing'
 
-# Names, hosts and lines of the log are text, whatever they contain.
+# Names, hosts and log lines are shown as text, whatever they contain.
 page=$work/b/report.html
 evil='</title><script>alert(1)</script><img src=x onerror=alert(2)>&"'"'"
 sed -i "s|^  name: a$|  name: \"</h1><script>alert(1)</script>\"|" "$work/b/config.yaml"

@@ -10,8 +10,9 @@ small=(jobs/configs/quickstart.yaml model.width=16 data.image_size=8 data.valida
 train() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 checkpoints() { (cd "$work/$1/checkpoints" && ls -- *.h5); }
 
-# Every 0.03 minutes. A step that begins 1.8 s or more after the last save requests one; ranks learn of it when the next
-# step has run, and save. The figures of a step are also written when the next step has run, so some of them come late.
+# Every 0.03 minutes. A step that begins at least 1.8 s after the last save requests another one; the ranks learn of it
+# when the next step has run, and save. The figures of a step are also written when the next step has run, so some of
+# them come late.
 check "saves by the clock" train 2 run.name=clock data.train=synthetic data.synthetic_samples=1200 train.epochs=1 \
   train.max_steps=60 comm.sleep_ms=100 comm.bucket_mb=100 checkpoint.every_minutes=0.03
 by_the_clock() { # checks the times and the saved steps in metrics.jsonl
@@ -21,7 +22,7 @@ by_the_clock() { # checks the times and the saved steps in metrics.jsonl
     /"event": *"step"/ { at[step + 0] = time }
     /"event": *"checkpoint"/ { saved[n++] = step + 0 }
     END {
-      for (i = 0; i + 1 < n - 1; ++i) {  # the last one is that of the end
+      for (i = 0; i + 1 < n - 1; ++i) {  # the last save is the one at the end
         late = 0
         for (s = saved[i] + 1; s < saved[i + 1]; ++s) late += at[s] - at[saved[i]] > period + 0.1
         printf "steps %d and %d: %.3f s between them, %d steps too many\n", saved[i], saved[i + 1],
@@ -38,7 +39,7 @@ every_file_is_good() {
 }
 check "  every checkpoint is intact" every_file_is_good
 
-# Two steps per epoch; saves inside epochs too.
+# Two steps per epoch, with saves inside epochs too.
 named=(run.name=named data.train=data/samples/cifar10_train.h5 data.start=8 data.end=20 data.shuffle=true
   schedule.kind=constant schedule.warmup_epochs=0 optimizer.learning_rate=0.001 checkpoint.every_epochs=1
   'checkpoint.name="{model}_{start}-{end}-epoch-{epoch}"')

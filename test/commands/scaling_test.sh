@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 240
 # cores: 2
-# lockstep scaling: a local study is run, killed, stopped, continued and reported; failed cases are repeated, and finished ones
-# never; which cases are rejected; and what is refused.
+# lockstep scaling: a local study is run, killed, stopped, continued and reported. Failed cases are repeated, finished
+# ones never. Also which cases are rejected, and what is refused.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none TMPDIR=$work
@@ -39,7 +39,7 @@ check "  a batch per rank means weak scaling" shows '^weak scaling, a batch per 
 check "  --strong keeps the batch of the fewest ranks" shows '^strong scaling, a global batch of 8 samples'
 
 # ---- Killed, stopped, continued ----
-"${command[@]}" >"$work/text" 2>&1 & # not the function, which would be a process of its own
+"${command[@]}" >"$work/text" 2>&1 & # not the function, which would run in a subshell
 runner=$!
 check "a study begins" until_true finished_are 1
 kill -KILL $runner

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# The start of a training: what refuses it, that a refusal leaves the run directory as it was, that --dry-run finds the same
-# problems, and from which checkpoint a run continues.
+# The start of a training: what makes it refuse, that a refusal leaves the run directory as it was, that --dry-run finds
+# the same problems, and from which checkpoint a run continues.
 source test/support/check.sh
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation=synthetic data.image_size=8
@@ -10,7 +10,7 @@ small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.val
 ranks() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 train() { "$lockstep" train "${small[@]}" "$@"; }
 not() { ! "$@"; }
-# Everything in a run directory, with the contents of the files and the times at which they were written.
+# Everything in a run directory, with the contents of its files and their modification times.
 state_of() { (cd "$1" && find . -exec stat -c '%n %i %s %Y' {} + | grep -v '^\. ' | LC_ALL=C sort && cat status config.yaml log.txt metrics.jsonl); }
 
 # A refused start leaves RUN as it was, and creates none.
@@ -42,7 +42,7 @@ train "${kept[@]}" --dry-run >"$work/dry" 2>&1
 check "--dry-run: a start that is possible is reported" grep -q 'no problem was found' "$work/dry"
 check "  and changes nothing" unchanged
 
-# What does not fit is refused at once, before anything is timed.
+# A training that does not fit into memory is refused at once, before anything is timed.
 check "what does not fit is not timed" env LOCKSTEP_CACHE="$work/cache" bash -c "! timeout 30 '$lockstep' train ${small[*]} run.name=large \
   data.image_size=4096 2>&1 | tee '$work/large.out' | grep -q 'timing the algorithms' && grep -q out_of_memory '$work/large.out'"
 
@@ -69,7 +69,8 @@ check "  the new run is where it points" test -s "$work/elsewhere/checkpoints/st
 check "  the old run is beside it" test -s "$work/elsewhere.1/checkpoints/step-00000002.h5"
 check "  and complete" grep -qx done "$work/elsewhere.1/status"
 
-# A cache that cannot be used costs one warning. Root can read everything, so a component of the path is a link to itself.
+# A cache that cannot be used costs one warning. Root can read everything, so a component of the path is a link to
+# itself.
 ln -s loop "$work/loop"
 warnings() { grep -c 'warning:.*LOCKSTEP_CACHE' "$work/$1/log.txt"; }
 check "a cache that cannot be read does not end a run" env LOCKSTEP_CACHE="$work/loop/cache" "$lockstep" train "${small[@]}" \

@@ -30,7 +30,7 @@ done
 check "  without escape sequences" shows_not $'\033'
 check "once more" top --once "$work/a/"
 
-# A run in progress: the line that is being written does not count yet.
+# A run in progress: the line that is still being written does not count.
 cp -r "$work/a" "$work/b"
 echo running >"$work/b/status"
 grep '"event":"step"' "$work/a/metrics.jsonl" | head -n 4 >"$work/b/metrics.jsonl"
@@ -40,7 +40,7 @@ check "  is running" shows '/b   running '
 check "  is half done" shows '^step 4 of 8 \[={15} {15}\] 50 %   remaining: [0-9]+ s$'
 check "  was not evaluated" shows_not evaluated
 
-# On a terminal it is drawn again until the run ends.
+# On a terminal, the state is redrawn until the run ends.
 script -qc "timeout 20 '$lockstep' top --every 0.2 '$work/b'" "$work/typescript" >"$work/terminal" &
 sleep 1.5
 cp "$work/a/metrics.jsonl" "$work/b/metrics.jsonl"

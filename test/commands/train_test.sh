@@ -3,7 +3,7 @@
 # A user's training: run, stop, resume with the same bits, evaluate on any number of ranks, and messages for bad input.
 source test/support/check.sh
 
-# A small, quick training; everything that matters is in use.
+# A small, quick training that uses everything that matters.
 small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic data.image_size=8
   data.synthetic_samples=96 train.global_batch=12 train.epochs=2 train.accumulate=2 train.label_smoothing=0.1
   train.clip_norm=1 train.check_replicas_every_steps=3 data.readers=2 checkpoint.every_steps=5 checkpoint.keep=0
@@ -46,7 +46,8 @@ done
 accuracy() { sed -n 's/.*"accuracy": \([^,]*\).*/\1/p' "$work/evaluation$1"; }
 check "the same accuracy on 1, 2 and 3 ranks" test "$(accuracy 1)" = "$(accuracy 2)" -a "$(accuracy 1)" = "$(accuracy 3)"
 
-# Initial weights from files: a model file with another head, and a checkpoint without an optimizer, which is evaluated.
+# Initial weights from files: a model file with another head, and a checkpoint without optimizer state, which is
+# evaluated.
 check "starts from a model file" train 1 run.name=from_model model.initialize_from="$work/uninterrupted2/model.safetensors" \
   train.epochs=1 model.classes=12
 check "  and reports that the head is new" grep -q 'the head is initialized at random: fc.weight has the shape (10, 512) in the file' "$work/from_model/log.txt"

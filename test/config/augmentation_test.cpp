@@ -1,4 +1,4 @@
-// The keys of augmentation, of the size of validation images and of the average of the weights.
+// The keys for augmentation, for the size of validation images and for the average of the weights.
 #include <gtest/gtest.h>
 
 #include <string>

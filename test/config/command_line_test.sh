@@ -94,7 +94,7 @@ expect 1 "is valid" "No such file or directory" data verify data/samples/cifar10
 printf 'run: {seed: 1}\ntrain:\n  epochs: three\n' >"$work/bad.yaml"
 expect 2 "" "bad.yaml:3: train.epochs: expected a whole number, 1 to 2147483647, found \"three\"" train "$work/bad.yaml"
 
-# The classes of the model and of the data.
+# Models and data with different numbers of classes.
 small=(data.train=data/samples/cifar10_test.h5 cpu.threads=1 model.width=16 data.image_size=16 train.global_batch=4
   train.max_steps=1 run.directory="$work")
 expect 0 "" "model.classes is 20, but data/samples/cifar10_test.h5 has 10 classes: no sample has one of the other 10; set model.classes=10" \
@@ -106,7 +106,7 @@ expect 2 "" "has 10 classes, but the model has 9: set model.classes=10" train "$
 expect 2 "" "cifar10_test.h5 has 10 classes, but the model has 9: set model.classes=10" train "${small[@]}" data.train=synthetic \
   data.validation=data/samples/cifar10_test.h5 model.classes=9 run.name=fewer
 
-# Under a launcher every rank ends with the same status.
+# Under a launcher, every rank ends with the same status.
 timeout 60 "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 3 "$lockstep" train train.epoch=3 >"$work/out" 2>"$work/err"
 got=$?
 if [[ $got != 2 ]] || ! grep -q "the nearest is train.epochs" "$work/err"; then

@@ -1,4 +1,4 @@
-// The types of rows that a table of keys is made of: what each accepts, and how it writes its value as YAML.
+// The types of the rows in a table of keys: what each accepts, and how it writes its value as YAML.
 #include "config/key_types.h"
 
 #include <gtest/gtest.h>

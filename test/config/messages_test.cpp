@@ -26,7 +26,7 @@ class ConfigMessages : public ::testing::Test {
     return path;
   }
 
-  /// The message of this error; its paths begin at the directory of the test.
+  /// The message of the error with this code; its paths are relative to the directory of the test.
   std::string message(const std::vector<std::string>& arguments, ErrorCode code) {
     try {
       parse(arguments);
@@ -48,7 +48,7 @@ TEST_F(ConfigMessages, ChecksOfSeveralKeysNameThePlacesOfThoseThatWereSet) {
   const std::string path = file("train: {epochs: 2}\nschedule:\n  warmup_epochs: 3\n");
   EXPECT_TRUE(message({path}, ErrorCode::config_conflict).starts_with("a.yaml:3, a.yaml:1: schedule.warmup_epochs"));
   EXPECT_TRUE(message({path, "train.epochs=1"}, ErrorCode::config_conflict).starts_with("a.yaml:3, command line: "));
-  // A place that begins like another one is another place.
+  // A place whose text is the prefix of another's (a.yaml:1 and a.yaml:12) is still a different place.
   const std::string far = file("schedule: {warmup_epochs: 3}\n\n\n\n\n\n\n\n\n\n\ntrain: {epochs: 2}\n");
   EXPECT_TRUE(message({far}, ErrorCode::config_conflict).starts_with("a.yaml:1, a.yaml:12: schedule.warmup_epochs"));
 }

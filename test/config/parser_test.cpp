@@ -32,7 +32,7 @@ class ParserTest : public ::testing::Test {
     return path;
   }
 
-  /// Expects this error, whose message ends in `ending` (the directory varies).
+  /// Expects this error with a message that ends in `ending` (the directory at its start varies).
   static void expect_error(const std::vector<std::string>& arguments, ErrorCode code, const std::string& ending) {
     try {
       parse(arguments);
@@ -385,8 +385,8 @@ std::string other_value(const Key& key) {
 }
 
 TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
-  // So that the start, the final learning rate and the validation resize can be greater than 0, and that there is
-  // something to evaluate.
+  // The base makes values greater than 0 possible for the warm-up start, the final learning rate and the validation
+  // resize, and gives the evaluation something to evaluate.
   const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3", "data.image_size=1",
                                          "data.validation=synthetic"};
   const Config before = parse(base);
@@ -409,7 +409,7 @@ TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
     const Config after = parse(arguments);
     int n_changed = 0;
     for (const Key& other : table()) n_changed += other.get(after) != other.get(before);
-    // The first unsets train.global_batch, the second settles cpu.threads.
+    // Setting the first also unsets train.global_batch, and setting the second also fixes cpu.threads.
     EXPECT_EQ(n_changed, key.name == "train.batch_per_rank" || key.name == "reproducible" ? 2 : 1);
     EXPECT_EQ(to_yaml(parse({file(to_yaml(after))})), to_yaml(after));
   }
@@ -508,7 +508,7 @@ TEST_F(ParserTest, LearningYamlContainsNoPathAndNoRankCount) {
   EXPECT_EQ(learning_yaml(one).find("x.h5"), std::string::npos);
   EXPECT_TRUE(learning_differences(learning_yaml(one), other).empty());
   EXPECT_EQ(learning_differences(learning_yaml(one), parse({"train.global_batch=32"})).size(), 1u);
-  // In one configuration, the number of ranks determines the batch: the checkpoint's own number is compared elsewhere.
+  // In one configuration, the number of ranks determines the batch: the number in the checkpoint is compared elsewhere.
   EXPECT_TRUE(learning_differences(learning_yaml(one), parse({"train.batch_per_rank=32"})).empty());
   // Keys of another release, and values that only it accepted, are ignored.
   EXPECT_TRUE(learning_differences("future: {key: 1}\nmodel: {depth: 1001}\n", one).empty());

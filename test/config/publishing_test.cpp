@@ -1,4 +1,4 @@
-// The keys with which RUN/model and its card are written.
+// The keys for writing RUN/model and its model card.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -33,7 +33,7 @@ done
 add bash cat dirname env id mkdir rm sleep
 ln -s bash "$root/bin/sh"
 
-# inside COMMAND...: runs it in that root, with /dev and /proc of the machine
+# inside COMMAND...: runs the command in that root, with /dev and /proc of the machine
 inside() {
   env -i PATH=/bin HOME=/tmp TMPDIR=/tmp OMP_WAIT_POLICY=passive LOCKSTEP_CACHE=none unshare --mount bash -c '
     PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -41,9 +41,10 @@ inside() {
     exec chroot "$root" /bin/bash -c "export PATH=/bin; cd /moved/elsewhere/tree && exec \"\$@\"" bash "$@"' bash "$root" "$@"
 }
 run() { inside ../run "$@"; }
-# holds PATTERN COMMAND...: it succeeds and its output matches
+# holds PATTERN COMMAND...: the command succeeds and its output matches
 holds() { "${@:2}" >"$work/.held" 2>&1 || { cat "$work/.held"; return 1; }; grep -Eq -- "$1" "$work/.held" || { cat "$work/.held"; return 1; }; }
-# Checks that no library of the bundle is also elsewhere in the root, so that programs really use those of the bundle.
+# Checks that no library of the bundle also exists elsewhere in the root, so that programs really use the bundle's
+# libraries.
 hidden() {
   local library
   for library in "$root"/moved/elsewhere/lib/*; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # timeout: 300
 # bench/gpu/check.py on a machine without a GPU. Arguments and the dry run are tested directly. The parts run with
-# stand-ins for the program, its tests, PyTorch and compute-sanitizer, which print what those print. This tests how the
-# output is read, what the report contains, and how a part that was cut short is resumed. The overrides of trainings are
-# checked by the real program.
+# stand-ins for the program, its tests, PyTorch and compute-sanitizer, which print what the real ones print. This tests
+# how the output is read, what the report contains, and how a part that was cut short is resumed. The overrides of
+# trainings are checked by the real program.
 source test/support/check.sh
 
 python=$(command -v python3) || { echo "skipped: there is no python3"; exit 77; }
@@ -55,7 +55,7 @@ check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")"
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 check_output=$work/.check
 
-# ---- Stand-ins. The program describes a GPU in the format of the real one, and checks the overrides of a training like it.
+# ---- Stand-ins. The program describes a GPU in the format of the real one, and checks the overrides of a training.
 rm "$build/lockstep"
 program "$build/lockstep" <<'SH'
 #!/usr/bin/env bash
@@ -147,7 +147,7 @@ kill -TERM $ended
 wait $ended
 check "a signal ends it with a message" has 'ended by a signal; rerun the command to resume' "$work/ended"
 check "  and ends the running command" bash -c "! pgrep -f '$build/test/[k]ernels_test'"
-: >"$work/ended" # the output of before would end the loop before the program has started
+: >"$work/ended" # old output would end the loop before the program has started
 "$python" bench/gpu/check.py ops --build "$build" --results "$work/results" --fresh >"$work/ended" 2>&1 &
 ended=$!
 while ! grep -q 'pool2d' "$work/ended" && kill -0 $ended; do sleep 0.1; done

@@ -1,8 +1,9 @@
-// Which graphs of each convolution of ResNet-18 and ResNet-50, and of the attention of two language models, have cuDNN
-// plans on an H200, on a machine without one. Prints one line for each convolution that differs, from the models' own
-// graph, with the graphs that the cuda backend would use for it, and three lines for each attention. With --all every
-// graph of a convolution is built, otherwise the first of each kind. Ends with 1 if a graph that cuDNN offers plans for
-// cannot be built, if an attention has no plan, or if a shape of the tests of convolutions cannot be computed.
+// Lists which graphs have cuDNN plans on an H200, on a machine without one: those of each convolution of ResNet-18 and
+// ResNet-50, and those of the attention of two language models. Prints one line for each distinct convolution in the
+// models' own graph, with the graphs that the cuda backend would use for it, and three lines for each attention. With
+// --all, every graph of a convolution is built, otherwise the first of each kind. Ends with status 1 if a graph for
+// which cuDNN offers plans cannot be built, if an attention has no plan, or if a shape of the convolution tests cannot
+// be computed.
 //
 //   plans DEVICE_DESCRIPTION.json [--all]      (test/cuda/plans_test.sh runs it, with a fake driver)
 #include <chrono>
@@ -31,7 +32,7 @@
 namespace lockstep::cuda {
 namespace {
 
-/// Replaces a convolution in the models' graph.
+/// Replaces a convolution in the graph of the models.
 class NoConvolution final : public Conv2d {
  public:
   explicit NoConvolution(const Conv2dDescription& d) : layout_(d.weight_layout) {
@@ -47,7 +48,7 @@ class NoConvolution final : public Conv2d {
   std::shared_ptr<const ParameterLayout> layout_;
 };
 
-/// Plans for the described device, and records the convolutions that are planned.
+/// Plans ops for the described device, and records the convolutions that are planned.
 class Notes final : public PlanningBackend {
  public:
   using PlanningBackend::PlanningBackend;
@@ -124,7 +125,7 @@ class Table {
       std::string line = fmt::format("{}: {} x {}, {}: {}", network.name, n_layers, text(unit.unit.shape),
                                      text(description.normalization), name(unit.level));
       for (const ConvolutionGraph graph : graphs_of(description, unit.unit)) {
-        // The bare data gradient replaces a fused one that does not fit, which needs no mention then.
+        // The bare data gradient only replaces a fused one that does not fit. It is not listed if there is a fused one.
         if (graph == ConvolutionGraph::data_gradient && unit.unit.has_fused_gradient()) continue;
         line += fmt::format("; {}: {}", name(graph), count_plans(graph, unit.unit.shape, context_, nullptr));
       }
@@ -139,7 +140,7 @@ class Table {
   void summarize() const { std::fprintf(stderr, "%d graphs built, %d failed\n", n_built_, n_failed_); }
 
  private:
-  /// What `lockstep plan --device` predicts without cuDNN.
+  /// Compares with what `lockstep plan --device` predicts without cuDNN.
   void compare_with_rules(const ConvolutionShape& shape) {
     for (int i = 0; i < kConvolutionGraphs; ++i) {
       const auto graph = static_cast<ConvolutionGraph>(i);
@@ -172,8 +173,8 @@ class Table {
   int n_built_ = 0, n_failed_ = 0;
 };
 
-/// The odd shapes of the tests at the level that is used if nothing can be fused. With a normalization, which a kernel
-/// of its own computes there, channels are not padded. Returns how many graphs have no plan.
+/// Checks the odd shapes of the tests at the level that is used if nothing can be fused. There, a separate kernel
+/// computes a normalization, and channels are then not padded. Returns the number of graphs without a plan.
 int check_tested_shapes(const CudaContext& context) {
   std::vector<test::ConvolutionCase> cases(std::begin(test::kBf16Cases), std::end(test::kBf16Cases));
   cases.insert(cases.end(), std::begin(test::kFp16Cases), std::end(test::kFp16Cases));
@@ -204,8 +205,8 @@ struct LanguageModel {
 };
 constexpr LanguageModel kLanguageModels[] = {{"smollm-135m", 9, 3}, {"qwen2-0.5b", 14, 2}};
 
-/// 8 samples of 1,024 tokens. Prints the workspace of each graph of all samples, and how the op uses them. Returns how
-/// many graphs have no plan.
+/// 8 samples of 1,024 tokens. Prints the workspace of each graph for all samples, and how the op uses the graphs.
+/// Returns the number of graphs without a plan.
 int add_attention(const LanguageModel& model, DType dtype, bool documents, const CudaContext& context) {
   const AttentionDescription d{.batch = 8,
                                .sequence = 1024,

@@ -19,7 +19,7 @@ stub=$cuda/lib64/stubs/libcuda.so
 work=$(mktemp -d "${TMPDIR:-/tmp}/plans.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# The fake driver: the functions of driver.c, and for all others one that returns "stub library".
+# The fake driver: the functions of driver.c, and a stub that returns "stub library" for all others.
 cp test/cuda/driver.c "$work/driver.c"
 grep -oE '^int cu[A-Za-z0-9_]+' test/cuda/driver.c | cut -d' ' -f2 | sort >"$work/answered"
 nm -D --defined-only "$stub" | awk '$3 ~ /^cu/ {print $3}' | sort | comm -23 - "$work/answered" |
@@ -32,7 +32,7 @@ export LD_LIBRARY_PATH=$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 status=0
 version=$("$plans" test/cuda/h200_device_properties.json --version) || status=$?
 if [[ $status == 77 ]]; then skip "cuDNN cannot be loaded"; elif [[ $status != 0 ]]; then exit 1; fi
-# With the runtime hidden, the message names it, whatever is planned.
+# With the runtime hidden, the message names it, whatever is being planned.
 hide=${LOCKSTEP%/lockstep}/test/kernels/hidden_library.so
 if env LD_AUDIT="$hide" HIDDEN_LIBRARY=libcudart.so "$plans" test/cuda/h200_device_properties.json --version \
   >"$work/hidden" 2>&1 || ! grep -q 'the CUDA runtime is needed on a GPU, and libcudart.so.[0-9]* could not be' "$work/hidden"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# No kernel spills registers to memory or has an array there, according to the output of ptxas (*.resources beside the objects).
+# No kernel spills registers or has an array in local memory, according to the output of ptxas (*.resources beside the
+# objects).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,5 +1,5 @@
-// Colour jitter and TrivialAugmentWide: the operations and their strengths, and whole calls of ColorJitter, against
-// torchvision (test/golden/augment.json), and what is drawn.
+// Colour jitter and TrivialAugmentWide, compared with torchvision (test/golden/augment.json): the operations and their
+// strengths, and whole calls of ColorJitter. Also what is drawn at random.
 #include "data/augment.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ Bytes changed(Change change, double strength, Bytes bytes, int height, int width
   return bytes;
 }
 
-/// The greatest difference, and the share of the values that differ at all.
+/// The maximum difference, and the fraction of values that differ at all.
 struct Difference {
   int greatest = 0;
   double share = 0;
@@ -46,7 +46,7 @@ Difference difference(const Bytes& a, const Bytes& b) {
   return out;
 }
 
-/// Products in fp32 that are cut off or rounded at a whole number may fall on either side.
+/// fp32 products that are truncated or rounded near an integer may fall on either side of it.
 void expect_close(const Bytes& actual, const Bytes& expected) {
   const Difference found = difference(actual, expected);
   EXPECT_LE(found.greatest, 1);
@@ -96,7 +96,7 @@ TEST(Augment, HasTheStrengthsOfTorchvision) {
     }
 }
 
-/// Whole calls of ColorJitter, in each order of its changes.
+/// Whole calls of ColorJitter, with its changes in each order.
 TEST(Augment, JittersAsTorchvision) {
   constexpr Change kChanges[] = {Change::brightness, Change::contrast, Change::saturation, Change::hue};
   constexpr int kHeight = 7, kWidth = 6;
@@ -122,7 +122,7 @@ TEST(Augment, JittersAsTorchvision) {
   EXPECT_EQ(orders.size(), 24u);
 }
 
-/// Uniform numbers: the ends of the range, up to a hundredth of it, and the mean.
+/// Checks that values are uniform: the ends of the range, to within a hundredth of it, and the mean.
 void expect_uniform(const std::vector<double>& values, double low, double high) {
   const auto [least, greatest] = std::minmax_element(values.begin(), values.end());
   const double range = high - low, n = static_cast<double>(values.size());
@@ -134,7 +134,7 @@ void expect_uniform(const std::vector<double>& values, double low, double high) 
   EXPECT_NEAR(mean, 0.5 * (low + high), 4 * range * std::sqrt(1.0 / 12 / n)) << "four standard deviations";
 }
 
-/// The factors that get_params of torchvision's ColorJitter draws, and each order as often as any other.
+/// Draws the factors that get_params of torchvision's ColorJitter draws, and each order with the same frequency.
 TEST(Augment, DrawsTheFactorsAndTheOrderOfJitter) {
   const ColourJitter colours{.brightness = 0.4, .contrast = 1.5, .saturation = 0.2, .hue = 0.1};
   constexpr std::uint32_t kSamples = 4800;
@@ -173,7 +173,7 @@ Bytes augmented(const AugmentOptions& options, std::uint32_t sample, std::uint32
   return bytes;
 }
 
-/// What is drawn is done, in this order; what is off is not.
+/// What is drawn is applied, in the order that is drawn; what is off is not.
 TEST(Augment, DoesWhatIsDrawnForJitter) {
   const ColourJitter all{.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1};
   const ColourJitter some{.contrast = 0.4, .hue = 0.1};
@@ -192,7 +192,7 @@ TEST(Augment, DoesWhatIsDrawnForJitter) {
     }
 }
 
-/// A function of seed, sample and epoch, for each of which it differs.
+/// The result depends on seed, sample and epoch only, and differs for each of them.
 TEST(Augment, IsAFunctionOfSampleAndEpoch) {
   for (const AugmentOptions& options : {AugmentOptions{.trivial_augment = true, .seed = 3},
                                         AugmentOptions{.colours = {.brightness = 0.4, .hue = 0.1}, .seed = 3}}) {
@@ -213,7 +213,7 @@ TEST(Augment, IsAFunctionOfSampleAndEpoch) {
   EXPECT_EQ(augmented({}, 5, 1), ramp(360));
 }
 
-/// On a grey ramp the factor of brightness is visible: uniform in its range.
+/// On a grey image the brightness factor is visible: it is uniform in its range.
 TEST(Augment, JittersWithinItsRanges) {
   const AugmentOptions options{.colours = {.brightness = 0.5}, .seed = 1};
   double least = 9, greatest = 0, sum = 0;
@@ -226,14 +226,14 @@ TEST(Augment, JittersWithinItsRanges) {
     greatest = std::max(greatest, factor);
     sum += factor;
   }
-  EXPECT_GE(least, 0.49);  // cut off to whole numbers
+  EXPECT_GE(least, 0.49);  // truncated to integers
   EXPECT_LE(least, 0.51);
   EXPECT_GE(greatest, 1.48);
   EXPECT_LE(greatest, 1.5);
   EXPECT_NEAR(sum / kSamples, 0.995, 0.03);  // a standard deviation of 0.29 / sqrt(2000)
 }
 
-/// Labels, sample numbers and everything else are those of the set below.
+/// Labels, sample numbers and everything else are those of the underlying set.
 TEST(Augment, ChangesOnlyTheImagesOfASet) {
   const auto plain = make_synthetic_set(1, 40, 8, 8, 3, 10, "train", 7);
   const auto set =

@@ -1,4 +1,4 @@
-// The import of conversations: both forms of the source, slices, truncation and what is left out, wrong input.
+// The import of conversations: both formats of the source, slices, truncation, what is left out, and wrong input.
 #include "data/chat_import.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes are ids. A message is its content and 256; a message of the assistant is an answer.
+/// Ids are the bytes of the text. Each message is its content and 256; a message of the assistant is an answer.
 ChatEncoder byte_encoder() {
   return {.encode =
               [](std::span<const text::ChatMessage> messages) {

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kRecord = 3073;
 
-/// Planar: plane c, pixel i of record r.
+/// The planar layout: plane c, pixel i of record r.
 std::uint8_t record_byte(std::size_t r, std::size_t c, std::size_t i) {
   return static_cast<std::uint8_t>(r * 37 + c * 101 + i * 3 + i / 32);
 }
@@ -148,7 +148,7 @@ TEST_F(Cifar10, NamesTrainBatchesThatAreMissing) {
   write_all(source() + "/data_batch_4.bin", batch(0, 10));
   EXPECT_EQ(import_cifar10(options(), {}).missing, "");
   ImportOptions o = options();
-  o.source = source() + "/data_batch_2.bin";  // one file is what was requested
+  o.source = source() + "/data_batch_2.bin";  // naming one file imports only that file
   EXPECT_EQ(import_cifar10(o, {}).missing, "");
   o = options();
   o.split = "test";
@@ -174,7 +174,7 @@ TEST_F(Cifar10, RejectsStatisticsThatAreNotPossible) {
   refused({}, {NAN, 1, 1}, "--std");
   refused({}, {58, 58, 58}, "divide it by 255: 0.2275");
   ImportOptions o = options();
-  o.mean = {0, 1, 0};  // possible
+  o.mean = {0, 1, 0};  // valid
   o.stddev = {1, 1, 1};
   EXPECT_EQ(import_cifar10(o, {}).info.stddev, o.stddev);
 }

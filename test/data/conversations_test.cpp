@@ -1,4 +1,4 @@
-// Sets of conversations: the file, its checks, whole conversations in windows, and reading them one by one.
+// Sets of conversations: the file, its checks, packing whole conversations into windows, and reading them one by one.
 #include "data/conversations.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,8 @@ TEST(Conversations, ContainWhatWasWritten) {
   EXPECT_TRUE(Conversations(path).read(1).answers.empty());
 }
 
-// Windows of 8: conversations 0 and 1 fill the first; 2 does not fit beside them, so 3 follows it in the second.
+// Windows of 10 tokens: 0 and 1 fill 8 of the first; 2 does not fit there, so it opens the second; 3 still fits into
+// the first.
 TEST(Conversations, WholeOnesArePackedAndOnlyAnswersArePredicted) {
   TemporaryFolder folder;
   write_conversations(folder / "set.h5");
@@ -109,7 +110,7 @@ TEST(Conversations, LongOnesAreTruncatedAndCounted) {
   const std::string path = folder / "set.h5";
   write_conversations(path);
   const auto packed = open(path, 3);
-  // The answers of conversation 0 begin at its third token, and end after the window.
+  // The answers of conversation 0 begin at its third token, and end beyond the window.
   EXPECT_EQ(packed->info().n_truncated, 2);
   EXPECT_EQ(packed->info().n_left_out, 0);
   ASSERT_EQ(packed->info().n_samples, 4);
@@ -129,7 +130,7 @@ TEST(Conversations, LongOnesAreTruncatedAndCounted) {
                open_text_set(path, 0, 0, {.sequence_length = 4, .pack = true, .cross_documents = true}));
 }
 
-// Every window of random conversations against the definition: each conversation is in one window, once.
+// Compares every window of random conversations with the definition: each conversation is in exactly one window.
 TEST(Conversations, RandomOnesAreInOneWindowEach) {
   TemporaryFolder folder;
   std::mt19937 random(5);
@@ -187,7 +188,7 @@ TEST(Conversations, AreTheFirstFit) {
   EXPECT_EQ(documents(1), (std::vector<std::uint32_t>{1, 3}));
   EXPECT_EQ(documents(2), (std::vector<std::uint32_t>{4}));
   EXPECT_EQ(documents(3), (std::vector<std::uint32_t>{5}));
-  // More windows than may be open: the oldest is closed, though it has room.
+  // More windows than may be open: the oldest is closed, although it has room.
   std::vector<std::uint32_t> many(kOpenWindows + 1, 7);
   many.push_back(1);
   const WindowPacking closed(many, 8);

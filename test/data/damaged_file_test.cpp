@@ -18,10 +18,10 @@
 namespace lockstep::data {
 namespace {
 
-/// A fork takes a tenth of a second with the address sanitizer.
+/// A fork takes a tenth of a second under the address sanitizer.
 int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
-/// Contiguous, and in 8 chunks without gaps.
+/// Contiguous images, and images in 8 chunks without gaps.
 constexpr Placement kPlacements[] = {kDefaultPlacement, {.alignment_bytes = 0, .chunk_bytes = 180}};
 
 /// Positions outside of images and labels.
@@ -76,7 +76,7 @@ TEST(DamagedFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
       std::string damaged = whole;
       damaged[i] ^= 0x10;
       write_all(path, damaged);
-      // Without its magic number the file counts as foreign; after its own checksum the block is empty.
+      // With a wrong magic number the file counts as foreign; the bytes after the block's own checksum are unused.
       EXPECT_EQ(reads(path), i < 16 || i >= block_bytes) << "byte " << i;
     }
   }
@@ -114,7 +114,7 @@ TEST(DamagedFile, ATruncatedChunkedFileIsReported) {
   }
 }
 
-// The user block and the metadata are both valid, but they belong to different files.
+// The user block and the metadata are each valid, but they belong to different files.
 TEST(DamagedFile, AUserBlockOfOtherChunksIsRejected) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";

@@ -1,4 +1,4 @@
-// Helpers of the data set tests: a folder of their own, small image sets, and CIFAR-10 batches with known content.
+// Helpers of the data set tests: temporary folders, small image sets, and CIFAR-10 batches with known content.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 namespace lockstep::data {
 
-/// Removed with everything in it.
+/// A folder that the destructor removes with everything in it.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -35,7 +35,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// Byte i of a sample's image, so that a sample that is mistaken for another is detected.
+/// Byte i of a sample's image. It depends on the sample, so that a mix-up of samples is detected.
 inline std::uint8_t test_byte(std::int64_t sample, std::size_t i) {
   return static_cast<std::uint8_t>((static_cast<std::size_t>(sample) * 131 + i * 7 + (i >> 8)) ^ 0x5a);
 }

@@ -65,7 +65,7 @@ def check_import(folder):
     assert info["samples_per_class"] == [4] * 10
     lockstep("data", "verify", path)
 
-    # One byte of an image: the file opens, verify says so.
+    # One byte of an image is changed: the file still opens, but verify reports the damage.
     with open(path, "r+b") as file:
         file.seek(info["images_offset_bytes"] + 5000)
         byte = file.read(1)
@@ -75,7 +75,7 @@ def check_import(folder):
     out, _ = lockstep("data", "verify", path, f"--json={report}", status=1)
     assert "'/images'" in out and "is damaged" in out, out
     assert json.loads(report.read_text())["good"] is False
-    # An existing output stays unless it may be replaced.
+    # An existing output file is kept unless it may be replaced.
     _, error = lockstep("data", "import", "cifar10", folder, path, status=2)
     assert "--force" in error, error
     lockstep("data", "import", "cifar10", folder, path, "--force")
@@ -99,12 +99,12 @@ def check_chunked_import(folder):
     out, _ = lockstep("data", "info", path)
     assert "2 chunks of 63 KiB, 21 images each" in out, out
 
-    # All in one chunk: contiguous, as with --chunk 0.
+    # If everything fits into one chunk, the images are contiguous, as with --chunk 0.
     lockstep("data", "import", "cifar10", folder, path, "--force")
     lockstep("data", "import", "cifar10", folder, folder / "contiguous.h5", "--chunk", 0)
     assert path.read_bytes() == (folder / "contiguous.h5").read_bytes()
     assert json.loads(lockstep("data", "info", path, "--json")[0])["chunks"] == 0
-    # A larger alignment alone takes larger chunks with it.
+    # A larger alignment alone makes the chunks larger too.
     lockstep("data", "import", "cifar10", folder, path, "--alignment", "1MiB", "--force")
     _, error = lockstep("data", "import", "cifar10", folder, path, "--chunk", "64KiB", "--force", status=2)
     assert "--chunk 65536 is smaller than --alignment 524288" in error, error
@@ -112,7 +112,7 @@ def check_chunked_import(folder):
 
 
 def check_jpeg_import(folder):
-    """JPEG files as their bytes, which plain h5py cuts apart again. The images are those of the fuzzer's corpus."""
+    """JPEG files stored as bytes, which plain h5py splits up again. The images are those of the fuzzer's corpus."""
     corpus = ROOT / "test" / "fuzz" / "corpus" / "jpeg"
     files = []
     for label, (name, class_name, size) in enumerate([("colour", "a", (9, 7)), ("grey", "b", (16, 16))]):
@@ -132,7 +132,7 @@ def check_jpeg_import(folder):
         assert file.attrs["format_version"] == 2 and file.attrs["split"] == "val"
     info = json.loads(lockstep("data", "info", path, "--json")[0])
     assert info["encoding"] == "jpeg" and info["height"] == 0 and info["has_user_block"] is True
-    # The same, written by h5py, is read as well.
+    # The same set, written by h5py, can be read as well.
     with h5py.File(path) as file, h5py.File(folder / "foreign.h5", "w") as copy:
         for name in ("images", "offsets", "sizes", "labels"):
             copy[name] = file[name][:]
@@ -154,11 +154,11 @@ def check_foreign(folder):
     path = folder / "h5py.h5"
     write_by_h5py(path)
     info = json.loads(lockstep("data", "info", path, "--json")[0])
-    assert info["sealed"] is info["has_user_block"]  # the name until release 0.1
+    assert info["sealed"] is info["has_user_block"]  # its name until release 0.1
     assert info["samples"] == 6 and info["width"] == 5 and info["has_user_block"] is False
     assert info["samples_per_class"] == [2, 2, 2] and info["mean"] == [0.5] * 3
 
-    # Chunks of whole images, whatever the index and wherever HDF5's data begin in the file.
+    # Chunks of whole images, whatever the index is and wherever HDF5's data begins in the file.
     images = np.arange(6 * 4 * 5 * 3, dtype=np.uint8)
     for options in ({"chunks": (2, 4, 5, 3)}, {"chunks": (4, 4, 5, 3)}, {"chunks": (2, 4, 5, 3), "user_block": 4096},
                     {"chunks": (2, 4, 5, 3), "maxshape": (None, 4, 5, 3)}, {"chunks": (8, 4, 5, 3), "maxshape": (9, 4, 5, 3)}):
@@ -207,7 +207,7 @@ def check_text(folder):
         assert file.attrs["vocabulary_size"] == 1024 and file.attrs["end_token"] == 0
         assert file.attrs["source"] == "in.jsonl" and len(file.attrs["documents_xxh3"]) == 16
         n_tokens = len(tokens)
-        # The same, written by h5py, is read as well.
+        # The same set, written by h5py, can be read as well.
         with h5py.File(copied, "w") as copy:
             for name in ("tokens", "documents", "tokenizer", "tokens_xxh3"):
                 copy[name] = file[name][:]

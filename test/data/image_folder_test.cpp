@@ -75,7 +75,7 @@ TEST_F(ImageFolder, BothStorageFormsReturnTheSameImages) {
   const ImageFile layout = open_image_file(file);
   EXPECT_TRUE(layout.has_user_block && layout.encoded);
   EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
-  // A range of the samples.
+  // Reading a range of the samples.
   const auto part = images_of(*open_image_set(options().output, 1, 3));
   EXPECT_EQ(part, (std::vector{images[1], images[2]}));
   // Equal sources result in equal files.
@@ -118,11 +118,11 @@ TEST_F(ImageFolder, AShortSideKeepsTheAspectRatio) {
   const ImageFile layout = open_image_file(InputFile(shrunk.output));
   ASSERT_TRUE(layout.encoded && layout.encoded->is_decoded);
   using Size = std::array<std::int32_t, 2>;
-  const Size small{16, 16};  // as it is: its shorter side is shorter
+  const Size small{16, 16};  // kept as it is, since its shorter side is not longer
   const std::vector<Size> expected{small, small, small, small, {23, 18}, {18, 69}, small};
   EXPECT_EQ(read_sizes(InputFile(shrunk.output), layout), expected);
   EXPECT_TRUE(verify_image_file(InputFile(shrunk.output), layout, {}).empty());
-  // The pixels are those of the decoded image, resized as Pillow does.
+  // The pixels are those of the decoded image, resized as by Pillow.
   std::vector<std::uint8_t> png;
   for (int i = 0; i < 20 * 77 * 3; ++i)
     png.push_back(static_cast<std::uint8_t>(png_value(i / 231, i / 3 % 77, i % 3, 6)));
@@ -131,7 +131,7 @@ TEST_F(ImageFolder, AShortSideKeepsTheAspectRatio) {
   const InputFile file(shrunk.output);
   file.read(layout.images.offsets[0] + read_offsets(file, layout)[5], std::as_writable_bytes(std::span(stored)), "");
   EXPECT_EQ(stored, resized);
-  // Mean and deviation are those of the stored pixels.
+  // Mean and standard deviation are those of the stored pixels.
   std::vector<std::uint8_t> all(layout.images.size_bytes);
   file.read(layout.images.offsets[0], std::as_writable_bytes(std::span(all)), "");
   ChannelSums sums;
@@ -145,7 +145,7 @@ TEST_F(ImageFolder, AShortSideKeepsTheAspectRatio) {
   EXPECT_ERROR(ErrorCode::usage, "use --store decoded", import_image_folder(shrunk, {}));
 }
 
-// Decoding at half the size first must not change the image: the tolerance is that of JPEG's own loss.
+// Decoding at half the size first must not change the image: the tolerance covers JPEG's own loss.
 TEST_F(ImageFolder, ScaledDecodingKeepsTheImage) {
   put("in/a/1.jpg", encode_jpeg(smooth_pixels(64, 64, 3, 1), 64, 64));
   std::vector<std::uint8_t> ramp;
@@ -153,7 +153,7 @@ TEST_F(ImageFolder, ScaledDecodingKeepsTheImage) {
     for (int c = 0; c < 3; ++c) ramp.push_back(static_cast<std::uint8_t>(c == 1 ? i / 320 : i % 320 * 3 / 4));
   put("in/a/2.jpg", encode_jpeg(ramp, 256, 320));
   import_image_folder(options(ImageStorage::encoded), {});
-  const auto images = images_of(*open_image_set(options().output, 1, 2, {.image_size = 28}));  // 32 of 256: an eighth
+  const auto images = images_of(*open_image_set(options().output, 1, 2, {.image_size = 28}));  // decoded to 1/8: 32 px
   std::vector<std::uint8_t> whole(28 * 28 * 3);
   Resizer().resize({ramp.data(), 256, 320, 3, 960}, centre_box(256, 320, 28), 28, 28, whole);
   for (std::size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(images[0][i], whole[i], 3) << i;
@@ -163,12 +163,12 @@ TEST_F(ImageFolder, DecodedSetsAreResizedToo) {
   put_classes();
   import_image_folder(options(), {});
   const auto decoded =
-      images_of(*open_image_set(options().output, 0, 0, {.image_size = 12}));  // decoded to 16: 8 are few
+      images_of(*open_image_set(options().output, 0, 0, {.image_size = 12}));  // decoded to 16 pixels: 8 are too few
   const auto cropped = images_of(*open_image_set(options().output, 0, 0, {.resized_crop = true, .seed = 1}), 2);
   import_image_folder(options(ImageStorage::encoded), {});
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 12})), decoded);
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.resized_crop = true, .seed = 1}), 2), cropped);
-  // Already of the requested size: as stored.
+  // Images that already have the requested size are returned as stored.
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 16})),
             images_of(*open_image_set(options().output)));
 }
@@ -201,7 +201,7 @@ TEST_F(ImageFolder, PngAndJpegInOneSet) {
   put("in/a/1.png", small_png(16, 16, 1));
   put("in/a/2.jpg", smooth_jpeg(16, 16, 2));
   put("in/b/3.PNG", small_png(16, 16, 3, 1));
-  put("in/b/4.jpg", small_png(16, 16, 4));  // the bytes decide
+  put("in/b/4.jpg", small_png(16, 16, 4));  // the content decides, not the name
   import_image_folder(options(), {});
   const auto decoded = images_of(*open_image_set(options().output));
   ASSERT_EQ(decoded.size(), 4u);
@@ -234,7 +234,7 @@ TEST_F(ImageFolder, GreyImagesHaveOneChannel) {
       ASSERT_EQ(images[2][static_cast<std::size_t>(i)], png_value(i / 12, i % 12, 0, 3));
     EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 8})).size(), 3u);
   }
-  // As requested, or as in the statistics that are given.
+  // Three channels as requested, or as implied by the given statistics.
   ImageFolderOptions three = options();
   three.channels = 3;
   const ImportResult rgb = import_image_folder(three, {});
@@ -246,7 +246,7 @@ TEST_F(ImageFolder, GreyImagesHaveOneChannel) {
   EXPECT_EQ(import_image_folder(three, {}).info.channels, 3);
   three.mean = three.stddev = {0.5f, 0.5f};
   EXPECT_ERROR(ErrorCode::usage, "--mean requires one value for grey images or three", import_image_folder(three, {}));
-  // One image in colour makes the set one of colours, unless grey is requested.
+  // One colour image makes it a colour set, unless grey is requested.
   put("in/b/4.png", small_png(16, 12, 4));
   EXPECT_EQ(import_image_folder(options(), {}).info.channels, 3);
   ImageFolderOptions grey = options(ImageStorage::encoded);
@@ -376,7 +376,7 @@ TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
   EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).size(), 1u);
 }
 
-// Chunks of 100 bytes: every image is stored in several chunks, with or without gaps between them.
+// Chunks of 100 bytes: every image spans several chunks, with or without gaps between them.
 TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
   put_classes();
   ImageFolderOptions o = options(ImageStorage::encoded);

@@ -1,4 +1,4 @@
-// Image sets in files: what was written can be read; files that are damaged, foreign or absurd result in an error.
+// Image sets in files: what was written can be read back; damaged, foreign or absurd files result in an error.
 #include "data/image_set.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ void expect_samples(const ImageSet& set, std::int64_t first = 0) {
   }
 }
 
-/// A file that another program might write, without a user block. Each part may be missing or wrong.
+/// A file as another program might write it, without a user block. Each part may be missing or wrong.
 struct Foreign {
   std::vector<std::uint64_t> image_dims = {4, 2, 2, 3};
   std::string image_type = "uint8", label_type = "int32";
@@ -113,7 +113,7 @@ TEST(ImageSet, EqualContentIsWrittenAsEqualBytes) {
   }
 }
 
-// An image has 60 bytes, all 23 have 1380.
+// An image has 60 bytes, and all 23 images have 1380.
 TEST(ImageSet, ChunkedFilesHaveTheSameContent) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
@@ -147,7 +147,7 @@ TEST(ImageSet, ChunkedFilesHaveTheSameContent) {
     EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
     expect_samples(*open_image_set(path));
     expect_samples(*open_image_set(path, 11, 20), 11);
-    // HDF5 reports the same chunk positions as the user block.
+    // HDF5 reports the same chunk positions as the ones in the user block.
     std::string foreign = read_all(path);
     foreign[0] = 'x';
     write_all(path, foreign);
@@ -179,7 +179,7 @@ TEST(ImageSet, VerifyFindsADamagedChunk) {
 }
 
 TEST(StoredBytes, RangesEndWhereTheFileHasAGap) {
-  // Bytes 0 to 4 at 100, 5 to 9 at 40, 10 to 14 after them, 15 and 16 at 60.
+  // Bytes 0 to 4 are at 100, 5 to 9 at 40, 10 to 14 directly after those, and 15 and 16 at 60.
   const StoredBytes stored{17, 5, {100, 40, 45, 60}};
   EXPECT_EQ(stored.contiguous_range(0, 17), (ByteRange{100, 5}));
   EXPECT_EQ(stored.contiguous_range(3, 1), (ByteRange{103, 1}));
@@ -252,7 +252,7 @@ TEST(ImageSet, AFileWithoutPermissionIsNotMissing) {
   for (const Thrown& thrown : {reading, writing}) EXPECT_TRUE(thrown.contains("Permission denied")) << thrown.text;
 }
 
-// A limit on the size of files replaces the full disk. HDF5 must neither crash now nor when the program ends.
+// A limit on file sizes stands in for a full disk. HDF5 must crash neither now nor when the program ends.
 TEST(ImageSet, ReportsAFullDisk) {
   constexpr std::uint64_t kChunk = 4096;
   for (const Placement& placement : {Placement{}, Placement{.alignment_bytes = 512, .chunk_bytes = kChunk}}) {
@@ -322,7 +322,7 @@ TEST(ImageSet, ReportsAFileThatShrinksWhileOpen) {
 }
 
 TEST(InputFile, ReportsWhatCouldNotBeRead) {
-  // Reading unmapped memory through this file is an input/output error, like that of a broken disk.
+  // Reading unmapped memory through this file gives an input/output error, like a broken disk.
   const InputFile memory("/proc/self/mem");
   std::array<std::byte, 16> bytes;
   EXPECT_ERROR(ErrorCode::data_unreadable, "sample 3", memory.read(0, bytes, "sample 3"));
@@ -379,7 +379,7 @@ TEST(ForeignFile, ReportsMissingChunks) {
       bad, "has 5000 chunks",
       open_image_set(write_foreign(folder, {.image_dims = {5000, 1, 1, 3}, .n_labels = 5000, .chunk_rows = 1})));
 
-  // The index of this version of the file format is a tree without checksums.
+  // In this version of the file format, the index is a tree without checksums.
   const std::string path = write_foreign(folder, {.chunk_rows = 1});
   const std::string whole = read_all(path);
   const std::uint64_t third = open_image_file(InputFile(path)).images.offsets[2];
@@ -394,7 +394,7 @@ TEST(ForeignFile, ReportsMissingChunks) {
     write_all(path, damaged);
     EXPECT_ERROR(ErrorCode::data_truncated, "is truncated: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
   }
-  std::string other_place = whole;  // harmless: another image is returned
+  std::string other_place = whole;  // harmless: different image bytes are returned
   std::memcpy(other_place.data() + at, "\0\0\0\0\0\0\0\0", 8);
   write_all(path, other_place);
   EXPECT_EQ(open_image_set(path)->info().n_samples, 4);

@@ -13,10 +13,10 @@
 namespace lockstep::data {
 
 struct JpegOptions {
-  int channels = 3;  // 1: grey, 3: RGB, 4: CMYK, stored inverted as Adobe's programs do
+  int channels = 3;  // 1: grey, 3: RGB, 4: CMYK, stored inverted, as by Adobe's programs
   int quality = 95;
   bool progressive = false;
-  int colour_columns = 2, colour_rows = 2;  // pixels of which one colour value is stored: 2 x 2 is "4:2:0"
+  int colour_columns = 2, colour_rows = 2;  // pixels that share one colour value: 2 x 2 is "4:2:0"
   int restart_rows = 0;                     // rows of blocks between restart markers; 0: none
 };
 

@@ -1,4 +1,4 @@
-// The JPEG decoder: every kind of image becomes RGB, every damaged one is reported, and the decoder can be used again.
+// The JPEG decoder: every kind of image becomes RGB, all damage is reported, and the decoder can be used again.
 #include "data/jpeg.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ bool decode(JpegDecoder& decoder, const std::string& jpeg, int eighths, std::vec
   return decoder.read_pixels(rgb);
 }
 
-/// Greatest mean distance of a channel from `expected(y, x, c)`.
+/// The mean absolute difference from `expected(y, x, c)`.
 template <typename Expected>
 double mean_distance(const std::vector<std::uint8_t>& rgb, int height, int width, const Expected& expected) {
   double sum = 0;
@@ -33,7 +33,7 @@ double mean_distance(const std::vector<std::uint8_t>& rgb, int height, int width
 
 TEST(Jpeg, ReadsColourGreyCmykAndProgressive) {
   constexpr int kHeight = 24, kWidth = 40;
-  // The loss of quality 95 and of halved colour resolution, for an image whose values wrap around.
+  // The loss due to quality 95 and halved colour resolution, for an image whose values wrap around.
   constexpr double kLoss = 8;
   JpegDecoder decoder;
   std::vector<std::uint8_t> rgb;
@@ -83,7 +83,7 @@ std::vector<std::uint8_t> cut(const std::vector<std::uint8_t>& pixels, int chann
   return out;
 }
 
-// The pixels of a part must not depend on what else is decoded, in every form in which JPEG stores colours.
+// The pixels of a part must not depend on what else is decoded, whatever the form in which JPEG stores colours.
 TEST(Jpeg, APartHasTheBitsOfTheWholeImage) {
   constexpr int kHeight = 77, kWidth = 101;
   std::mt19937 random(7);
@@ -136,7 +136,8 @@ TEST(Jpeg, APartHasTheBitsOfTheWholeImage) {
     }
 }
 
-// A part of 32 x 32 pixels needs at most a block more on the left, the interpolated neighbours, and no rows below.
+// For a part of 32 x 32 pixels, at most one extra block on the left, the neighbours for interpolation, and no rows
+// below are decoded.
 TEST(Jpeg, DecodesLittleMoreThanThePart) {
   const std::string jpeg = smooth_jpeg(400, 400, 1);
   JpegDecoder decoder;

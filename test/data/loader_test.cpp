@@ -1,4 +1,4 @@
-// The loader: its sequence follows the global order for any number of ranks, micro-batches and readers, also after
+// The loader: its sequence follows the global order for any number of ranks, micro-batches and readers, even after
 // resuming at any step.
 #include "data/loader.h"
 
@@ -17,8 +17,8 @@
 #include "data/sample_order.h"
 #include "test/data/files.h"
 
-// Counts this program's allocations, to show that the loader allocates nothing while it runs. Not inlined: GCC would
-// report the free() as a mistake.
+// Counts this program's allocations, to show that the loader allocates nothing while it runs. Not inlined, because GCC
+// would report the free() as a mistake.
 namespace {
 std::atomic<long> n_allocations{0};
 }
@@ -33,7 +33,7 @@ std::atomic<long> n_allocations{0};
 namespace lockstep::data {
 namespace {
 
-/// Images of test_byte(), numbered from `first_sample` on. Sample `bad_sample` cannot be read; reads may be delayed.
+/// Images of test_byte(), numbered from `first_sample`. Sample `bad_sample` cannot be read; reads may be delayed.
 class MemorySet : public ImageSet {
  public:
   explicit MemorySet(std::int64_t n_samples, std::int64_t bad_sample = -1, std::int64_t first_sample = 0)
@@ -61,7 +61,7 @@ class MemorySet : public ImageSet {
     ++n_reads;
   }
   mutable std::atomic<std::int64_t> n_reads{0};
-  mutable std::atomic<int> most_at_once{0};  // reads
+  mutable std::atomic<int> most_at_once{0};  // maximum number of concurrent reads
   int delay_milliseconds = 0;
   std::int64_t also_bad = -1;  // a second sample that cannot be read
 
@@ -137,7 +137,7 @@ std::vector<std::vector<std::uint32_t>> expected_steps(std::int64_t n, const Loa
   return out;
 }
 
-// Crop and flip are drawn from these numbers, so they must not depend on the range that is trained on.
+// Crop and flip are drawn from these numbers, so the numbers must not depend on the range that is trained on.
 TEST(Loader, NumbersSamplesByTheirPositionInTheFile) {
   const std::int64_t first = 20, n = 30;
   const auto options = options_for(10);
@@ -184,7 +184,7 @@ TEST(Loader, ReturnsTheSameBatchesWhenReadersShareThem) {
       }
 }
 
-// With a prefetch of one micro-batch, readers beyond the third would be idle if each read a whole micro-batch.
+// With a prefetch of one micro-batch, all readers after the third would be idle if each read a whole micro-batch.
 TEST(Loader, AllReadersOfASlowSetWorkAtOnce) {
   for (const int readers : {8, 24}) {
     const auto set = std::make_shared<MemorySet>(600);
@@ -198,7 +198,7 @@ TEST(Loader, AllReadersOfASlowSetWorkAtOnce) {
   }
 }
 
-// A reader takes at least 8 samples at a time: for few, one reader is enough.
+// A reader takes at least 8 samples at a time, so one reader is enough for a few samples.
 TEST(Loader, FewSamplesAreReadByOneReader) {
   for (const auto& [batch, parts] : {std::pair{15, 1}, {16, 2}, {31, 3}, {64, 8}}) {
     const auto set = std::make_shared<MemorySet>(batch);
@@ -301,7 +301,7 @@ TEST(Loader, ReadsNoFurtherAheadThanPrefetchAndKeepsTheCallersTwoBatches) {
     }
     last = &batch;
     in_last = before;
-    EXPECT_LE(set->n_reads, (std::max(i, 2) + 2) * 4);  // the caller holds two from the start
+    EXPECT_LE(set->n_reads, (std::max(i, 2) + 2) * 4);  // the caller holds two batches from the start
   }
 }
 
@@ -318,7 +318,7 @@ TEST(Loader, ReturnsWhatWasReadBeforeAnErrorAndThenTheError) {
   }
 }
 
-// Several samples of a batch are bad: whichever reader is first, the error is that of the first sample.
+// Several samples of a batch are bad: whichever reader fails first, the error reported is that of the first sample.
 TEST(Loader, ReportsTheFirstErrorOfABatchForAnyNumberOfReaders) {
   const auto order = epoch_order(5, 0, 64, true);
   for (const int readers : {1, 8}) {
@@ -331,7 +331,7 @@ TEST(Loader, ReportsTheFirstErrorOfABatchForAnyNumberOfReaders) {
   }
 }
 
-// The caller only waits for slow reads. A busy machine may delay it between two waits, so the bound is a tenth.
+// The caller only waits for slow reads. A busy machine may delay it between two waits, so the bound is only a tenth.
 TEST(Loader, MeasuresTheTimeSpentWaiting) {
   const auto set = std::make_shared<MemorySet>(8);
   set->delay_milliseconds = 5;
@@ -360,7 +360,7 @@ TEST(Loader, RejectsImpossibleOptions) {
   EXPECT_ERROR(ErrorCode::internal, "has only 2 micro-batches", loader.next());
 }
 
-/// Sequences of numbers and a mask: fields that the loader does not know.
+/// Sequences of numbers and a mask: fields that the loader knows nothing about.
 class SequenceSet final : public Dataset {
  public:
   SequenceSet() {

@@ -14,7 +14,7 @@ namespace lockstep::data {
 
 struct PngOptions {
   int type = PNG_COLOR_TYPE_RGB;
-  int bits = 8;  // per channel, or of an index into the palette
+  int bits = 8;  // per channel, or per palette index
   bool interlaced = false;
   bool transparent = false;  // with a transparent colour (tRNS)
   std::string text = {};     // in a tEXt chunk
@@ -32,8 +32,7 @@ inline png_color palette_color(int i) {
   return {static_cast<png_byte>(i * 37), static_cast<png_byte>(255 - i * 11), static_cast<png_byte>(i * 5 + 3)};
 }
 
-/// An image whose sample of channel c at (y, x) is value(y, x, c), below 2^bits. Without a value only the header is
-/// written.
+/// An image whose channel c at (y, x) is value(y, x, c), below 2^bits. If `value` is empty, only the header is written.
 inline std::string encode_png(int height, int width, const PngOptions& options,
                               const std::function<int(int y, int x, int c)>& value) {
   std::string out;
@@ -89,7 +88,7 @@ inline std::string encode_png(int height, int width, const PngOptions& options,
   return out;
 }
 
-/// Grey or RGB, 8 bits, with a value that tells the images and the positions apart.
+/// Grey or RGB, 8 bits. The values differ between images and positions.
 inline int png_value(int y, int x, int c, int seed) { return (seed * 53 + y * 7 + x * 13 + c * 90) % 256; }
 inline std::string small_png(int height, int width, int seed, int channels = 3) {
   return encode_png(height, width, {.type = channels == 1 ? PNG_COLOR_TYPE_GRAY : PNG_COLOR_TYPE_RGB},

@@ -1,4 +1,4 @@
-// The PNG decoder: every kind of image becomes grey or RGB of 8 bits, and all damage is reported.
+// The PNG decoder: every kind of image becomes 8-bit grey or RGB, and all damage is reported.
 #include "data/png.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ bool decode(PngDecoder& decoder, const std::string& png, int channels, std::vect
 
 int sample(int y, int x, int c, int bits) { return (y * 5 + x * 3 + c * 17) * 0x3a7 % (1 << bits); }
 
-/// What the pixel (y, x) of such an image must become: RGB.
+/// The RGB value that the pixel (y, x) of such an image must become.
 std::array<int, 3> expected(int y, int x, const PngOptions& options) {
   if (options.type == PNG_COLOR_TYPE_PALETTE) {
     const png_color color = palette_color(sample(y, x, 0, options.bits));
@@ -78,7 +78,7 @@ TEST(Png, ReadsEveryKindAsGreyAndAsRgb) {
         }
 }
 
-// Every byte of the file is under a checksum, the length of a chunk, or the signature.
+// Every byte of the file is covered by a checksum, or is part of the length of a chunk or of the signature.
 TEST(Png, ReportsEveryDamageAndDecodesTheNextImage) {
   const std::string good =
       encode_png(kHeight, kWidth, {.text = "a comment"}, [](int y, int x, int c) { return sample(y, x, c, 8); });
@@ -103,7 +103,7 @@ TEST(Png, RejectsImagesThatAreTooLarge) {
   PngDecoder decoder;
   std::vector<std::uint8_t> pixels;
   for (const auto& [height, width] : {std::pair{20000, 20000}, std::pair{1, 70000}, std::pair{70000, 1}}) {
-    // The header, and a chunk of pixels without any.
+    // The header, and a chunk for the pixels that contains none.
     const std::string png = encode_png(height, width, {}, {}) + std::string("\0\0\0\0IDAT\x35\xaf\x06\x1e", 12);
     EXPECT_FALSE(decode(decoder, png, 3, pixels));
     EXPECT_NE(decoder.reason().find("pixels exceed the limit"), std::string::npos) << decoder.reason();
@@ -137,7 +137,7 @@ TEST(Image, TheFormatIsDecidedByTheBytes) {
   }
 }
 
-// The brightness of a colour image, whichever colour space the file has.
+// The brightness of a colour image, whatever colour space the file uses.
 TEST(Image, ColourJpegBecomesGrey) {
   ImageDecoder decoder;
   for (const int stored : {3, 4}) {
@@ -150,7 +150,7 @@ TEST(Image, ColourJpegBecomesGrey) {
     double distance = 0;
     for (std::size_t i = 0; i < grey.size(); ++i)
       distance += std::abs(grey[i] - (0.299 * rgb[3 * i] + 0.587 * rgb[3 * i + 1] + 0.114 * rgb[3 * i + 2]));
-    EXPECT_LT(distance / 576, 2.0) << stored;  // RGB values outside of 0 to 255 are cut, brightness is not
+    EXPECT_LT(distance / 576, 2.0) << stored;  // RGB values are clipped to 0 to 255, brightness is not
   }
 }
 

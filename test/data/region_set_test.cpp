@@ -1,4 +1,4 @@
-// Decoded images of several sizes: what a batch contains of them, on any number of ranks and readers, and files whose
+// Decoded images of several sizes: what a batch contains of them, for any number of ranks and readers, and files whose
 // index is damaged.
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-/// The samples of a batch by their number.
+/// Collects the samples of a batch by sample number and epoch.
 void collect(const Batch& batch, std::uint32_t epoch, std::map<std::pair<std::uint32_t, std::uint32_t>, Sample>& out) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(batch.n_samples); ++i) {
     const auto id = number<std::uint32_t>(batch, 2, i);
@@ -148,7 +148,7 @@ TEST_F(Regions, AreTheSameOnAnyNumberOfRanksAndReaders) {
   }
 }
 
-/// The op computes the bytes that the host computes for JPEG files, on every backend.
+/// On every backend, the op computes the same bytes as the host does for JPEG files.
 TEST_F(Regions, TheOpResizesThemAsTheHostDoes) {
   for (const ImageShaping& shaping : {kCrops, kCentre}) {
     const std::shared_ptr<const ImageSet> set = open_image_set(path_, 0, 0, shaping);
@@ -228,7 +228,7 @@ TEST_F(Regions, NeedASize) {
   EXPECT_ERROR(ErrorCode::data_size, "several sizes: set data.image_size", open_image_set(path_));
 }
 
-/// Images that all have the size that is asked for are not resized, and their batches are like those of other sets.
+/// If all images already have the requested size, they are not resized, and their batches are like those of other sets.
 TEST_F(Regions, OfOneSizeCanBeReadAsStored) {
   ImageFileWriter writer(path_, true, 2, std::uint64_t{2} * 6 * 5 * 3);
   for (std::int64_t i = 0; i < 2; ++i) writer.append_pixels(test_image(i, 6 * 5 * 3), 6, 5, 0);
@@ -254,7 +254,7 @@ TEST_F(Regions, ADamagedIndexIsRefused) {
     write_all(path_, whole);
     overwrite(path_, offset, std::as_bytes(std::span(&value, 1)));
     EXPECT_ERROR(ErrorCode::data_damaged, "damaged", open_image_set(path_, 0, 0, kCrops));
-    overwrite(path_, 0, std::vector<std::byte>(hdf5::kUserBlockBytes));  // now there is no user block
+    overwrite(path_, 0, std::vector<std::byte>(hdf5::kUserBlockBytes));  // removes the user block
   };
   const std::uint64_t offsets = layout.encoded->offsets.offset, sizes = layout.encoded->sizes.offset;
   const char* const remedy = "copy or import the data set again";

@@ -1,4 +1,4 @@
-// Resizing against its definition in double precision, and the selected parts of images.
+// Resizing, compared with its definition in double precision, and the selected parts of images.
 #include "data/resize.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 namespace lockstep::data {
 namespace {
 
-// Two roundings to 8 bits, one after each direction: the first is averaged, the second is half a level at most.
+// Two roundings to 8 bits, one per direction: the error of the first is averaged, that of the second is at most half a
+// level.
 constexpr double kTolerance = 1.0 + 1e-3;
 
 /// resize.h's formula, both directions at once, without rounding.
@@ -72,8 +73,8 @@ std::vector<std::uint8_t> random_image(int height, int width, int channels, std:
   return image;
 }
 
-// The sums are exact, so that every instruction set must give the same bytes: all sizes of rows and numbers of rows,
-// with vectors that end at the end of the memory of the image.
+// The sums are exact, so every instruction set must give the same bytes: tested with all row lengths and numbers of
+// rows, and with vectors that end where the memory of the image ends.
 TEST(Resize, EveryInstructionSetGivesTheSameBytes) {
   std::mt19937 random(5);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -98,7 +99,7 @@ TEST(Resize, EveryInstructionSetGivesTheSameBytes) {
   cpu::limit_isa(cpu::Isa::avx512);
 }
 
-// Thousands of neighbours, all white: the sums are the greatest possible ones.
+// Thousands of neighbours, all white: the largest possible sums.
 TEST(Resize, DoesNotOverflow) {
   const std::vector<std::uint8_t> white(std::size_t{3} * 8 * 60000, 255);
   std::vector<std::uint8_t> out(3 * 2 * 4);
@@ -106,7 +107,7 @@ TEST(Resize, DoesNotOverflow) {
   EXPECT_EQ(out, std::vector<std::uint8_t>(out.size(), 255));
 }
 
-// If only the pixels that are read are at hand, the result has the same bytes.
+// The result is the same, byte for byte, if only the pixels that are read are available.
 TEST(Resize, AnAreaIsEnough) {
   std::mt19937 random(9);
   const auto uniform = [&](double n) { return n * static_cast<double>(random() % 1000) / 1000; };
@@ -153,9 +154,9 @@ TEST(RandomBox, HasTheDistributionOfRandomResizedCrop) {
     log_ratios += std::log(w / h) / kDraws;
     middles += (b.left + b.right) / 2 / kWidth / kDraws;
   }
-  // torchvision 0.29's RandomResizedCrop.get_params on 300 x 400, 40,000 draws: area 0.434, log of the ratio 0.0315;
-  // the standard errors of the 4,000 here are 0.0034 and 0.0026. Large areas of the wrong ratio do not fit, are drawn
-  // again.
+  // torchvision 0.29's RandomResizedCrop.get_params on 300 x 400, with 40,000 draws: area 0.434, log of the ratio
+  // 0.0315. The standard errors of the 4,000 draws here are 0.0034 and 0.0026. Large areas with an unsuitable ratio do
+  // not fit and are drawn again.
   EXPECT_NEAR(areas, 0.434, 0.014);
   EXPECT_NEAR(log_ratios, 0.0315, 0.011);
   EXPECT_NEAR(middles, 0.5, 0.01);
@@ -182,7 +183,7 @@ TEST(RandomBox, FallsBackToTheCentre) {
 }
 
 TEST(CentreBox, IsTheCropOfTheResizedImage) {
-  // 500 x 375 for 224: resized to 341 x 256, cut at column 58 (58.5 to even) and row 16.
+  // 500 x 375 for 224: resized to 341 x 256, cropped at column 58 (58.5 to even) and row 16.
   const Box b = centre_box(375, 500, 224);
   EXPECT_DOUBLE_EQ(b.left, 58.0 * 500 / 341);
   EXPECT_DOUBLE_EQ(b.right, 282.0 * 500 / 341);
@@ -190,7 +191,7 @@ TEST(CentreBox, IsTheCropOfTheResizedImage) {
   EXPECT_DOUBLE_EQ(b.bottom, 240.0 * 375 / 256);
 }
 
-/// Images that have the size already are kept, unless another length than the default is requested.
+/// Images that already have the size are kept, unless a `resize` other than the default is requested.
 TEST(ImageShaping, KeepsImagesOfTheRightSize) {
   const auto image = [](const ImageShaping& shaping) {
     const auto set = shape_image_set(make_synthetic_set(1, 4, 28, 28, 3, 2, "train"), shaping);
@@ -202,7 +203,7 @@ TEST(ImageShaping, KeepsImagesOfTheRightSize) {
   const auto stored = image({});
   EXPECT_EQ(image({.image_size = 28}), stored);
   EXPECT_EQ(image({.image_size = 28, .resize = 28}), stored);
-  EXPECT_EQ(image({.image_size = 28, .resize = 32}), stored);  // the default of 28
+  EXPECT_EQ(image({.image_size = 28, .resize = 32}), stored);  // the default for 28
   const auto enlarged = image({.image_size = 28, .resize = 30});
   std::vector<std::uint8_t> expected(stored.size());
   Resizer().resize({stored.data(), 28, 28, 3, 84}, centre_box(28, 28, 28, 30), 28, 28, expected);
@@ -211,7 +212,7 @@ TEST(ImageShaping, KeepsImagesOfTheRightSize) {
 }
 
 TEST(CentreBox, ResizesToAGivenLengthFirst) {
-  // 500 x 375 to 309 x 232, of which 224 x 224 are cut at column 42 (42.5 to even) and row 4.
+  // 500 x 375 is resized to 309 x 232, from which 224 x 224 are cropped at column 42 (42.5 to even) and row 4.
   const Box b = centre_box(375, 500, 224, 232);
   EXPECT_DOUBLE_EQ(b.left, 42.0 * 500 / 309);
   EXPECT_DOUBLE_EQ(b.right, 266.0 * 500 / 309);

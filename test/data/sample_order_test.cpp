@@ -47,7 +47,8 @@ TEST(EpochOrder, IsTheDocumentedOrder) {
   EXPECT_EQ(epoch_order(42, 5, 10, true), (std::vector<std::uint32_t>{7, 4, 3, 8, 9, 0, 6, 2, 5, 1}));
 }
 
-// Each of 24 orders of 4 samples has probability 1/24; over 24,000 epochs the count's standard deviation is 31.
+// Each of the 24 orders of 4 samples has probability 1/24; over 24,000 epochs, the standard deviation of the count is
+// 31.
 TEST(EpochOrder, IsUniform) {
   std::vector<int> counts(256, 0);
   for (std::uint32_t epoch = 0; epoch < 24000; ++epoch) {

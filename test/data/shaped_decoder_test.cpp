@@ -1,5 +1,5 @@
-// From JPEG bytes to the input of a network: decoding a part, and decoding at a smaller size, compared with decoding
-// the whole image first.
+// From JPEG bytes to the input of a network: decoding only a part, and decoding at a smaller size, compared with
+// decoding the whole image first.
 #include "data/shaped_decoder.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::span<const std::uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-/// Waves of several lengths, edges and some noise: detail of every scale, as in a photograph.
+/// Waves of several lengths, edges and some noise: detail at every scale, as in a photograph.
 std::string detailed_jpeg(int height, int width, const JpegOptions& options) {
   std::mt19937 random(11);
   std::vector<std::uint8_t> pixels;
@@ -31,7 +31,7 @@ std::string detailed_jpeg(int height, int width, const JpegOptions& options) {
   return encode_jpeg(pixels, height, width, options);
 }
 
-/// The same sample, from the whole image at its full size.
+/// The same sample, made from the whole image at full size.
 std::vector<std::uint8_t> from_whole(const std::string& jpeg, const ImageShaping& shaping, std::uint32_t sample,
                                      int channels) {
   ImageDecoder decoder;
@@ -74,9 +74,9 @@ TEST(ShapedDecoder, DecodingAPartChangesNoBit) {
       }
 }
 
-// The inverse transform to fewer pixels drops frequencies that antialiasing would keep in part. Resizing must still at
-// least halve the size, which bounds the difference: here at most 0.75 grey levels on average, and 8 in one value. The
-// sizes give decoding to 1, 2 and 4 eighths.
+// The inverse transform to fewer pixels drops frequencies that antialiasing would partly keep. Resizing must still at
+// least halve the size, which bounds the difference: here at most 0.75 grey levels on average, and 8 for one value. The
+// sizes result in decoding to 1, 2 and 4 eighths.
 TEST(ShapedDecoder, DecodingAtASmallerSizeChangesLittle) {
   for (const auto& [height, width, size] : {std::tuple{375, 500, 20}, {375, 500, 40}, {375, 500, 80}})
     for (const bool resized_crop : {true, false}) {

@@ -1,4 +1,4 @@
-// The synthetic set: a function of seed, split and sample, and learnable.
+// The synthetic set: it depends only on seed, split and sample, and can be learned.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -57,8 +57,8 @@ TEST(SyntheticSet, CanBeLearned) {
   }
 }
 
-// Over many classes, the mean and deviation of the pixels are those that info() reports: 200 classes x 64 cells x 3
-// channels of a random pattern give a standard error of 0.001.
+// Over many classes, the pixels have the mean and standard deviation that info() reports: a random pattern of 200
+// classes x 64 cells x 3 channels gives a standard error of 0.001.
 TEST(SyntheticSet, HasTheStatisticsThatItReports) {
   const auto set = make_synthetic_set(4, 200, 16, 16, 3, 200, "train");
   double sum = 0, squares = 0, n = 0;

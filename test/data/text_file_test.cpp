@@ -1,4 +1,4 @@
-// Files of text sets: what was written can be read; files that are damaged, foreign or absurd result in an error.
+// Files of text sets: what was written can be read back; damaged, foreign or absurd files result in an error.
 #include "data/text_file.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A fork takes a tenth of a second with the address sanitizer.
+/// A fork takes a tenth of a second under the address sanitizer.
 int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
 std::vector<std::string> verify(const std::string& path) {
@@ -26,7 +26,7 @@ std::vector<std::string> verify(const std::string& path) {
   return verify_text_file(file, open_text_file(file), {});
 }
 
-/// Opens the file and reads every window. True if that succeeds.
+/// Opens the file and reads every window. Returns true if that succeeds.
 bool reads(const std::string& path) {
   try {
     const auto set = open_text_set(path, 0, 0, {.sequence_length = 4});
@@ -37,7 +37,7 @@ bool reads(const std::string& path) {
   }
 }
 
-/// A file that another program might write, without a user block. Each part may be wrong.
+/// A file as another program might write it, without a user block. Each part may be wrong.
 struct Foreign {
   std::string token_type = "uint16", document_type = "uint64", tokenizer_type = "uint8";
   std::vector<std::uint64_t> token_dims = {6};
@@ -189,7 +189,7 @@ TEST(TextFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
     std::string damaged = whole;
     damaged[i] ^= 0x10;
     write_all(path, damaged);
-    // Without its magic number the file counts as foreign; after its own checksum the block is empty.
+    // With a wrong magic number the file counts as foreign; the bytes after the block's own checksum are unused.
     EXPECT_EQ(reads(path), i < 16 || i >= kBlockBytes) << "byte " << i;
   }
   for (std::size_t size = 80; size < whole.size(); size += size < 240 ? 1 : 61) {
@@ -200,7 +200,7 @@ TEST(TextFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
   EXPECT_ERROR(ErrorCode::data_truncated, "is empty", open_text_file(InputFile(path)));
 }
 
-// The user block and the metadata are both valid, but they belong to different files.
+// The user block and the metadata are each valid, but they belong to different files.
 TEST(TextFile, AUserBlockOfOtherPositionsIsRejected) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
@@ -279,7 +279,7 @@ TEST(TextFile, AForeignFileThatIsWrongIsRefused) {
   EXPECT_ERROR(kFormat, "is a data set of text; expected one of images", open_image_set(folder / "text.h5"));
 }
 
-// A sparse file can have any length: memory is allocated only for positions that were found to be possible.
+// A sparse file can have any length: memory is allocated only for positions that were found to be plausible.
 TEST(TextFile, AbsurdSizesAreRefusedBeforeMemoryIsAllocated) {
   TemporaryFolder folder;
   const std::string path = folder / "sparse.h5";

@@ -1,4 +1,4 @@
-// Helpers of the tests of text sets: small sets with known tokens, and the fields of a window.
+// Helpers for the tests of text sets: small sets with known tokens, and the fields of a window.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ inline void write_test_text(const std::string& path, const TestText& text = {}) 
                 kTestTokenizer);
 }
 
-/// A window, with every field filled with something else before it is read.
+/// A window. Every field is filled with something else before the window is read.
 struct ReadWindow {
   Ids tokens, targets, document_start, positions;
 

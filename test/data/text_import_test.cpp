@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes are ids; 256 is the end token. Some documents take longer than others, so that threads finish out of order.
+/// Ids are the bytes of the text; 256 is the end token. Some documents take longer than others, so that threads finish
+/// out of order.
 TextEncoder byte_encoder() {
   return {.encode =
               [](std::string_view text, Ids& ids) {
@@ -28,7 +29,7 @@ TextEncoder byte_encoder() {
           .json = "{}"};
 }
 
-/// The documents of a set as texts, without the end token.
+/// The documents of a set as text, without the end token.
 std::vector<std::string> documents_of(const std::string& path) {
   const InputFile file(path);
   const TextFile layout = open_text_file(file);
@@ -121,7 +122,7 @@ TEST_F(TextImport, FoldersAndSeveralSourcesFollowEachOtherInOrder) {
   EXPECT_EQ(open_text_file(InputFile(output)).description.source, "z.txt, z.txt, z.txt, z.txt, z.txt and 2 more");
 }
 
-// 20,000 documents are many batches, and one document is larger than a batch and than the buffer of lines.
+// 20,000 documents make many batches, and one document is larger than a batch and than the line buffer.
 TEST_F(TextImport, TheBytesDoNotDependOnTheThreads) {
   std::mt19937 random(1);
   std::vector<std::string> expected;

@@ -1,4 +1,4 @@
-// Windows of text sets, compared with windows written down by hand, and with the definition in text_set.h.
+// Windows of text sets, compared with windows written by hand, and with the definition in text_set.h.
 #include "data/text_set.h"
 
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST(TextSet, ARangeOfDocumentsIsASetOfItsOwn) {
                  open(folder / "set.h5", 2, true, false, first, end));
 }
 
-// Every window against the definition, for documents of random lengths and both widths of ids.
+// Compares every window with the definition, for documents of random lengths and both widths of ids.
 TEST(TextSet, RandomDocumentsGiveTheDefinedWindows) {
   TemporaryFolder folder;
   std::mt19937 random(7);
@@ -228,7 +228,8 @@ TEST(SyntheticText, IsAFunctionOfSeedSplitAndSample) {
   EXPECT_ERROR(ErrorCode::data_range, "is not possible", make_synthetic_text(3, 1, 1, 1000));
 }
 
-// Each of 16 tokens is drawn with probability 1/16: 16,000 draws, 1000 expected, standard deviation 31.
+// Each of the 16 tokens is drawn with probability 1/16: in 16,000 draws, 1000 are expected, with a standard deviation
+// of 31.
 TEST(SyntheticText, TokensAreUniform) {
   const auto set = make_synthetic_text(1, 100, 160, 16);
   std::vector<int> count(16, 0);

@@ -1,4 +1,4 @@
-// The table of checks: passes of the same check are merged, and what failed is listed rank by rank.
+// The table of checks: passes of the same check are merged, and failures are listed rank by rank.
 #include "doctor/check.h"
 
 #include <fmt/format.h>

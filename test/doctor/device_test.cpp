@@ -1,4 +1,4 @@
-// The verdicts on devices, from numbers, and the measurements of the CPU backend.
+// The verdicts on devices, derived from numbers, and the measurements of the CPU backend.
 #include "doctor/device.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ DeviceFacts gpu() {
   return facts;
 }
 
-/// Four equal devices, of which `change` makes the third another.
+/// Four equal devices; `change` then modifies the third.
 template <typename Change>
 std::vector<Check> check_with(const Change& change) {
   std::vector<DeviceFacts> devices(4, gpu());

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# lockstep doctor on this machine: its table and its JSON, and faults of one rank, each of which must be named.
+# lockstep doctor on this machine: its table and its JSON, and faults of one rank, each of which must be reported by
+# name.
 # cores: all
 # timeout: 400
 . test/support/check.sh
@@ -8,14 +9,15 @@ mkdir -p "$work/runs" "$work/data"
 export LOCKSTEP_RUNS=$work/runs LOCKSTEP_DATA=$work/data
 unset FLIPPED_BIT SKEWED_CLOCK_SECONDS
 
-# doctor OPTION...: one process. ranks WORDS OPTION...: two ranks; rank 1 is started with WORDS before the program.
+# doctor OPTION...: runs one process. ranks WORDS OPTION...: runs two ranks; rank 1 is started with WORDS before the
+# program.
 doctor() { timeout 120 "$lockstep" doctor --quick --device cpu "$@"; }
 ranks() {
   timeout 180 mpirun --bind-to none --oversubscribe -n 2 bash -c '
     if [[ $OMPI_COMM_WORLD_RANK == 1 ]]; then exec env '"$1"' "$@"; else exec "$@"; fi' \
     doctor "${other:-$lockstep}" doctor --quick --device cpu "${@:2}"
 }
-# found STATUS CHECK WHERE VALUE: in the JSON object, for check
+# found STATUS CHECK WHERE VALUE: the JSON object has such an entry for the check
 found() {
   python3 - "$work/report.json" "$@" <<'END'
 import json, re, sys

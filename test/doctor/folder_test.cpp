@@ -1,4 +1,4 @@
-// The verdicts on file systems, from numbers, and measurements in a folder of this machine.
+// The verdicts on file systems, derived from numbers, and measurements in a folder of this machine.
 #include "doctor/folder.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ FolderFacts good() {
           .lock_problem = ""};
 }
 
-/// Two nodes with one rank each, of which `change` changes what the second measured.
+/// Two nodes with one rank each; `change` modifies what the second one measured.
 template <typename Change>
 std::vector<Check> check_with(const Change& change, FolderUse use = FolderUse::run) {
   std::vector<FolderFacts> folders(2, good());

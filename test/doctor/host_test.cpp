@@ -1,4 +1,4 @@
-// The verdicts on processors, from numbers, and a process that burns time beside this one.
+// The verdicts on processors, derived from numbers, and a process that uses processor time next to this one.
 #include "doctor/host.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The verdicts on what ranks exchange, from numbers; the rounds of pairs; and the interfaces below /sys.
+// The verdicts on what ranks exchange, derived from numbers; the rounds of pairs; and the interfaces below /sys.
 #include "doctor/links.h"
 
 #include <gtest/gtest.h>
@@ -96,10 +96,10 @@ TEST(LinkChecks, FailForASkewedClock) {
   EXPECT_EQ(verdict(0.01, 0.001), Verdicts({"pass node2"}));
   EXPECT_EQ(verdict(-0.5, 0.001), Verdicts({"warn node2"}));
   EXPECT_EQ(verdict(60, 0.001), Verdicts({"fail node2"}));
-  EXPECT_EQ(verdict(60, 59.95), Verdicts({"pass node2"}));  // it may as well be right
+  EXPECT_EQ(verdict(60, 59.95), Verdicts({"pass node2"}));  // the clock may be right, given this uncertainty
 }
 
-/// Pairs of one rank per node, all with 1 GB/s but those that `slow` selects.
+/// Pairs with one rank per node, all at 1 GB/s except those that `slow` selects.
 template <typename IsSlow>
 std::vector<Check> check_nodes(int n_nodes, const IsSlow& is_slow) {
   std::vector<LinkFacts> links(static_cast<std::size_t>(n_nodes));
@@ -142,7 +142,7 @@ TEST(PairRounds, MeetOnceAndNeverTwoAtATime) {
       }
     }
     const int inside = n_nodes * ranks_per_node * (ranks_per_node - 1) / 2;
-    const int between = ranks_per_node * n_nodes * (n_nodes - 1) / 2;  // of equal local ranks
+    const int between = ranks_per_node * n_nodes * (n_nodes - 1) / 2;  // pairs of ranks with the same local rank
     EXPECT_EQ(static_cast<int>(met.size()), inside + between) << n_nodes << " x " << ranks_per_node;
   }
 }

@@ -14,7 +14,7 @@ def reported(path):
 
 content = open(program, "rb").read()
 compiler = reported(program).encode()
-# The optimizer may store a text in parts of 16 or 8 bytes.
+# The optimizer may split a string into parts of 16 or 8 bytes.
 for part in [compiler, compiler[:16], compiler[:8]]:
     if part in content:
         break

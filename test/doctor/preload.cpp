@@ -1,5 +1,5 @@
-// Faults of one rank, for tests of `lockstep doctor` that preload this library: a clock that is wrong by
-// SKEWED_CLOCK_SECONDS, and a bit that is flipped in the product that ranks compare (FLIPPED_BIT).
+// Faults of one rank, for tests of `lockstep doctor` that preload this library: a clock that is off by
+// SKEWED_CLOCK_SECONDS, and a flipped bit in the product that ranks compare (FLIPPED_BIT).
 #include <dlfcn.h>
 
 #include <cstddef>

@@ -21,7 +21,7 @@ inline std::vector<Place> places_on(int n_nodes, int ranks_per_node) {
   return places;
 }
 
-/// The checks of this name, each as "STATUS WHERE".
+/// The checks with this name, each as "STATUS WHERE".
 inline std::vector<std::string> verdicts(const std::vector<Check>& checks, const std::string& of) {
   std::vector<std::string> out;
   for (const Check& check : checks)
@@ -29,7 +29,7 @@ inline std::vector<std::string> verdicts(const std::vector<Check>& checks, const
   return out;
 }
 
-/// A fail or a warning without a remedy, or one with it that passes: there must be none.
+/// The checks that fail or warn without a remedy, or pass with one. There must be none.
 inline std::vector<std::string> without_remedy(const std::vector<Check>& checks) {
   std::vector<std::string> out;
   for (const Check& check : checks)

@@ -1,4 +1,4 @@
-// The verdicts on software, launch and limits, from values, and what this machine reports.
+// The verdicts on software, launch and limits, derived from values, and what this machine reports.
 #include "doctor/system.h"
 
 #include <gtest/gtest.h>

@@ -29,7 +29,7 @@ step() { printf '%s/%s/checkpoints/step-%08d.h5' "$work" "$1" "$2"; }
 
 is_in_the_log() { local text; for text; do grep -q "$text" "$work/damaged/log.txt" || return 1; done; }
 
-# Damaged files. Each is reported by name, and the newest good checkpoint before them is used.
+# Damaged files. Each is reported by name, and the newest good checkpoint before it is used.
 check "trains" run 0 2 run.name=damaged train.max_steps=8 checkpoint.keep=0
 check "leaves no lock" test ! -e "$work/damaged/lock"
 size=$(stat -c %s "$(step damaged 8)")
@@ -52,7 +52,7 @@ check "without any good checkpoint, the run is rejected" run 1 1 run.name=damage
 prints "  with the remedy" '\-\-fresh'
 check "another model is rejected" run 2 1 run.name=other model.classes=7 checkpoint.resume_from="$(step damaged 8)"
 
-# One rank cannot write. Training continues, and the next checkpoint is tried.
+# One rank cannot write. Training continues, and tries again at the next checkpoint.
 with FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_RANK=1
 check "a full disk on one rank: training continues" run 0 2 run.name=full train.max_steps=4
 without

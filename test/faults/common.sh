@@ -1,4 +1,4 @@
-# Shared by the tests of this folder: a tiny training on 2 or 3 ranks, and commands that watch and disturb it. Sourced.
+# Shared by the tests in this folder: a tiny training on 2 or 3 ranks, and commands that watch and disturb it. Sourced.
 source test/support/check.sh
 job=
 # A failed test must not leave processes behind. SIGTERM does not end stopped ranks.
@@ -54,10 +54,10 @@ prints() { # prints WHAT PATTERN: the output matches
 }
 status_is() { check "$name: RUN/status is $1" grep -qx "$1" "$work/$name/status"; }
 last_step() { sed -n 's/.*"step":\([0-9]*\).*/\1/p' "$work/$name/metrics.jsonl" | tail -1; }
-# resumes STEPS RANKS: the same command resumes the run and trains that many more steps
+# resumes STEPS RANKS: the same command resumes the run and trains STEPS more steps
 resumes() {
   check "$name: the same command resumes" launch "$2" run.name="$name" train.max_steps=$(($(last_step) + $1)) "${@:3}"
   status_is done
 }
-# In a build without oneDNN (DNNL=0), there are no calls in forward and backward that the wrapper could intercept.
+# In a build without oneDNN (DNNL=0), forward and backward make no calls that the wrapper could intercept.
 has_onednn() { ! "$lockstep" --version | grep -q 'oneDNN *none'; }

@@ -25,7 +25,7 @@ ends "ends" 1 60
 prints "the file is named" 'images.h5 (has changed from [0-9]+ to 200000 bytes|shrank from [0-9]+ to 200000 bytes)'
 status_is failed
 
-# Replacing the file by rename is harmless, because the open file stays unchanged.
+# Replacing the file by renaming another one is harmless, because the open file stays unchanged.
 fresh
 start replaced 2 "${cifar[@]}" train.max_steps=40
 begun
@@ -43,8 +43,8 @@ ends "ends" 1 60
 prints "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
 status_is failed
 
-# An import onto a full disk: whichever write fails first, the import ends with one message and without a crash, and leaves
-# nothing.
+# An import onto a full disk: whichever write fails first, the import ends with one message, does not crash, and leaves
+# nothing behind.
 full() { # full FIRST COMMAND...: the write with this number and all later ones fail
   LD_PRELOAD=$wrapper FAULT_PATH=$work/full FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_FIRST=$1 FAULT_COUNT=0 "${@:2}"
 }
@@ -59,7 +59,7 @@ survives_a_full_disk() { # survives_a_full_disk WHAT IMPORT...: an import to $wo
   rm -f "$work/full/set.h5"
 }
 mkdir "$work/full"
-# 12 images in chunks of 3, so that HDF5 writes data and metadata alternately.
+# 12 images in chunks of 3, so that HDF5 alternates between writing data and metadata.
 head -c $((12 * 3073)) /dev/zero | tr '\0' '\1' >"$work/test_batch.bin"
 for options in "--chunk 9216 --alignment 512" "--chunk 0"; do
   survives_a_full_disk "with $options" "$lockstep" data import cifar10 "$work/test_batch.bin" "$work/full/set.h5" \

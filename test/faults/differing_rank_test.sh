@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 200
-# Bits of one rank's weights flip during training, in several layers, since rounding may undo one of them. This is detected before the next checkpoint is written, the rank is
-# named, and the job ends. No checkpoint contains a flipped bit, and the same command resumes and ends with the bits of an
-# undisturbed run.
+# Bits of one rank's weights flip during training. They flip in several layers, since rounding may undo one of them.
+# This is detected before the next checkpoint is written, the rank is named, and the job ends. No checkpoint contains a
+# flipped bit, and the same command resumes and ends with the bits of an undisturbed run.
 source test/faults/common.sh
 has_onednn || { echo "skipped: a build without oneDNN has no calls that the wrapper could intercept"; exit 77; }
 

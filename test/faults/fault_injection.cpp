@@ -3,12 +3,11 @@
 //
 //   FAULT_PATH    only operations on files whose path contains this count; if it is not set, none do
 //   FAULT_CALLS   the calls that count, such as "pwrite,fsync"; by default open (for writing), write, pwrite, fsync,
-//   ftruncate,
-//                 rename, symlink and unlink. These count only if they are named: pread; `exchange`, which is
-//                 renameat2; `forward` and `backward`, which are oneDNN's executions of the forward primitives and of
-//                 the gradients of a training step; `sum`, which is MPI_Isend of 4 KiB or more, as in a sum between
-//                 nodes. KILL is useful with all three, FLIP only with `forward`, NAN only with `backward`; without
-//                 oneDNN (DNNL=0) there is no `forward` and `backward`
+//                 ftruncate, rename, symlink and unlink. These count only if they are named: pread; `exchange`, which
+//                 is renameat2; `forward` and `backward`, which are oneDNN's executions of the forward primitives and
+//                 of the gradients of a training step; `sum`, which is MPI_Isend of 4 KiB or more, as in a sum between
+//                 nodes. KILL is useful with the last three, FLIP only with `forward`, NAN only with `backward`; there
+//                 is no `forward` or `backward` without oneDNN (DNNL=0)
 //   FAULT_FIRST   the number of the first call that is hit, from 1
 //   FAULT_COUNT   the number of calls that are hit (by default 1; 0: all further ones)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS or EINVAL: the call fails with this error. Before the call, KILL reports
@@ -17,11 +16,11 @@
 //                 incoming gradient
 //   FAULT_RANK    only this rank of an mpirun is affected
 //   FAULT_WHEN    only while this file exists
-//   FAULT_CLOCK   std::chrono::steady_clock runs so many times as fast; threads that sleep until a time do so for
-//   longer
+//   FAULT_CLOCK   std::chrono::steady_clock runs this many times as fast; threads that sleep until a given time sleep
+//                 longer
 //
-// fault_reload() reads the variables again and restarts the count. Calls inside stdio of the C library are not
-// intercepted.
+// fault_reload() reads the variables again and restarts the count. Calls that the C library's stdio makes internally
+// are not intercepted.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <mpi.h>

@@ -41,7 +41,8 @@ class FutureFormat : public ::testing::Test {
 
 TEST_F(FutureFormat, IsReportedAndSkipped) {
   ASSERT_EQ(train(4), 0) << output_;
-  // Its user block stays valid: the version at byte 8, and the hash of all before it in its last 8 bytes.
+  // Its user block must stay valid: the version is at byte 8, and the hash of everything before it is in its last 8
+  // bytes.
   std::string bytes = read_file(checkpoint(4));
   bytes[8] = kFormatVersion + 1;
   const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(kUserBlockBytes - 8));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Faults while a model is exported as a directory. The directory that was there before stays complete until the new one
-# is; the next export succeeds, and nothing is left of the one that failed.
+# Faults while a model is exported as a directory. The previous directory stays complete until the new one is; the next
+# export succeeds, and nothing is left of the failed one.
 source test/support/check.sh
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 out=$work/out/model

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Saves like a run: two threads as ranks write the file, the link is updated, and older files are pruned. Returns the
-/// error of each rank.
+/// Saves like a run: two threads act as ranks and write the file, the link is updated, and older files are pruned.
+/// Returns the error of each rank.
 std::vector<std::string> save_like_run(const std::string& directory, std::int64_t step) {
   const std::string path = fmt::format("{}/step-{}.h5", directory, step);
   std::vector<std::string> errors(2);
@@ -39,7 +39,7 @@ std::vector<std::string> save_like_run(const std::string& directory, std::int64_
   return errors;
 }
 
-/// Saves `step` in a child process, where call number `k` fails with `error`. If the save fails, saves once more.
+/// Saves `step` in a child process in which call number `k` fails with `error`. If the save fails, it saves once more.
 /// Returns the status of waitpid().
 int save_in_child(const std::string& directory, std::int64_t step, int k, const char* error) {
   const pid_t child = ::fork();
@@ -123,11 +123,11 @@ TEST_F(PowerCut, LosesNothingOnSystemErrorAtEachCall) {
   EXPECT_GT(n_failed, 10);
 }
 
-// Data that were written survive a process that is killed, so the tests above would not detect a missing sync. Here
-// each sync fails once: this shows that all of them are made, and that a file is renamed only after everything in it
-// was synced.
+// Data that was written survives the death of a process, so the tests above would not detect a missing sync. Here each
+// sync fails once. This shows that all syncs are made, and that a file is renamed only after everything in it was
+// synced.
 TEST_F(PowerCut, SyncsEverythingBeforeRenaming) {
-  // The part of each of the two ranks, the metadata, the header; then the directory, after the file and after the link.
+  // The parts of the two ranks, the metadata, and the header; then the directory, after the file and after the link.
   constexpr int kSyncsOfTheFile = 4, kSyncs = kSyncsOfTheFile + 2;
   ::setenv("FAULT_CALLS", "fsync", 1);
   std::int64_t step = 10;

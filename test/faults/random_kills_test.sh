@@ -11,7 +11,7 @@ check "undisturbed: trains" launch 3 run.name=undisturbed "${keys[@]}"
 
 for round in $(seq 30); do
   start disturbed 3 "${keys[@]}"
-  # In three of four rounds, waits for a step of this start. metrics.jsonl still has the steps of the previous one.
+  # In three of four rounds, waits for a step of this start. (metrics.jsonl still has the steps of the previous one.)
   ((RANDOM % 4 == 0)) || wait_for 60 grep -q '| step ' "$out"
   sleep "$(printf '0.%03d' $((RANDOM % 1000)))"
   sleep $((RANDOM % 3))

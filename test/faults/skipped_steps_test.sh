@@ -4,7 +4,7 @@
 # many skipped steps in a row end the run.
 source test/faults/common.sh
 
-# The first update makes weights of 1e30, and after that no loss is finite.
+# The first update makes weights of about 1e30, and after that no loss is finite.
 start diverged 2 optimizer.learning_rate=1e30 schedule.kind=constant schedule.warmup_epochs=0 train.max_skipped_in_a_row=3 \
   train.check_replicas_every_steps=1
 ends "too many in a row end the run" 1 90
@@ -29,7 +29,7 @@ check "remedy: and a longer warm-up with --fresh" launch 2 run.name=remedy sched
 status_is done
 command_of=("$lockstep" train "${tiny[@]}")
 
-# Losses of small batches vary: many are more than a standard deviation above their mean.
+# Losses of small batches vary a lot: many are more than a standard deviation above their mean.
 start spikes 2 train.spike_z_score=0.5 train.max_skipped_in_a_row=1000 train.max_steps=60 train.check_replicas_every_steps=5 \
   optimizer.learning_rate=0.001
 ends "a run with spikes ends normally, with equal ranks" 0 120
@@ -49,7 +49,7 @@ if has_onednn; then
   check "gradient: only this step is counted" grep -Eq '"skipped_steps": 1\b' "$work/gradient/metrics.json"
 fi
 
-# A run that diverges just before its end has no usable weights. It must not end as if it were complete.
+# A run that diverges just before its end has no usable weights. It must not end as if it had succeeded.
 command_of=("$lockstep" train "${tiny[@]}")
 start end 2 optimizer.learning_rate=1e30 schedule.kind=constant train.max_steps=4
 ends "a run whose last steps were all skipped fails" 1 90

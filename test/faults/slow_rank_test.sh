@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 240
 # cores: 0
-# A rank that is delayed repeatedly is named in the log, with the fraction of time that the other ranks wait for it.
+# A rank that is delayed repeatedly is named in the log, with the fraction of time for which the other ranks wait for
+# it.
 source test/faults/common.sh
 
 start delayed 3 model.width=64 log.every_steps=5 log.slow_rank_percent=30 train.max_steps=40
@@ -19,7 +20,7 @@ ends "ends normally" 0 90
 prints "the rank is named, once a minute at most" 'rank 2 on .* is slow: .* the other ranks have spent [0-9]+ % of their time'
 check "delayed: no other rank is named" bash -c "! grep 'is slow' '$out' | grep -vq 'rank 2 on'"
 
-# run.check before the first step; and a rank that is delayed during the whole run, which the end of the log explains.
+# run.check before the first step; and a rank that is delayed during the whole run, which the log reports at its end.
 start checked 3 run.check=quick log.every_steps=5 log.slow_rank_percent=10 model.width=64 train.max_steps=100
 check "checked: starts" wait_for 90 step_is 1
 slow=$(rank 2)

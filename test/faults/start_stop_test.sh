@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # timeout: 300
 # cores: 0
-# Signals before the first step: while algorithms are timed, while the lock of another job is watched, and while a rank does
-# not respond. All ranks end within two seconds with 75, and RUN/status is `stopped`. SIGHUP and SIGUSR1 are treated alike.
+# Signals before the first step: while algorithms are timed, while the lock of another job is watched, and while a rank
+# does not respond. All ranks end within two seconds with 75, and RUN/status is `stopped`. SIGHUP and SIGUSR1 are
+# treated in the same way.
 source test/faults/common.sh
 
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
@@ -15,7 +16,7 @@ ends_at_once() { # ends_at_once WHAT STATUS: the job ends within the limit with 
 }
 log_has() { grep -q "$1" "$out"; }
 
-# While algorithms are timed, which takes minutes here: rank 0 times them, and rank 1 waits.
+# While algorithms are timed, which takes minutes here: rank 0 times them, while rank 1 waits.
 timed=(data.image_size=64 model.width=64 train.global_batch=64)
 export LOCKSTEP_CACHE=$work/cache
 for signal in TERM USR2 HUP USR1 INT; do
@@ -28,7 +29,7 @@ for signal in TERM USR2 HUP USR1 INT; do
 done
 export LOCKSTEP_CACHE=none
 
-# While a lock is watched that may be stale. It is not this job's, so neither is the status.
+# While a possibly stale lock is watched. The lock does not belong to this job, so this job writes no status either.
 mkdir "$work/locked"
 printf 'host elsewhere\npid 7\nprocess_start 1\nslurm_job -\nslurm_restarts 0\nsince_unix 1700000000\nheartbeat 000000000000\n' \
   >"$work/locked/lock"
@@ -53,7 +54,7 @@ for signal in TERM INT; do
 done
 prints "Ctrl-C is answered at once" 'SIGINT received: the start of the run is stopped'
 
-# A lock that was left but cannot be removed is an error, and is not tried for ever.
+# A stale lock that cannot be removed is an error, and removing it is not tried for ever.
 name=stuck
 mkdir "$work/stuck"
 sed "s/^host .*/host $(uname -n)/" "$work/locked/lock" >"$work/stuck/lock"
@@ -77,7 +78,7 @@ check "SIGHUP stays ignored under nohup" bash -c "
   kill -HUP \$job; wait \$job"
 name=nohup status_is done
 
-# A run directory that is removed during the run: the run says so when it saves next.
+# A run directory that is removed during the run: the run reports it at its next save.
 start removed 2 checkpoint.every_steps=10 comm.sleep_ms=20
 begun
 rm -r "$work/removed"

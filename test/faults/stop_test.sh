@@ -36,7 +36,7 @@ saved
 check "$name: there is nothing to warn of" bash -c "! grep -q 'one second to save' '$out'"
 launcher=()
 
-# `make train` uses scripts/launch. make passes SIGTERM on, and dies of it itself after the run has ended.
+# `make train` uses scripts/launch. Make passes SIGTERM on, and is terminated by it after the run has ended.
 name=make-TERM out=$work/make-TERM.out
 (exec env -u MAKEFLAGS make --no-print-directory -o "$lockstep" BUILD="$(dirname "$lockstep")" train RANKS=2 CONFIG="${tiny[0]}" \
   OVERRIDES="${tiny[*]:1} run.name=$name comm.sleep_ms=400") >"$out" 2>&1 &
@@ -56,7 +56,7 @@ prints "the risk was reported at the start" 'mpirun leaves the ranks one second 
 check "$name: the newest checkpoint is good" "$lockstep" checkpoint verify "$work/$name/checkpoints/latest"
 resumes 2 2
 
-# mpirun with a longer timeout, for which it sleeps after each of its signals.
+# mpirun with a longer timeout. It then sleeps for that time after each of its signals.
 export OMPI_MCA_odls_base_sigkill_timeout=8
 start mpirun-TERM 2 comm.sleep_ms=50
 begun
@@ -78,8 +78,8 @@ for signal in TERM USR2; do
     bash -c "for f in '$work/$name'/checkpoints/step-*.h5; do '$lockstep' checkpoint verify \$f || exit 1; done"
 done
 
-# Ctrl-C again while saving. The second one is answered and the save is completed. The third one ends the run at once, and
-# the status is not that of a run.
+# Further Ctrl-C while saving. The second one is answered with a message, and the save is completed. The third one ends
+# the run at once, and the status is not that of a completed run.
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 undisturbed=("${command_of[@]}")
 saves_for_ever() { # NAME: saving waits as long as the file $work/holds exists
@@ -117,7 +117,7 @@ command_of=("${undisturbed[@]}")
 check "$name: the same command starts again" launch 2 run.name="$name" checkpoint.every_steps=2 train.max_steps=3
 status_is done
 
-# Without mpirun, the process ends as SIGINT would have ended it.
+# Without mpirun, the process ends as if SIGINT had ended it.
 saves_for_ever alone
 name=alone out=$work/alone.out
 (exec "${command_of[@]}" run.name=alone) >"$out" 2>&1 &
@@ -128,7 +128,8 @@ ends "ends at the third Ctrl-C" 130 10
 status_is failed
 rm "$work/holds"
 
-# scripts/launch, to which a terminal sends Ctrl-C, does the same. A shell starts jobs in the background without that signal.
+# scripts/launch does the same when a terminal sends Ctrl-C to it. A shell starts background jobs with that signal
+# ignored.
 launcher=(env --default-signal=INT scripts/launch)
 for times in 2 3; do
   saves_for_ever "launch-INT-$times"
@@ -153,7 +154,7 @@ rm "$work/holds"
 launcher=()
 command_of=("${undisturbed[@]}")
 
-# A disk that is full except for the checkpoint: the run was saved, so it is stopped and not failed.
+# A disk that is full except for the checkpoint: the run was saved, so it counts as stopped, not as failed.
 for file in status metrics.json; do
   command_of=(env LD_PRELOAD="$wrapper" FAULT_PATH="$work/full-$file/$file." FAULT_CALLS=open,write FAULT_COUNT=0 FAULT_ERROR=ENOSPC
     FAULT_WHEN="$work/full" "${undisturbed[@]}")
@@ -219,7 +220,7 @@ done
 check "$name: the same command starts the run" launch 2 run.name="$name" train.max_steps=2
 status_is done
 
-# A refused start changes nothing: the status is still that of the run.
+# A start that is refused changes nothing: the status is still that of the run.
 check "$name: a start that is refused" refused 2 'optimizer.learning_rate' launch 1 run.name="$name" train.max_steps=4 \
   optimizer.learning_rate=0.3
 status_is done

@@ -1,6 +1,6 @@
 // also: Corpus.checkpoint
-// Fuzz target: checkpoints. Input: a recipe (hdf5_recipe.h) of the HDF5 part, which gets checksums and a user block as
-// in a save; at its end, replacement bytes for the user block, whose hash is recomputed.
+// Fuzz target: checkpoints. Input: a recipe (hdf5_recipe.h) for the HDF5 part, which gets checksums and a user block as
+// in a save. At the end of the input are replacement bytes for the user block, whose hash is then recomputed.
 #include "checkpoint/checkpoint.h"
 
 #include <nlohmann/json.hpp>
@@ -102,7 +102,7 @@ void write_user_block(std::string& bytes, Input& in) {
   block.file_bytes = bytes.size();
   block.digest = checkpoint::digest_bytes(behind);
   block.block_hashes = {hash_bytes(behind)};
-  if (in.below(2) == 1) {  // a part of it is the metadata
+  if (in.below(2) == 1) {  // the metadata is a part of it
     block.metadata_end = checkpoint::kUserBlockBytes + in.take<std::uint16_t>() % (behind.size() + 1);
     block.metadata_hash = checkpoint::digest_bytes(behind.first(block.metadata_end - checkpoint::kUserBlockBytes));
   }

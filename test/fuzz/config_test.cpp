@@ -1,7 +1,7 @@
 // also: Corpus.config
-// Fuzz target: configuration files and overrides. Input: the YAML file; after each byte 0 an override. A configuration
-// that can be parsed must be written as YAML that parses to the same configuration, and must not differ from itself on
-// resume.
+// Fuzz target: configuration files and overrides. Input: the YAML file, and after each zero byte an override. A
+// configuration that can be parsed must be written as YAML that parses to the same configuration, and must not differ
+// from itself on resume.
 #include "config/parser.h"
 
 #include "test/fuzz/fuzz.h"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace lockstep;
 
-/// An argument that does not begin like this would be used as the name of a file.
+/// An argument of any other form would be used as a file name.
 bool is_override(const std::string& text) {
   const auto equals = text.find('=');
   return equals != std::string::npos && equals > 0 &&

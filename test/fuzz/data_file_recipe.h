@@ -1,4 +1,5 @@
-// Parts of data sets, images or text, that libhdf5 writes from a fuzzer's bytes (hdf5_recipe.h), and their user blocks.
+// Parts of data sets of images or text that libhdf5 writes from a fuzzer's bytes (hdf5_recipe.h), and their user
+// blocks.
 #pragma once
 
 #include <cstring>
@@ -13,7 +14,7 @@
 
 namespace lockstep::fuzz {
 
-/// `good` writes the content of a good file.
+/// An attribute, with what the input requests. `good` writes the content that a good file has.
 template <typename Good>
 void attribute(hid_t root, const std::string& name, Input& in, Good good) {
   switch (in.below(4)) {
@@ -36,7 +37,7 @@ void write_attribute(hid_t root, const std::string& name, hid_t type, const std:
   H5Awrite(id.get(), type, values.data());
 }
 
-/// `other`: another data set, to which the name may be a link.
+/// `other`: another data set, to which `name` may become a link.
 inline void make_data_set(hid_t file, const std::string& name, hid_t type, const std::vector<hsize_t>& dims, Input& in,
                           const std::string& other) {
   switch (in.below(8)) {
@@ -64,7 +65,7 @@ inline void make_data_set(hid_t file, const std::string& name, hid_t type, const
     H5Dwrite(set.get(), H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
 }
 
-/// Attributes of the root that a good file may have.
+/// Attributes of the root group that a good file may have.
 class Attributes {
  public:
   Attributes(hid_t file, Input& in) : root_(H5Gopen2(file, "/", H5P_DEFAULT)), in_(in) {}

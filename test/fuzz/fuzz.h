@@ -25,7 +25,7 @@
 
 namespace lockstep::fuzz {
 
-/// Takes values from the beginning of the input; zeros when it is used up, so that every input is valid.
+/// Takes values from the start of the input, and zeros when it is used up, so that every input is valid.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
@@ -38,9 +38,9 @@ class Input {
     return value;
   }
   std::uint8_t below(std::uint8_t n) { return static_cast<std::uint8_t>(take<std::uint8_t>() % n); }
-  /// Up to so many bytes; the number comes first.
+  /// Up to `most` bytes; their number comes first.
   std::string text(std::uint8_t most) {
-    const std::size_t requested = below(static_cast<std::uint8_t>(most + 1));  // takes a byte of the rest
+    const std::size_t requested = below(static_cast<std::uint8_t>(most + 1));  // takes a byte from rest_
     const std::size_t n = std::min(requested, rest_.size());
     std::string out(reinterpret_cast<const char*>(rest_.data()), n);
     rest_ = rest_.subspan(n);
@@ -52,7 +52,7 @@ class Input {
   std::span<const std::uint8_t> rest_;
 };
 
-/// A file in memory if there is /dev/shm, written anew for each input and removed at the end.
+/// A file, in memory if there is /dev/shm. It is rewritten for each input and removed at the end.
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& suffix) {
@@ -67,8 +67,8 @@ class ScratchFile {
   std::string path_;
 };
 
-/// `what` may succeed or throw an Error that describes what is wrong with the file. Anything else is a finding, and so
-/// is an internal Error.
+/// `what` may succeed or throw an Error that describes what is wrong with the file. Anything else is a finding,
+/// including an internal Error.
 template <typename What>
 void no_crash(What what) {
   try {

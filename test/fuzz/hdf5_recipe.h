@@ -1,6 +1,6 @@
 // HDF5 files that libhdf5 writes from a fuzzer's bytes: well-formed, with unexpected types, shapes, layouts, links and
-// values. This fuzzes our code and not libhdf5, whose faults on damaged bytes are known and which sees such bytes only
-// in a limited child process. A byte 0 always requests what a good file has.
+// values. This fuzzes our code, not libhdf5: its faults with damaged bytes are known, and it sees such bytes only in a
+// limited child process. A zero byte always requests what a good file has.
 #pragma once
 
 #include <hdf5.h>
@@ -43,7 +43,7 @@ inline Hdf5Id a_text_type(Input& in) {
   return type;
 }
 
-/// No values, one, or up to 4 dimensions of up to 8.
+/// No value, one value, or up to 4 dimensions with sizes of up to 8.
 inline Hdf5Id a_space(Input& in) {
   const std::uint8_t rank = in.below(6);
   if (rank == 0) return Hdf5Id(H5Screate(H5S_SCALAR));
@@ -94,7 +94,7 @@ inline Hdf5Id a_data_set(hid_t file, const std::string& name, hid_t wanted_type,
       dims.resize(in.below(6));
       for (hsize_t& d : dims) d = in.below(16);  // at most 8 MiB
       break;
-    case 3:  // dimensions of no file: nothing is allocated
+    case 3:  // dimensions that no file has: nothing is allocated
       dims.resize(in.below(6));
       for (hsize_t& d : dims) d = in.take<std::uint64_t>();
       H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_LATE);
@@ -102,7 +102,7 @@ inline Hdf5Id a_data_set(hid_t file, const std::string& name, hid_t wanted_type,
     case 4:
       H5Pset_layout(creation.get(), H5D_COMPACT);
       break;
-    case 5: {  // chunks of one element, or of whole rows; the index of the latter is an array, or there is none
+    case 5: {  // chunks of one element, or of whole rows, whose index is an array or absent
       std::vector<hsize_t> chunk(dims.size(), 1);
       if (const std::uint8_t rows = in.below(4); rows > 0) {
         chunk = dims;

@@ -1,10 +1,10 @@
 // also: Corpus.huggingface
 // Fuzz target: models of other programs. The first byte of an input says what follows:
-//   0, 1: config.json, 0, the index, 0, the JSON header of a .safetensors file, 0, its data. They become a directory of
-//      Hugging Face; with 1, its tensors are in model.safetensors, so that the index is not read. The length of the
+//   0, 1: config.json, 0, the index, 0, the JSON header of a .safetensors file, 0, its data. They become a Hugging Face
+//      directory; with 1, its tensors are in model.safetensors, so that the index is not read. The length of the
 //      header is inserted before it.
-//   otherwise: a file of llama2.c.
-// What such a file describes is then checked against its tensors.
+//   otherwise: a llama2.c file.
+// The model that such a file describes is then checked against its tensors.
 #include "checkpoint/huggingface.h"
 #include "checkpoint/llama2c.h"
 #include "models/llama_tensors.h"
@@ -14,7 +14,7 @@ namespace {
 
 using namespace lockstep;
 
-/// A directory of a scratch file's name.
+/// A directory with the name of a scratch file.
 class ScratchModel {
  public:
   ScratchModel() : path_(name_.path()) { std::filesystem::create_directory(path_); }
@@ -30,7 +30,7 @@ class ScratchModel {
   std::string path_;
 };
 
-/// Up to the next 0, which is left out.
+/// The text up to the next 0, which is dropped.
 std::string_view take_text(std::string_view& input) {
   const std::string_view text = input.substr(0, input.find('\0'));
   input.remove_prefix(std::min(text.size() + 1, input.size()));

@@ -1,8 +1,8 @@
 // also: Corpus.image_file
-// Fuzz target: image sets. First byte of the input: 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4:
-// of JPEG images, 6: of decoded images of several sizes, each with the user block that import would write; otherwise a
-// good file (5: in chunks) with other numbers in its user block, whose checksum is recomputed, and other bytes in its
-// labels.
+// Fuzz target: image sets. The first byte of the input selects what follows. 0, 4 and 6: a recipe (hdf5_recipe.h) for
+// the HDF5 part, of decoded images (0), JPEG images (4), or decoded images of several sizes (6), with the user block
+// that import would write. Otherwise: a good file (5: in chunks) with other numbers in its user block, whose checksum
+// is recomputed, and other bytes in its labels.
 #include "data/image_file.h"
 
 #include "data/image_set.h"
@@ -86,7 +86,7 @@ std::string make_good_file(std::uint64_t chunk_bytes) {
   return content_of(file.path());
 }
 
-/// A good file whose user block has other words after its magic number, if the input requests it, and a new checksum.
+/// A good file. If the input requests it, the user block has other words after its magic number, and a new checksum.
 std::string with_other_user_block(Input& in, bool chunked) {
   static const std::string contiguous_file = make_good_file(0), chunked_file = make_good_file(12);
   std::string bytes = chunked ? chunked_file : contiguous_file;
@@ -107,7 +107,7 @@ FUZZ_TARGET(image_file) {
   const std::uint8_t kind = in.below(8);
   if (kind != 0 && kind != 4 && kind != 6) {
     const std::string bytes = with_other_user_block(in, kind == 5);
-    if (bytes.size() >= 16) file.write(bytes);  // shorter has no magic and goes to the limited child
+    if (bytes.size() >= 16) file.write(bytes);  // shorter files have no magic number and go to the limited child
     if (bytes.size() >= 16) read_all_of(file.path());
     return 0;
   }
@@ -118,7 +118,7 @@ FUZZ_TARGET(image_file) {
   try {
     data::write_user_block(file.path(), places_in(file.path()));
   } catch (const Error&) {
-    return 0;  // images and labels at one position: never written by import
+    return 0;  // images and labels at the same position: never written by import
   }
   read_all_of(file.path());
   return 0;

@@ -1,6 +1,6 @@
 // also: Corpus.jpeg
-// Fuzz target: JPEG images. Input: a first byte, the size to decode to and the part of the image; then the file. After
-// each image a good one is decoded, since the decoder must not keep anything of the first.
+// Fuzz target: JPEG images. Input: a first byte, which gives the size to decode to and the part of the image; then the
+// file. After each image a good one is decoded, since the decoder must not retain anything of the first.
 #include "data/jpeg.h"
 
 #include "test/data/jpeg_files.h"
@@ -13,7 +13,7 @@ using namespace lockstep;
 /// Larger images are bounded too (kMaxImagePixels), but take too long for a fuzzer.
 constexpr std::int64_t kMaxPixels = 1 << 20;
 
-/// `place`: 0 for the whole image; others for a part, in sixteenths.
+/// `place`: 0 for the whole image; other values for a part, in sixteenths.
 bool decode(data::JpegDecoder& decoder, std::span<const std::uint8_t> bytes, int eighths, int place) {
   if (!decoder.open(bytes)) return false;
   if (std::int64_t{decoder.width()} * decoder.height() > kMaxPixels) return false;

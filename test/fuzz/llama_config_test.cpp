@@ -1,6 +1,6 @@
 // also: Corpus.llama_config
-// Fuzz target: the config.json of a language model. What is accepted must describe the same model when it is written
-// and read again, and its tensors must have positive sizes.
+// Fuzz target: the config.json of a language model. If it is accepted, it must describe the same model when it is
+// written and read again, and the model's tensors must have positive sizes.
 #include "models/llama_config.h"
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 // also: Corpus.png
-// Fuzz target: PNG images. Input: a first byte, the channels to decode to; then the file, in which the checksums of
-// chunks are corrected. After each image a good one is decoded, since the decoder must not keep anything of the first.
+// Fuzz target: PNG images. Input: a first byte, which gives the channels to decode to; then the file, in which the
+// checksums of chunks are corrected. After each image a good one is decoded, since the decoder must not retain anything
+// of the first.
 #include "data/png.h"
 
 #include "test/data/png_files.h"

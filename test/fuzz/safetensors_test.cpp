@@ -1,6 +1,6 @@
 // also: Corpus.safetensors
-// Fuzz target: .safetensors files. Input: 0, a JSON header, 0, the data: the length of the header is inserted before
-// it, since a fuzzer does not find lengths; or any other first byte and then the unchanged file.
+// Fuzz target: .safetensors files. Input: either 0, a JSON header, 0, and the data, where the length of the header is
+// inserted before it, since a fuzzer does not find lengths; or any other first byte and then the unchanged file.
 #include "checkpoint/safetensors.h"
 
 #include "checkpoint/checkpoint.h"

@@ -1,7 +1,7 @@
 // also: Corpus.text_file
-// Fuzz target: text sets. First byte of the input: 0: a recipe (hdf5_recipe.h) of the HDF5 part, with the user block
-// that import would write; otherwise a good file with other numbers in its user block, whose checksum is recomputed,
-// and with other bytes in its documents and tokens.
+// Fuzz target: text sets. The first byte of the input selects what follows. 0: a recipe (hdf5_recipe.h) for the HDF5
+// part, with the user block that import would write. Otherwise: a good file with other numbers in its user block, whose
+// checksum is recomputed, and with other bytes in its documents and tokens.
 #include "data/text_file.h"
 
 #include "data/data_file.h"
@@ -84,11 +84,11 @@ std::string make_good_file() {
   return content_of(file.path());
 }
 
-/// A good file with another user block, other documents and other tokens, if the input requests it.
+/// A good file, with another user block, other documents and other tokens if the input requests them.
 std::string with_changes(Input& in) {
   static const std::string good = make_good_file();
   std::string bytes = good;
-  std::array<std::uint64_t, 4> places{};  // offset and bytes of tokens and documents
+  std::array<std::uint64_t, 4> places{};  // offset and length of tokens and of documents
   std::memcpy(places.data(), bytes.data() + 32, sizeof places);
   change_user_block(bytes, kBlockFields, in);
   for (std::uint8_t n = in.below(4); n > 0; --n) {
@@ -108,7 +108,7 @@ FUZZ_TARGET(text_file) {
   Input in(data, size);
   if (in.below(4) != 0) {
     const std::string bytes = with_changes(in);
-    if (bytes.size() < 16) return 0;  // shorter has no magic and goes to the limited child
+    if (bytes.size() < 16) return 0;  // shorter files have no magic number and go to the limited child
     file.write(bytes);
     read_all_of(file.path());
     return 0;
@@ -117,7 +117,7 @@ FUZZ_TARGET(text_file) {
   try {
     data::write_user_block(file.path(), places_in(file.path()));
   } catch (const Error&) {
-    return 0;  // tokens and documents at one position: never written by import
+    return 0;  // tokens and documents at the same position: never written by import
   }
   read_all_of(file.path());
   return 0;

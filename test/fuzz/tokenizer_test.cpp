@@ -1,6 +1,6 @@
 // also: Corpus.tokenizer
-// Fuzz target: tokenizer files. Input: a tokenizer.json or tokenizer.bin, 0xff, and a text that is encoded with it if
-// the file is accepted. What was encoded must be decoded, in the same way each time.
+// Fuzz target: tokenizer files. Input: a tokenizer.json or tokenizer.bin, 0xff, and a text that is encoded if the file
+// is accepted. The encoded text must be decodable, with the same result each time.
 #include "text/tokenizer.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What a backend is asked to capture, on the CUDA kernels that are compiled for the host.
+// What a backend is asked to capture, with the CUDA kernels that are compiled for the host.
 // test/commands/generate_test.py compares the tokens that decoders generate with those of transformers.
 #include "generate/decoder.h"
 
@@ -42,7 +42,7 @@ TEST(Decoder, CapturesDecodingAndNothingElse) {
     EXPECT_GT(list.launches.size(), 5u) << "the kernels of a step";
     return std::ranges::count(list.launches, std::string(test::kCapturedGraph));
   };
-  for (int i = 0; i < 2; ++i) {  // the memory may be lent anew, and a graph is that of one place
+  for (int i = 0; i < 2; ++i) {  // a graph belongs to one place in memory, which may be lent again
     decoder.bind(weights);
     EXPECT_EQ(n_graphs([&] {
                 const std::span<const float> logits = decoder.prefill(

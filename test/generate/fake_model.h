@@ -1,5 +1,5 @@
 // An artificial language model for tests: the logits of the next token are a function of the whole sequence, which the
-// model reads back from its cache through the indirection. An error in slots, positions or indirection changes the
+// model reads back from its cache through the indirection. An error in slots, positions or the indirection changes the
 // tokens.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace lockstep::generate {
 
-/// The logits after these tokens, the same wherever they are computed.
+/// The logits after these tokens. They are the same wherever they are computed.
 inline std::vector<float> logits_after(std::span<const std::int32_t> tokens, std::int64_t vocabulary) {
   std::uint32_t state = 17;
   for (const std::int32_t token : tokens) state = state * 1664525u + static_cast<std::uint32_t>(token) + 1013904223u;

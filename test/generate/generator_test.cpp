@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kVocabulary = 20;
 
-/// Token i is the letter number i.
+/// Token i is letter number i.
 std::string letters(std::span<const std::int32_t> ids) {
   std::string out;
   for (const std::int32_t id : ids) out += static_cast<char>('a' + id);
@@ -31,7 +31,7 @@ std::vector<Prompt> some_prompts(std::size_t n) {
   return out;
 }
 
-/// Token after token from the definition, without a cache.
+/// Generates one token after another according to the definition, without a cache.
 std::vector<std::int32_t> greedy(const Prompt& prompt, std::size_t n, const std::vector<std::int32_t>& ends) {
   std::vector<std::int32_t> all = prompt.ids, reply;
   while (reply.size() < n) {
@@ -94,7 +94,7 @@ TEST(Generator, DrawnRepliesAreTheSameInAnyBatch) {
   }
   EXPECT_NE(first[0][0], first[0][1]);
   EXPECT_NE(first[0][1], first[0][2]);
-  // A part of the prompts, as a rank has it.
+  // A subset of the prompts, as a rank gets it.
   FakeModel model(3, 40, kVocabulary);
   Generator generator(
       model, letters,
@@ -103,7 +103,7 @@ TEST(Generator, DrawnRepliesAreTheSameInAnyBatch) {
   EXPECT_EQ(part, (std::vector(first.begin() + 4, first.begin() + 7)));
 }
 
-/// With as many beams as there are sequences, the search finds the most probable one of all.
+/// With as many beams as possible sequences, the search finds the most probable sequence.
 TEST(Generator, ManyBeamsFindTheBestReply) {
   constexpr std::int64_t kFew = 4, kLength = 3, kBeams = 64;
   for (const Prompt& prompt : some_prompts(4)) {
@@ -184,7 +184,7 @@ TEST(Generator, KeepsWhatWasGeneratedWhenInterrupted) {
   const auto replies = generator.generate(prompts, {.text = {}, .done = {}, .goes_on = [&] { return ++n_calls <= 4; }});
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(replies[i][0].tokens, greedy(prompts[i], 5, {}));
   for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(replies[i].empty());
-  // And the next call begins anew.
+  // The next call starts afresh.
   EXPECT_EQ(generator.generate(std::span(prompts).last(1))[0][0].tokens, greedy(prompts[4], 12, {}));
 }
 
@@ -197,12 +197,12 @@ TEST(Generator, AddsOnlyWhatIsNewToAConversation) {
     const std::size_t before = model.n_prefilled;
     const auto reply = generator.generate(std::span(&prompt, 1))[0][0].tokens;
     EXPECT_EQ(reply, reference.generate(std::span(&prompt, 1))[0][0].tokens) << turn;
-    // The last token of the reply before was not in the cache.
+    // The last token of the previous reply was not yet in the cache.
     EXPECT_EQ(model.n_prefilled - before, turn == 0 ? 4u : 3u) << turn;
     prompt.ids.insert(prompt.ids.end(), reply.begin(), reply.end());
     prompt.ids.insert(prompt.ids.end(), {7, static_cast<std::int32_t>(turn)});
   }
-  prompt.ids[2] = 9;  // another history
+  prompt.ids[2] = 9;  // a different history
   EXPECT_EQ(generator.generate(std::span(&prompt, 1))[0][0].tokens,
             reference.generate(std::span(&prompt, 1))[0][0].tokens);
 }

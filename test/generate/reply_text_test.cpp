@@ -1,4 +1,4 @@
-// The text of a reply while it arrives: whole characters, and stop words.
+// The text of a reply as it arrives: whole characters only, and stop words.
 #include "generate/reply_text.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace lockstep::generate {
 namespace {
 
-/// A token is a byte. As decoders do, bytes that are no character become U+FFFD.
+/// A token is a byte. As in real decoders, bytes that are not a character become U+FFFD.
 std::string bytes(std::span<const std::int32_t> ids) {
   std::string raw, repaired;
   for (const std::int32_t id : ids) raw += static_cast<char>(id);
@@ -51,7 +51,7 @@ TEST(ReplyText, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(reply.add('a'), "a");
   EXPECT_EQ(reply.add(0xe2), "");
   EXPECT_EQ(reply.add(0x82), "");
-  EXPECT_EQ(reply.finish(), "\xef\xbf\xbd");  // a character that did not become whole
+  EXPECT_EQ(reply.finish(), "\xef\xbf\xbd");  // a character that was never completed
   ReplyText other(bytes, none, {});
   EXPECT_EQ(other.add(0xe2), "");
   EXPECT_EQ(other.add('b'),
@@ -67,19 +67,19 @@ TEST(ReplyText, StopsBeforeAStopWord) {
   const Streamed out = stream("one END two", {"END"});
   EXPECT_EQ(out.all, "one ");
   EXPECT_TRUE(out.is_stopped);
-  // What may be the begin of a stop word is held back, and shown when it is none.
+  // What may be the start of a stop word is held back, and shown once it turns out not to be one.
   const Streamed none = stream("EN EEND", {"ENDE"});
   EXPECT_EQ(none.all, "EN EEND");
   EXPECT_EQ(none.parts[0], "");
   EXPECT_EQ(none.parts[2], "EN ");
   EXPECT_FALSE(none.is_stopped);
-  // The first one in the text counts.
+  // The stop word that comes first in the text counts.
   EXPECT_EQ(stream("abcdef", {"ef", "cd"}).all, "ab");
   EXPECT_EQ(stream("xaab", {"aab"}).all, "x");
   EXPECT_EQ(stream("größer", {"ß"}).all, "grö");
 }
 
-/// Pieces of words with a leading space, byte fallback: the texts of the parts add up to what is decoded at once.
+/// Pieces of words with a leading space, and byte fallback: the parts add up to the text that is decoded at once.
 TEST(ReplyText, AgreesWithDecodingAtOnce) {
   const text::Tokenizer tokenizer = text::Tokenizer::open("test/golden/tokenizers/tok512.bin");
   const auto decode = [&](std::span<const std::int32_t> ids) { return tokenizer.decode(ids); };

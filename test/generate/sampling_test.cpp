@@ -1,4 +1,4 @@
-// How tokens are chosen: against the definitions of the filters, and the distribution of what is drawn.
+// How tokens are chosen: compared with the definitions of the filters, and the distribution of the draws.
 #include "generate/sampling.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::vector<double> softmax(const std::vector<float>& logits, double temperature
   return out;
 }
 
-/// Those that remain, divided by their sum.
+/// The probabilities of the tokens that are kept, divided by their sum.
 std::vector<double> only(std::vector<double> p, const std::vector<std::size_t>& kept) {
   double sum = 0;
   for (const std::size_t i : kept) sum += p[i];
@@ -45,7 +45,7 @@ TEST(Sampling, FiltersAsDefined) {
   expect_probabilities({.temperature = 1}, p);
   expect_probabilities({.temperature = 0.5}, cold);
   expect_probabilities({.temperature = 1, .top_k = 1}, only(p, {2}));
-  expect_probabilities({.temperature = 1, .top_k = 2}, only(p, {0, 2, 5}));  // two are equal
+  expect_probabilities({.temperature = 1, .top_k = 2}, only(p, {0, 2, 5}));  // the last two are equal
   expect_probabilities({.temperature = 1, .top_k = 100}, p);
   // The probabilities in descending order: 2: .398, 0 and 5: .241, 6: .114, ...
   expect_probabilities({.temperature = 1, .top_p = 0.3}, only(p, {2}));
@@ -54,7 +54,7 @@ TEST(Sampling, FiltersAsDefined) {
   expect_probabilities({.temperature = 1, .top_p = 0}, only(p, {2}));
   expect_probabilities({.temperature = 1, .min_p = 0.2}, only(p, {0, 2, 5, 6}));
   expect_probabilities({.temperature = 1, .min_p = 1}, only(p, {2}));
-  // In this order: top-p sees the probabilities that top-k left.
+  // The filters are applied in this order: top-p sees the probabilities that top-k left.
   expect_probabilities({.temperature = 1, .top_k = 4, .top_p = 0.9}, only(p, {0, 2, 5, 6}));
   expect_probabilities({.temperature = 0.5, .top_p = 0.5}, only(cold, {2}));
 }
@@ -78,8 +78,8 @@ TEST(Sampling, GreedyTakesTheFirstOfEqualOnes) {
   EXPECT_NEAR(choice.log_probability, 3 - std::log(1 + 2 * std::exp(3.0) + std::exp(1.0)), 1e-6);
 }
 
-/// The statistic of Pearson's test. With 7 degrees of freedom it exceeds 24.3 once in 1000 times; the numbers are
-/// fixed.
+/// The statistic of Pearson's chi-squared test. With 7 degrees of freedom it exceeds 24.3 once in 1000 times; the
+/// random numbers are fixed.
 TEST(Sampling, DrawsWithTheProbabilitiesOfTheSoftmax) {
   constexpr int kDraws = 40000;
   constexpr double kLimit = 24.3;
@@ -89,7 +89,7 @@ TEST(Sampling, DrawsWithTheProbabilitiesOfTheSoftmax) {
     Sampler sampler(options);
     const auto span = sampler.probabilities(kLogits, {});
     const std::vector<double> p(span.begin(), span.end());
-    // Draws of one reply, and the first ones of many prompts and replies, are independent.
+    // The draws of one reply are independent, and so are the first draws of many prompts and replies.
     for (const int which : {0, 1, 2}) {
       std::map<std::int32_t, int> counts;
       for (std::uint32_t i = 0; i < kDraws; ++i)
@@ -120,7 +120,7 @@ TEST(Sampling, DependsOnThePlaceAlone) {
   for (std::uint32_t i = 0; i < 200; ++i) {
     const RandomPlace place{.seed = 1, .prompt = i % 7, .reply = i % 3, .position = i};
     const auto first = a.choose(kLogits, {}, place).id;
-    b.choose(kLogits, {}, {.seed = i});  // what came before is irrelevant
+    b.choose(kLogits, {}, {.seed = i});  // earlier draws are irrelevant
     EXPECT_EQ(b.choose(kLogits, {}, place).id, first);
     RandomPlace other = place;
     other.seed = 2;

@@ -1,5 +1,5 @@
 """Makes augment.json: what torchvision's CutMix, MixUp, RandomErasing, TrivialAugmentWide and ColorJitter do with given
-random numbers, and PyTorch's loss of the labels that are mixed. Run in the root of the repository, with torch and
+random numbers, and PyTorch's loss for mixed labels. Run in the root of the repository, with torch and
 torchvision."""
 import itertools
 import json
@@ -16,7 +16,7 @@ from torchvision.transforms import ColorJitter, InterpolationMode, RandomErasing
 
 
 class Fixed:
-    """In place of a distribution, or of a tensor that is filled with random numbers: gives numbers in their order."""
+    """Replaces a distribution, or a tensor that is filled with random numbers: returns given numbers in order."""
 
     def __init__(self, *numbers):
         self.numbers = list(numbers)
@@ -60,7 +60,7 @@ def mixup(weight, smoothing):
 
 
 def erased_size(u, v, height, width):
-    """Of the first try; None if it is too large."""
+    """The size in the first try; None if it is too large."""
     numbers = Fixed(u, v, *[0.0] * 18)
     with mock.patch("torch.empty", lambda *_, **__: numbers):
         _, _, h, w, _ = RandomErasing.get_params(
@@ -93,7 +93,7 @@ def erased(height, width, sample, epoch, probability):
     tries, places = [], []
 
     class Try:
-        """In place of a tensor of one element, of which torchvision fills two in each try."""
+        """Replaces a tensor of one element, of which torchvision fills two in each try."""
         def uniform_(self, low, high):
             if len(tries) % 2 == 0:
                 places[:] = stream.block(len(tries) + 2)[:2]
@@ -121,8 +121,8 @@ def erasing(height, width, epoch, probability, samples=24):
 
 
 def jittered(order, factors, image):
-    """A whole call of ColorJitter. `order` has the numbers of brightness, contrast, saturation and hue; a factor that is None
-    is off."""
+    """A whole call of ColorJitter. `order` has the indices of brightness, contrast, saturation and hue; a factor of
+    None turns that change off."""
     drawn = (torch.tensor(order), *factors)
     with mock.patch.object(ColorJitter, "get_params", staticmethod(lambda *_: drawn)):
         changed = ColorJitter()(image)

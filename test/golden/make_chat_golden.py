@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes chat.json: the ids of conversations and the places of their answers, as apply_chat_template() of transformers
-gives them with return_assistant_tokens_mask, for test/text.
+"""Makes chat.json: the ids of conversations and the positions of their answers, as apply_chat_template() of
+transformers gives them with return_assistant_tokens_mask, for test/text.
 
-The messages are the texts of tokenizers/texts.json.gz; a conversation is a list of roles and numbers of texts. For the
+The messages are the texts of tokenizers/texts.json.gz; a conversation is a list of roles and indices of texts. For the
 mask, {% generation %} is put into the templates around what the assistant says and the token that ends it. Of the ids,
-the file has their number and a hash (FNV-1a of 64 bits over little-endian int32).
+the file contains only their number and a hash (FNV-1a of 64 bits over little-endian int32).
 """
 import gzip
 import json
@@ -40,7 +40,7 @@ CASES = [
 
 
 def tokenizer_of(name, extra):
-    """As test/text/golden.h."""
+    """As in test/text/golden.h."""
     data = json.loads((FOLDER / f"{name}.json").read_text())
     model = data["model"]
     merges = gzip.decompress((FOLDER / f"{name}.merges.gz").read_bytes()).decode().splitlines()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes choices/: what lm-evaluation-harness (the package lm_eval) computes for questions of multiple choice with the
+"""Makes choices/: what lm-evaluation-harness (the package lm_eval) computes for multiple-choice questions with the
 model llama-story, for `lockstep evaluate --choices`.
 
     make_choices_golden.py
 
-choices/NAME.jsonl has questions in the form of each data set, and choices/expected.json, for each of them, the log
-probabilities of the choices and acc, acc_norm (by characters) and acc_bytes of the whole file. The tasks are those of
-the harness, with these files in the place of the data sets. The model's tokenizer_config.json is in expected.json, too.
+choices/NAME.jsonl has questions in the format of each data set. choices/expected.json has the log probabilities of the
+choices of each question, and acc, acc_norm (by characters) and acc_bytes of each whole file. The tasks are those of
+the harness, with these files in place of the data sets. The model's tokenizer_config.json is in expected.json, too.
 """
 import gzip
 import json
@@ -71,7 +71,7 @@ def rows():
 
 
 def task(name, folder):
-    """The harness's own task, on our file."""
+    """The harness's own task, applied to our file."""
     source = pathlib.Path(lm_eval.__file__).parent / "tasks"
     lines = [f"task: lockstep_{name}"]
     if TASKS[name]:

@@ -3,8 +3,8 @@
 
     make_generate_golden.py LOCKSTEP      (the program, which encodes prompts and converts stories260K)
 
-generate/qwen2 and generate/llama are models of random weights, in fp32; generate/expected.json has, for each case, the
-arguments of `lockstep generate`, the ids of the reply and, for greedy decoding, their log probabilities.
+generate/qwen2 and generate/llama are models with random weights, in fp32; generate/expected.json has, for each case,
+the arguments of `lockstep generate`, the ids of the reply and, for greedy decoding, their log probabilities.
 """
 import json
 import pathlib
@@ -36,7 +36,7 @@ def random_models():
     llama = LlamaForCausalLM(LlamaConfig(num_attention_heads=3, num_key_value_heads=3, tie_word_embeddings=False,
                                          rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, **sizes))
     for model in (qwen2, llama):
-        for name, p in model.named_parameters():  # larger than at the start of a training, so that tokens differ
+        for name, p in model.named_parameters():  # larger than at the start of training, so that tokens differ
             torch.nn.init.normal_(p, 1.0 if "norm" in name else 0.0, 0.2)
         model.bfloat16()  # as they are stored; they are used in fp32
     return {"qwen2": qwen2, "llama": llama}

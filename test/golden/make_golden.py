@@ -1,12 +1,12 @@
 """Makes the golden files of the training tests with PyTorch: python make_golden.py [NAME...] [--only PRECISION] (torch,
-torchvision, h5py, numpy). --only makes the figures of one precision anew, and leaves all others in the file as they are.
-fp16 wants a processor with AVX-512 FP16, and where AMX is hidden in part ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
+torchvision, h5py, numpy). --only recomputes the figures of one precision and leaves all others in the file as they are.
+fp16 needs a processor with AVX-512 FP16; if AMX is only partly visible, also ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
 
 For each network: the loss of ten steps in fp64, and for step 1 the gradient and the updated weights of every tensor at
-64 fixed places in fp64. For fp32, bf16 and fp16 (autocast; fp16 with a loss scale) each what PyTorch's own runs in it are away from that (layouts x
-threads, and where that is cheap x kernels x order of the samples in a batch): the spread of the losses, a running
-maximum of the relative distance, at least 2e-6; the greatest error of the gradients and of the weights. Nothing of the
-data set is in them.
+64 fixed places in fp64. For each of fp32, bf16 and fp16 (autocast; fp16 with a loss scale), how far PyTorch's own runs
+in it are from that (layouts x threads, and where that is cheap x kernels x order of the samples in a batch): the spread
+of the losses, which is a running maximum of the relative distance, at least 2e-6, and the maximum error of the
+gradients and of the weights. The files contain nothing of the data set.
 """
 import argparse
 import itertools
@@ -27,9 +27,10 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 AUTOCAST = dict(bf16=torch.bfloat16, fp16=torch.float16)
 LOSS_SCALE = 1024.0
 SETTINGS = dict(learning_rate=0.1, momentum=0.9, weight_decay=5e-4)
-# Fifty layers with every gamma at 1 diverge at this learning rate (loss 38 after one step, PyTorch's fp32 gradients 2 %
-# off): that would compare noise. With the last gamma of each block at 0 (Goyal et al., 2017) the training is well
-# conditioned. With seed 2 no ReLU of the first step is so near its kink that fp32 takes either side of it.
+# With every gamma at 1, fifty layers diverge at this learning rate (loss 38 after one step, PyTorch's fp32 gradients 2
+# % off): that would compare noise. With the last gamma of each block at 0 (Goyal et al., 2017), training is well
+# conditioned. With seed 2, no ReLU input in the first step is so close to the kink that its sign in fp32 depends on
+# rounding.
 CASES = [
     dict(name="resnet18_32", seed=1, depth=18, stem="cifar", classes=10, scale=1, batch=32,
          label_smoothing=0.0, zero_gamma=False, many_runs=False),
@@ -40,7 +41,7 @@ CASES = [
 
 class HalfConvolution(torch.autograd.Function):
     """PyTorch's convolution in fp16 with another gradient: its own falls back to a naive loop on CPUs (seconds a layer).
-    The products of fp16 values summed in fp32 and rounded to fp16 once, as on a GPU."""
+    The products of fp16 values are summed in fp32 and rounded to fp16 once, as on a GPU."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float16)
@@ -110,7 +111,7 @@ def distance(first, exact, what):
 
 
 def apart(case, precision, exact_losses, exact):
-    """What PyTorch's runs in this precision are away from the fp64 one."""
+    """How far PyTorch's runs in this precision are from the fp64 run."""
     spread, errors = [2e-6] * STEPS, dict(gradient=0.0, weight=0.0)
     runs = itertools.product((torch.contiguous_format, torch.channels_last), (1, 2),
                              (True, False) if case["many_runs"] and precision == "fp32" else (True,),
@@ -140,7 +141,7 @@ def main():
             differ = max(abs(a / b - 1) for a, b in zip(losses, golden["losses"]))
             if not differ < 1e-9:
                 sys.exit(f"{path.name}: the fp64 losses of the file are others than here (by {differ:.0e}): make all of it")
-            first_step = golden.pop("first_step")  # stays the last
+            first_step = golden.pop("first_step")  # stays last in the file
             golden[args.only] = apart(case, args.only, golden["losses"], first_step)
             golden["first_step"] = first_step
         else:

@@ -1,9 +1,9 @@
 """Makes the golden files of the language-model tests: python make_language_golden.py [NAME...] (torch, transformers).
 
 For small Llama, Qwen2 and Qwen3 models of odd sizes, whose weights have the standard deviation 0.2 so that a wrong
-rotation shows: in fp64, the loss of each token in step 1, the gradient of every tensor at 64 fixed places, and the loss
-of ten steps of AdamW on packed documents. For fp32 and bf16, how far PyTorch's own runs are away from that: the spread
-of the losses (a running maximum of the relative distance, at least 2e-6) and the greatest error of the gradients.
+rotation is noticed: in fp64, the loss of each token in step 1, the gradient of every tensor at 64 fixed places, and the
+loss of ten steps of AdamW on packed documents. For fp32 and bf16, how far PyTorch's own runs are from that: the spread
+of the losses (a running maximum of the relative distance, at least 2e-6) and the maximum error of the gradients.
 Weights, tokens and documents are functions of the seed (philox.py), so they are not stored.
 """
 import copy
@@ -80,7 +80,7 @@ def places(n):
 
 
 def run(name, seed, precision, threads):
-    """precision: fp64, fp32, autocast (bf16), or bf16 (weights, too; fp32 masters)."""
+    """precision: fp64, fp32, autocast (bf16), or bf16 (bf16 weights, too, with fp32 masters)."""
     torch.set_num_threads(threads)
     masters = make_model(name, seed, torch.float64 if precision == "fp64" else torch.float32)
     groups = [dict(params=[p for p in masters.parameters() if p.dim() > 1]),

@@ -1,11 +1,11 @@
 """Makes the golden files of adapters: python make_lora_golden.py [NAME...] (torch, transformers, peft, bitsandbytes).
 
-Small Llama and Qwen2 models of odd sizes, as in make_language_golden.py, with adapters of PEFT beside them whose A and
-B have the standard deviation 0.2. In fp64, the gradient of every A and B at 24 fixed places in step 1, and the loss of
-ten steps of AdamW on packed documents. For fp32 and bf16, how far PEFT's own runs are away from that. The dropout of
-one of them draws the bits that include/lockstep/ops/low_rank.h describes. The base of another one is in NF4: in fp64,
-its matrices are what bitsandbytes expands them to, and one of the runs in fp32 has bitsandbytes' layers. One is stored in lora_NAME/ as PEFT
-saves it, with the logits of some tokens. Weights, tokens and documents are functions of the seed (philox.py).
+Small Llama and Qwen2 models of odd sizes, as in make_language_golden.py, with PEFT adapters whose A and B have the
+standard deviation 0.2. In fp64, the gradient of every A and B at 24 fixed places in step 1, and the loss of ten steps
+of AdamW on packed documents. For fp32 and bf16, how far PEFT's own runs are from that. The dropout of one of the models
+draws the bits that include/lockstep/ops/low_rank.h describes. The base of another one is in NF4: in fp64, its matrices
+are what bitsandbytes expands them to, and one of the runs in fp32 has bitsandbytes' layers. One is stored in lora_NAME/
+as PEFT saves it, with the logits of some tokens. Weights, tokens and documents are functions of the seed (philox.py).
 """
 import copy
 import json
@@ -35,7 +35,7 @@ SAVED = "qwen2"
 
 
 class Drop(torch.nn.Module):
-    """The dropout of a layer in epoch 0. `first` is the number of the first sample of the batch."""
+    """The dropout of a layer in epoch 0. `first` is the index of the first sample of the batch."""
     first = 0
 
     def __init__(self, seed, layer, p):
@@ -55,7 +55,7 @@ class Drop(torch.nn.Module):
 
 
 def quantise(model, with_layers):
-    """Rounds the matrices of the layers to NF4, or stores them so, in layers of bitsandbytes."""
+    """Rounds the matrices of the layers to NF4, or stores them in NF4, in bitsandbytes' layers."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, torch.nn.Linear) or "layers" not in name:
             continue
@@ -136,7 +136,7 @@ def run(name, seed, precision, threads):
 
 
 def save(name, seed, golden):
-    """As PEFT saves it, and the logits after the first five tokens and after all of the first window."""
+    """Saves it with PEFT, and the logits after the first five tokens and after all of the first window."""
     model = make_model(name, seed, torch.float32).eval()
     folder = HERE / f"lora_{name}"
     model.save_pretrained(folder)

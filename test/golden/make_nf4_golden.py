@@ -2,8 +2,9 @@
 
 What quantize_4bit(quant_type="nf4", compress_statistics=True) of bitsandbytes makes of matrices of normal numbers
 (philox.py), on one thread: hashes of the codes, of the scale codes, of the scales of scales and of what
-dequantize_4bit() makes of them in fp32 and bf16 (xxh3 of the little-endian numbers), and the offset. One has rows that no block ends with, one has some zeros, one more than 256 blocks. `values` is the
-hash of those of the 8-bit scales.
+dequantize_4bit() makes of them in fp32 and bf16 (xxh3 of the little-endian numbers), and the offset. One matrix has
+rows that do not end with a block, one has some zeros, one more than 256 blocks. `values` is the hash of the values of
+the 8-bit scales.
 """
 import json
 import pathlib

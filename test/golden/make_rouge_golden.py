@@ -6,7 +6,7 @@ lm-evaluation-harness for gsm8k extract, for test/text/rouge_test.cpp.
 
   stems      [word, stem], one text separated by spaces
   texts      pairs with their scores: for rouge1, rouge2 and rougeL precision, recall and F, without and with stemming
-  answers    pairs of answers of the file, by number: [reference, other, kind, F of the three without, and with stemming]
+  answers    pairs of answers of the file, by index: [reference, other, kind, F of the three without, and with stemming]
              kind 0: the other answer as it is; 1: the reference without every third word; 2: its words in reverse order
   numbers    [reference, answer, strict, flexible]: whether the final numbers are the same
 """

@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 
 def rates(learning_rate, epochs, warmup, start, final):
-    """Of each epoch."""
+    """The learning rate of each epoch."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=learning_rate)
     cosine = CosineAnnealingLR(optimizer, T_max=epochs - warmup, eta_min=final)
     schedule = cosine
@@ -27,7 +27,7 @@ def rates(learning_rate, epochs, warmup, start, final):
 
 
 def average(every_steps, steps_per_epoch, warmup_epochs, epochs, decay=0.75):
-    """The part of the weights in their average that each step adds, as in train_one_epoch of the references."""
+    """The fraction of the weights that each step adds to their average, as in train_one_epoch of the references."""
     model = torch.nn.Linear(1, 1, bias=False)
     averages = AveragedModel(model, avg_fn=lambda a, w, n: decay * a + (1 - decay) * w)
     momenta = []

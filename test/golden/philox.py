@@ -1,4 +1,4 @@
-"""The random numbers of include/lockstep/philox.h, in numpy: the same initial weights in both languages."""
+"""The random numbers of include/lockstep/philox.h, in numpy, so that both languages get the same initial weights."""
 import numpy as np
 
 WEIGHTS = 1
@@ -51,7 +51,7 @@ def normal(seed, purpose, stream, n):
 
 
 def initial_weights(name, shape, seed):
-    """As src/graph/parameters.cpp and torchvision: fp32, computed in double and rounded once."""
+    """As in src/graph/parameters.cpp and torchvision: fp32, computed in double and rounded once."""
     n = int(np.prod(shape))
     if name.startswith("fc."):
         bound = 1.0 / np.sqrt(float(shape[1] if len(shape) == 2 else initial_weights.fc_inputs))

@@ -1,4 +1,4 @@
-// Parameters that are tied, frozen or stored as several tensors; the execution order; recomputation.
+// Tied and frozen parameters, and parameters stored as several tensors; the execution order; recomputation.
 #include "graph/graph.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ Matrix transposed(const Matrix& a, std::size_t m, std::size_t n) {
   return out;
 }
 
-/// Sums of about ten products of order 1: fp32 rounding is below 1e-5, and a missing term is of order 1.
+/// For sums of about ten products of order 1: fp32 rounding is below 1e-5, and a missing term is of order 1.
 void expect_near(const std::vector<float>& actual, const Matrix& expected, double factor = 1) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], factor * expected[i], 1e-5 * factor) << i;
@@ -88,7 +88,7 @@ TEST(TiedParameters, GetTheSumOfTheGradientsOfAllTheirUses) {
     const Matrix first = product(transposed(dh, kRows, kFeatures), x, kFeatures, kRows, kFeatures);
     for (std::size_t i = 0; i < dw.size(); ++i) dw[i] += first[i];
 
-    // Finished once, after the last use; the first one overwrites what was there before the step.
+    // The gradient is finished once, after the last use; the first use overwrites what was there before the step.
     tied.fill_gradients(1e9f);
     EXPECT_EQ(tied.run(), std::vector<std::string>{"shared"});
     expect_near(tied.gradient("shared"), dw);
@@ -116,13 +116,14 @@ TEST(TiedParameters, MustHaveEqualDescriptions) {
   EXPECT_THROW(table.parameter({.name = "w", .shape = {4, 4}, .parts = {{"a", 1}, {"b", 3}}}), Error);
 }
 
-/// A frozen layer in front of two that share their weight.
+/// A frozen layer before two layers that share their weight.
 ActivationId frozen_and_tied_layers(Graph& graph, ActivationId x) {
   x = layers::linear(graph, x, "frozen", {.out_features = kFeatures, .trainable = false});
   return tied_layers(graph, x);
 }
 
-// The outputs are sums of six products of order 1, and each layer rounds what it writes to 8 bits: 2^-8 of some 10.
+// The outputs are sums of six products of order 1, and each layer rounds its output to 8 bits: an error of 2^-8 times
+// about 10.
 TEST(WeightsInTheComputeType, AreReadByAllNodesThatShareThemAndByFrozenOnes) {
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   SmallGraph bf16(*backend, {kRows, kFeatures}, frozen_and_tied_layers, DType::bf16);
@@ -133,7 +134,7 @@ TEST(WeightsInTheComputeType, AreReadByAllNodesThatShareThemAndByFrozenOnes) {
   for (std::size_t i = 0; i < h.size(); ++i) h[i] += bias[i % kFeatures];
   h = product(product(h, w, kRows, kFeatures, kFeatures, true), w, kRows, kFeatures, kFeatures, true);
 
-  // Nothing but the rounded weights is read: without the masters, forward and backward give the same.
+  // Only the rounded weights are read: without the masters, forward and backward give the same results.
   EXPECT_EQ(bf16.run(), std::vector<std::string>{"shared"});
   for (std::size_t i = 0; i < h.size(); ++i) EXPECT_NEAR(bf16.output()[i], h[i], 0.04) << i;
   const std::vector<float> output = bf16.output(), gradients = bf16.gradient_arena();
@@ -154,7 +155,7 @@ TEST(WeightsInTheComputeType, AreNotThoseOfNorms) {
     graph.run();
     return graph.output();
   };
-  const float halfway = 1 + 0x1p-8f;  // to the next number of bf16
+  const float halfway = 1 + 0x1p-8f;  // between 1 and the next bf16 number
   ASSERT_EQ(test::rounded_to(DType::bf16, {halfway}), std::vector<float>{1});
   EXPECT_NE(output_of(halfway), output_of(1));
 }
@@ -219,7 +220,7 @@ TEST(FrozenParameters, HaveNoGradientAndDoNotChangeTheOthers) {
       EXPECT_EQ(p.begin >= table.n_gradients(), !p.trainable) << p.name;
       EXPECT_LE(p.begin + p.n_elements, table.n_total());
     }
-    EXPECT_EQ(table.n_gradients(), table.n_trainable());  // there is no statistic
+    EXPECT_EQ(table.n_gradients(), table.n_trainable());  // there are no statistics
     EXPECT_LT(table.n_gradients(), table.n_total());
     EXPECT_EQ(table.n_canonical(), all.table().n_canonical());
     EXPECT_NE(table.description(), all.table().description());
@@ -237,7 +238,7 @@ TEST(FrozenParameters, NothingIsComputedBackwardBelowTheFirstTrainableOne) {
   EXPECT_EQ(graph.run(), (std::vector<std::string>{"last.bias", "last.weight"}));
 }
 
-/// Transposes: a layout in which no part is contiguous. One element of padding per row.
+/// A transposed layout, in which no part is contiguous. There is one element of padding per row.
 class TransposedLayout final : public ParameterLayout {
  public:
   TransposedLayout(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
@@ -318,7 +319,8 @@ TEST(Recomputation, GivesTheSameBitsInLessMemory) {
     EXPECT_EQ(kept.run(), recomputed.run());
     EXPECT_EQ(kept.output(), recomputed.output());
     EXPECT_EQ(kept.gradient_arena(), recomputed.gradient_arena());
-    // Without recomputation each of the 8 blocks keeps the tensor between its two layers; with it only one does.
+    // Without recomputation, each of the 8 blocks keeps the tensor between its two layers; with it, only one block
+    // does.
     EXPECT_LT(recomputed.graph().memory().size_bytes(), kept.graph().memory().size_bytes() * 2 / 5);
     kept.run(GradientMode::accumulate);
     recomputed.run(GradientMode::accumulate);
@@ -339,7 +341,7 @@ TEST(Recomputation, RepeatsOnlyNodesWhoseOutputsAreReadAgain) {
   for (const Entry& entry : graph.graph().order().entries())
     if (entry.phase == Phase::recompute)
       repeated.push_back(graph.graph().nodes()[static_cast<std::size_t>(entry.node)]->name());
-  EXPECT_EQ(repeated, std::vector<std::string>{"a"});  // no node reads the output of b in backward
+  EXPECT_EQ(repeated, std::vector<std::string>{"a"});  // no node reads the output of b in the backward pass
 }
 
 /// Residual blocks like those of a ResNet, whose norms are pending in their neighbours.
@@ -387,8 +389,8 @@ TEST(Recomputation, RejectsBlocksThatOverlapOrCannotRunTwice) {
   EXPECT_THROW(graph.recompute(0, 4), Error);
 }
 
-/// The gradients that reach `stem` through its pooling, whose output `n_readers` convolutions read, are the sum of
-/// those through each of them alone.
+/// The gradient that reaches `stem` through its pooling, whose output `n_readers` convolutions read, is the sum of the
+/// gradients through each of them alone.
 class ReadersOfAPooling : public testing::TestWithParam<int> {};
 
 TEST_P(ReadersOfAPooling, GiveTheSumOfTheirGradients) {
@@ -421,7 +423,7 @@ TEST_P(ReadersOfAPooling, GiveTheSumOfTheirGradients) {
       EXPECT_GT(std::ranges::max(part), 0);
       for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += part[j];
     }
-    // Sums of some hundred products of order 1
+    // Sums of a few hundred products of order 1.
     for (std::size_t j = 0; j < sum.size(); ++j) EXPECT_NEAR(all[j], sum[j], 1e-4) << j;
     const auto& tensors = graph.graph().memory().tensors();
     EXPECT_EQ(std::ranges::count(tensors, "added d pool", &TensorInfo::name), n_readers > 1 ? 1 : 0);

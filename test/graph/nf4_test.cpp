@@ -1,4 +1,4 @@
-// NF4 against bitsandbytes: test/golden/make_nf4_golden.py made the figures, and says what they are.
+// NF4 compared with bitsandbytes: the figures are made by test/golden/make_nf4_golden.py, which describes them.
 #include "graph/nf4.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(Nf4, TakesAtMost056BytesPerParameter) {
   }
 }
 
-/// A matrix of zeros stays one, and the matrices of a parameter do not change each other.
+/// A matrix of zeros stays zero, and the matrices of a parameter do not affect each other.
 TEST(Nf4, QuantisesEachMatrixByItself) {
   const Nf4Layout layout = Nf4Layout::of(std::array<std::int64_t, 2>{3, 5}, 7);
   std::vector<std::byte> stored(layout.size_bytes);

@@ -1,5 +1,5 @@
-// A graph with memory of its own on a backend whose memory is the host's: an input, layers, and a loss that is the
-// weighted sum of the output, sum_i r_i y_i, so that the gradient of the output is r.
+// A graph with its own memory, on a backend that uses host memory: an input, layers, and a loss that is the weighted
+// sum of the output, sum_i r_i y_i, so that the gradient of the output is r.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ class ProbeNode final : public graph::Node {
 
 class SmallGraph {
  public:
-  /// From the input to the output, whose gradient is r.
+  /// Adds nodes from the input to the output, whose gradient is r.
   using Build = std::function<graph::ActivationId(graph::Graph&, graph::ActivationId)>;
 
   SmallGraph(Backend& backend, const Shape& input, const Build& build, DType dtype = DType::fp32,
@@ -130,7 +130,7 @@ class SmallGraph {
     std::memcpy(static_cast<std::byte*>(weights_->data()) + p.begin * size_bytes(dtype), rounded.data(),
                 rounded.size());
   }
-  /// The fp32 masters, without the weights that ops read in another type.
+  /// Fills the fp32 masters, but not the weights that ops read in another type.
   void fill_masters(float value) { std::fill_n(arena(*parameters_), table_.n_total(), value); }
   std::vector<float> get(const std::string& name) const { return unpacked(name, *parameters_); }
   std::vector<float> gradient(const std::string& name) const { return unpacked(name, *gradients_); }
@@ -144,7 +144,7 @@ class SmallGraph {
     for (std::size_t i = 0; i < r.size(); ++i) loss += double{r[i]} * probe_->output[i];
     return loss;
   }
-  /// One micro-batch: forward and backward. Returns the names of the parameters in the order in which they are
+  /// Runs one micro-batch: forward and backward. Returns the names of the parameters in the order in which they are
   /// finished.
   std::vector<std::string> run(GradientMode mode = GradientMode::overwrite) {
     std::vector<std::string> finished;
@@ -161,7 +161,7 @@ class SmallGraph {
   const std::vector<float>& input() const { return input_; }
   const std::vector<float>& output() const { return probe_->output; }
   std::vector<float> output_gradient() const { return probe_->weights(); }
-  /// All of it, statistics included.
+  /// The whole gradient arena, including statistics.
   std::vector<float> gradient_arena() const { return {arena(*gradients_), arena(*gradients_) + table_.n_gradients()}; }
   void fill_gradients(float value) { std::fill_n(arena(*gradients_), table_.n_gradients(), value); }
 
@@ -190,9 +190,9 @@ class SmallGraph {
 };
 
 /// Compares the gradient of each parameter, along a random direction, with a central difference. The loss is a sum of
-/// some hundred outputs of order 1 that are rounded to fp32, so it is exact to about 1e-6. With a step of 1e-2 the
-/// difference is exact to 1e-4, and so is the central difference, up to the third derivative. `stream`: of the random
-/// directions.
+/// some hundred outputs of order 1 that are rounded to fp32, so its error is about 1e-6. With a step of 1e-2, the
+/// rounding error of the central difference is about 1e-4; its other error is the term with the third derivative.
+/// `stream` selects the random directions.
 inline void expect_gradients_of_finite_differences(SmallGraph& graph, std::uint32_t stream) {
   graph.run();
   constexpr double kStep = 1e-2;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 300
-# The configurations and job scripts of language models, at reduced size through key=value alone: what a script starts is
+# The configurations and job scripts of language models, reduced in size only with key=value: what a script starts is
 # started here, on the CPU, with a smaller model and less text.
 source test/support/check.sh
 check_output=$work/log
@@ -13,7 +13,7 @@ config() { # ARCHITECTURE
 JSON
 }
 config LlamaForCausalLM >"$work/llama.json"
-# Runs what a job script starts, with the overrides; the configuration and its keys are the script's.
+# Runs what a job script starts, with the overrides. The configuration and its keys are those of the script.
 job() { # SCRIPT KEY=VALUE...
   local words
   mapfile -d '' -t words < <(OVERRIDES="${*:2}" LOCKSTEP_CHECK=yes bash "jobs/$1")
@@ -38,7 +38,7 @@ prints "  in bf16" 'bf16'
 prints "  evaluates" 'val'
 check "  its checkpoint is sound" "$lockstep" checkpoint verify "$LOCKSTEP_RUNS/smollm135m-4gpu/checkpoints/latest"
 
-# The model to continue from: one step of a Qwen2, with the tokenizer of the abstracts.
+# The model from which to continue: one step of a Qwen2, with the tokenizer of the abstracts.
 config Qwen2ForCausalLM >"$work/qwen2.json"
 check "trains a Qwen2" job smollm135m_4gpu.sh "${small[@]}" model.config="$work/qwen2.json" train.global_batch=8 train.max_steps=1 run.name=start
 cp -r "$LOCKSTEP_RUNS/start/model" "$work/qwen2-0.5b"
@@ -51,7 +51,7 @@ prints "  accumulates 8 micro-batches per rank" '16 in total = 2 ranks x 1 x 8 a
 check "  its model can be trained further" job qwen2_0.5b_4gpu.sh "${small[@]}" data.end=45 train.global_batch=16 train.epochs=1 \
   train.max_steps=1 model.from="$LOCKSTEP_RUNS/qwen2-0.5b-4gpu/model" run.name=further
 
-# Fine-tuning on conversations: the tokenizer gets the two tokens of the template.
+# Fine-tuning on conversations: the two tokens of the template are added to the tokenizer.
 mkdir "$work/chat" "$work/smollm-135m"
 python3 - "$work" <<'PYTHON'
 import json, pathlib, sys

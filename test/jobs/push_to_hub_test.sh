@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 120
-# jobs/push_to_hub.sh with a program in the place of `hf`, which records how it is called.
+# jobs/push_to_hub.sh with a program in place of `hf`, which records how it is called.
 source test/support/check.sh
 check_output=$work/log
 export LOCKSTEP=$lockstep
@@ -54,7 +54,7 @@ refuses "with a model" 1 'has no config.json' "$work/bin" me/my-model
 check "explains itself" push --help
 prints "  with its operands" 'RUN\|DIRECTORY ORGANISATION/NAME \[--upload\]'
 
-# Adapters: others must find their base on the Hub.
+# Adapters: others must be able to find their base on the Hub.
 check "trains adapters" "$lockstep" train jobs/configs/gpt_small_shakespeare.yaml device=cpu cpu.threads=1 log.progress=false \
   log.tensorboard=false data.sequence_length=32 train.global_batch=4 train.max_steps=1 evaluation.max_samples=4 \
   run.directory="$work" run.name=adapters model.license=mit model.config= model.from="$model" model.lora.rank=2
@@ -64,7 +64,7 @@ check "  a name of one can be given" "$lockstep" checkpoint export "$work/adapte
 check "  and then they can be published" push "$work/published" me/my-model
 prints "  with their weights" "^ +$(stat -c %s "$work/published/adapter_model.safetensors")  adapter_model.safetensors\$"
 
-# bad WHAT MESSAGE COMMAND...: a copy of the model, which the command damages
+# bad WHAT MESSAGE COMMAND...: checks a copy of the model that the command has damaged
 rm -f "$HF_LOG"
 bad() {
   rm -rf "$work/bad" && cp -r "$model" "$work/bad"

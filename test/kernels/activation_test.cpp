@@ -1,4 +1,5 @@
-// Activation functions of the backends against the reference; the reference against finite differences.
+// The activation functions of the backends, compared with the reference; the reference, compared with finite
+// differences.
 #include "test/reference/activation.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr ActivationFunction kFunctions[] = {ActivationFunction::relu, ActivationFunction::gelu,
                                              ActivationFunction::silu};
-/// One element, a vector, a vector and a remainder, many elements, and enough for two threads.
+/// One element; one vector; vectors and a remainder; many elements; enough elements for two threads.
 constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
@@ -59,7 +60,7 @@ TEST(Activation, AgreesWithTheReference) {
             if (!computes_in(*backend, dtype)) continue;
             SCOPED_TRACE(fmt::format("{}, {}, {} of {}, {}", backend_name, name(function), n, name(dtype), text(mode)));
             const Outputs actual = run(*backend, d, x, dy, before, mode);
-            // About ten operations, each relative to |x| or |dy|, then one rounding to the type.
+            // About ten operations, each with an error relative to |x| or |dy|, then one rounding to the type.
             for (std::size_t i = 0; i < x.size(); ++i) {
               const double of_type = roundoff_of(dtype) + (dtype == DType::fp32 ? 0 : 0x1p-24);
               ASSERT_NEAR(actual.y[i], expected.y[i],
@@ -74,7 +75,7 @@ TEST(Activation, AgreesWithTheReference) {
         }
 }
 
-/// The exponential must not overflow, and a NaN must not vanish.
+/// The exponential must not overflow, and NaN must not disappear.
 TEST(Activation, HandlesLargeInputs) {
   const std::vector<float> x = {-1e30f, -1000, -100, -88, 88, 100, 1000, 1e30f, 0, -0.0f, NAN};
   const std::vector<float> dy(x.size(), 1);

@@ -1,4 +1,4 @@
-// y = a + b of the backends against the reference, to the bit: a sum and its gradients are rounded once.
+// y = a + b of the backends, compared with the reference bit for bit: a sum and its gradients are rounded once.
 #include <gtest/gtest.h>
 
 #include "lockstep/ops/add.h"
@@ -9,7 +9,7 @@
 namespace lockstep::test {
 namespace {
 
-/// One element, a vector, a vector and a remainder, many elements, and enough for two threads.
+/// One element; one vector; vectors and a remainder; many elements; enough elements for two threads.
 constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};
 constexpr GradientMode kModes[] = {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip};
 
@@ -54,7 +54,8 @@ TEST(Add, AgreesWithTheReference) {
         }
 }
 
-/// As a graph may place them: the sum at the address of one of its terms, and the gradients at the address of dy.
+/// The placement that a graph may use: the sum at the address of one of its terms, and the gradients at the address of
+/// dy.
 TEST(Add, InPlace) {
   const std::vector<float> a = random_normal(37, 1), b = random_normal(37, 2);
   for (auto& [name, backend] : tested_backends()) {

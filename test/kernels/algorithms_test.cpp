@@ -88,7 +88,7 @@ TEST(Algorithms, ChoicesMadeUnderLoadAreMarkedUntilTheyAreMadeAgain) {
   EXPECT_TRUE(algorithms.under_load().empty());
 }
 
-/// Every algorithm of every direction computes the values of the fixed one, up to rounding.
+/// Every algorithm for each direction computes the same values as the fixed one, up to rounding.
 void expect_algorithms_agree(const Conv2dDescription& d) {
   const auto timed = std::make_shared<Algorithms>();
   timed->enable_timing();
@@ -102,7 +102,7 @@ void expect_algorithms_agree(const Conv2dDescription& d) {
 
   const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
   const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
-  // Then every algorithm in turn for all keys.
+  // Then each algorithm in turn is set for all keys.
   for (const char* algorithm :
        {"amx", "direct", "blocks", "matmul", "winograd", "widened direct", "widened blocks", "widened matmul"}) {
     Algorithms::Choices others = timed->choices();
@@ -132,7 +132,7 @@ TEST(Algorithms, AllAlgorithmsOfConvolutionsAgree) {
         }
 }
 
-/// Algorithms are timed with the final layout of the parameter, which is the one of the fixed choice of forward.
+/// Algorithms are timed with the final layout of the parameter, which follows from the fixed choice for forward.
 TEST(Algorithms, DoNotChangeTheLayoutOfWeights) {
   Conv2dDescription d{.x = {2, 8, 8, 64}, .out_channels = 32};
   const std::string fixed = make_backend({.device = "cpu"})->make(d)->weight_layout()->describe();

@@ -1,4 +1,4 @@
-// Attention of the backends against the reference; the reference against finite differences.
+// Attention of the backends, compared with the reference; the reference, compared with finite differences.
 #include "test/reference/attention.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ struct Case {
   bool documents = false;
   float scale = 0;
 };
-/// On the host, documents are computed by graphs as long as a list has at most 4 for each sample (attention_bare.h);
-/// of the last case, the first list is short enough, and the second is not.
+/// On the host, documents are computed by graphs as long as a list has at most 4 documents per sample
+/// (attention_bare.h). In the last case, the first list is short enough, and the second is not.
 const Case kCases[] = {{1, 1, 1, 1, 8},          {2, 5, 2, 1, 1, true},
                        {2, 67, 7, 1, 64, true},  {1, 130, 3, 3, 8, true},
                        {2, 33, 9, 3, 64, false}, {1, 70, 4, 2, 80, true},
@@ -39,7 +39,7 @@ AttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
           .documents = c.documents};
 }
 
-/// Documents of 1 to 40 tokens; each sample begins with others.
+/// Documents of 1 to 40 tokens; each sample begins with different lengths.
 std::vector<std::int32_t> documents_of(const Case& c) {
   std::vector<std::int32_t> starts;
   for (std::int64_t b = 0; b < c.batch; ++b) {
@@ -92,7 +92,7 @@ Outputs run(Backend& backend, const AttentionDescription& d, const Inputs& in) {
   return out;
 }
 
-/// The sums of absolute values that make up each result, and the greatest sum of a score, on which p depends.
+/// The sums of absolute values that make up each result, and the largest such sum for a score, on which p depends.
 struct Magnitudes {
   Outputs sums;
   double score = 0;
@@ -119,7 +119,7 @@ Magnitudes magnitudes(const AttentionDescription& d, const Inputs& in, const std
 testing::AssertionResult all_near(const std::vector<float>& actual, const std::vector<float>& expected,
                                   const std::vector<float>& magnitude, double relative) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double bound = relative * magnitude[i] + 0x1p-24;  // the last for denormal numbers of fp16
+    const double bound = relative * magnitude[i] + 0x1p-24;  // the last term is for denormal fp16 numbers
     if (!(std::abs(actual[i] - expected[i]) <= bound))
       return testing::AssertionFailure() << "element " << i << " is " << actual[i] << ", expected " << expected[i]
                                          << " within " << bound;
@@ -128,9 +128,10 @@ testing::AssertionResult all_near(const std::vector<float>& actual, const std::v
 }
 
 /// Errors relative to the sums of absolute values. A score is a sum of head_dim products, and its absolute error is the
-/// relative error of its exponential; that is divided by a sum over the row. log_sum_exp has one more rounding of about
-/// a score. An element of y, dq or a score's gradient is such a sum of probabilities again; dk and dv are sums over the
-/// rows of all heads. In 16 bits, y, p, the gradient of a score and the result are rounded as well: 4 roundings.
+/// relative error of its exponential, which is then divided by a sum over the row. log_sum_exp has one more rounding,
+/// about that of a score. An element of y, of dq or of a score's gradient is again a sum weighted with such
+/// probabilities; dk and dv are sums over the rows of all heads. With 16 bits, y, p, the gradient of a score and the
+/// result are rounded as well: 4 roundings.
 double tolerance(const AttentionDescription& d, const Magnitudes& magnitude, bool is_gradient) {
   const auto tokens = static_cast<double>(d.sequence), dim = static_cast<double>(d.head_dim);
   const double p = magnitude.score * (dim + 4) + tokens + 16;
@@ -191,7 +192,7 @@ TEST(Attention, EveryInstructionSetAgreesWithTheReference) {
       }
 }
 
-/// Tokens of other documents, and later tokens, have no influence at all: each document alone gives the same.
+/// Tokens of other documents, and later tokens, have no influence at all: each document alone gives the same results.
 TEST(Attention, DocumentsArePackedWithoutInfluence) {
   const Case packed{1, 90, 4, 2, 16, true}, alone{1, 45, 4, 2, 16, false};
   Inputs in(packed, DType::fp32);
@@ -213,7 +214,7 @@ TEST(Attention, DocumentsArePackedWithoutInfluence) {
   }
 }
 
-/// Scores of some hundreds, whose exponentials overflow without the subtraction of the greatest.
+/// Scores of several hundred, whose exponentials overflow unless the maximum is subtracted.
 TEST(Attention, GreatScores) {
   const Case c{1, 70, 2, 1, 64, false, 5.0f};
   reference::ReferenceBackend reference;
@@ -229,7 +230,7 @@ TEST(Attention, GreatScores) {
   }
 }
 
-/// Values of document_start that make no sense select other keys of the sample, and nothing outside of it.
+/// Invalid values of document_start select other keys of the sample, but nothing outside it.
 TEST(Attention, StaysWithinTheSample) {
   const Case c{2, 70, 2, 1, 16, true};
   Inputs in(c, DType::fp32);

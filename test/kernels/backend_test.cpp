@@ -1,4 +1,5 @@
-// The cpu backend itself: memory, freezing, streams, its choice of threads and layout, and matmul's layout and modes.
+// The cpu backend itself: memory, freezing, streams, its choices of threads and layout, and the layout and modes of
+// matmul.
 #include "kernels/cpu/backend.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +59,8 @@ TEST(CpuMemory, IsRefusedWhileFrozenOrIfItDoesNotFit) {
   EXPECT_EQ(code_of([&] { (void)backend->allocate(64, "gradients"); }), ErrorCode::internal);
   backend->unfreeze();
   const auto held = backend->allocate(64, "gradients");
-  // Pages are mapped when touched: memory that the machine does not have must be refused here, not in the first step.
+  // Pages are mapped when they are touched: memory that the machine does not have must be refused here, not in the
+  // first step.
   const std::size_t all = backend->device().memory_bytes;
   EXPECT_EQ(code_of([&] { (void)backend->allocate(all, "activations"); }), ErrorCode::out_of_memory);
   EXPECT_EQ(code_of([&] { (void)backend->allocate(std::numeric_limits<std::size_t>::max(), "activations"); }),
@@ -96,7 +98,7 @@ TEST(CpuStream, CopiesFillsAndRecords) {
 
 TEST(CpuThreads, AreTheCoresOfARank) {
   EXPECT_EQ(threads_of_rank(8, 8, 1), 8);
-  EXPECT_EQ(threads_of_rank(8, 8, 4), 2);  // the ranks are not bound: they divide the cores
+  EXPECT_EQ(threads_of_rank(8, 8, 4), 2);  // the ranks are not bound: they share the cores
   EXPECT_EQ(threads_of_rank(2, 8, 4), 2);  // bound to two cores each
   EXPECT_EQ(threads_of_rank(8, 8, 3), 2);
   EXPECT_EQ(threads_of_rank(2, 2, 7), 1);  // more ranks than cores
@@ -164,7 +166,7 @@ std::vector<float> random_values(std::size_t n, std::uint32_t seed) {
   return values;
 }
 
-/// Memory of a backend that contains `values`; NaN if there are none.
+/// Memory of a backend that contains `values`, or NaN if there are none.
 class Buffer {
  public:
   Buffer(Backend& backend, std::size_t n, float value = std::numeric_limits<float>::quiet_NaN())

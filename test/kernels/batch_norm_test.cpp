@@ -1,4 +1,5 @@
-// Batch norm of each backend against the reference; the reference, with the statistics, against finite differences.
+// Batch norm of each backend, compared with the reference; the reference, including statistics, compared with finite
+// differences.
 #include "test/reference/batch_norm.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ BatchNormDescription describe(const Shape& x, double ranks = 1) {
   return d;
 }
 
-/// x with means and deviations that differ from channel to channel.
+/// x, with means and standard deviations that differ between channels.
 struct Inputs {
   explicit Inputs(const Shape& shape)
       : x(random_normal(shape.n_elements(), 1)),
@@ -78,7 +79,7 @@ TEST(BatchNorm, FinalizeAgreesWithTheReference) {
       for (auto& [name, backend] : tested_backends()) {
         SCOPED_TRACE(std::string(name) + ", x " + shape.text() + ", batch statistics " + text(mode));
         const Finalized actual = finalize(*backend, d, in, mode);
-        // A few roundings each; bias is a difference, so it is compared relative to the greatest of the channels.
+        // A few roundings each. bias is a difference, so it is compared relative to the maximum over the channels.
         EXPECT_TRUE(near(actual.scale_bias, expected.scale_bias, 1e-6));
         EXPECT_TRUE(near(actual.mean_inverse_stddev, expected.mean_inverse_stddev, 1e-6));
         EXPECT_TRUE(near(actual.batch_statistics, expected.batch_statistics, 1e-6));
@@ -86,7 +87,8 @@ TEST(BatchNorm, FinalizeAgreesWithTheReference) {
     }
 }
 
-/// A channel that is constant has variance 0, which rounding must not make negative: 1 / sqrt(epsilon), never NaN.
+/// A constant channel has variance 0, which rounding must not make negative: the result is 1 / sqrt(epsilon), never
+/// NaN.
 TEST(BatchNorm, ConstantChannel) {
   const Shape shape{3, 5, 7, 16};
   Inputs in(shape);
@@ -100,8 +102,8 @@ TEST(BatchNorm, ConstantChannel) {
   }
 }
 
-/// Means that are large compared to the deviation: the variance comes from fp64 sums, so a mean of 1e3 with deviation 1
-/// loses no accuracy.
+/// Means that are large compared with the standard deviation: the variance comes from fp64 sums, so a mean of 1e3 with
+/// a standard deviation of 1 loses no accuracy.
 TEST(BatchNorm, LargeMean) {
   const Shape shape{4, 8, 8, 16};
   Inputs in(shape);
@@ -138,7 +140,7 @@ TEST(BatchNorm, FinalizeInferenceAgreesWithTheReference) {
   for (const Shape& shape : kCases)
     for (auto& [name, backend] : tested_backends()) {
       const Inputs in(shape);
-      // A few roundings, against the greatest of the channels.
+      // A few roundings, relative to the maximum over the channels.
       EXPECT_TRUE(near(run(*backend, shape, in), run(reference, shape, in), 1e-6)) << name << ", x " << shape.text();
     }
 }
@@ -149,7 +151,7 @@ struct BackwardOutputs {
 
 struct BackwardCase {
   Layout layout = Layout::nhwc;
-  bool in_place = false;  // dx is dz
+  bool in_place = false;  // dx and dz are the same memory
   GradientMode mode = GradientMode::overwrite;
   DType dtype = DType::fp32;
 };
@@ -195,11 +197,12 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
     Inputs in(shape);
     in.x = rounded_to(DType::bf16, in.x);  // the same values in all types
     in.dz = rounded_to(DType::bf16, in.dz);
-    const BatchNormDescription d = describe(shape, 2);  // as if over two ranks: sums of all, local sums of this one
+    const BatchNormDescription d = describe(shape, 2);  // as if over two ranks: total sums, and local sums of this rank
     const Finalized finalized = finalize(reference, describe(shape), in, GradientMode::skip);
     const std::vector<double> sums = to_double(random_normal(2 * shape[3], 8));
     const std::vector<double> local_sums = to_double(random_normal(2 * shape[3], 9));
-    // gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum / n) over absolute values bounds its terms.
+    // gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum / n), computed with absolute values, bounds the terms of
+    // dx.
     Inputs positive = in;
     positive.x = absolute(in.x);
     positive.dz = absolute(in.dz);
@@ -240,7 +243,7 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
   }
 }
 
-/// Two norms in one call have the bits of two calls.
+/// Two norms in one call give the same bits as two calls.
 TEST(BatchNorm, ComputesTwoNormsOfOneGradient) {
   for (const Shape& shape : kCases)
     for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16})
@@ -302,7 +305,7 @@ TEST(BatchNorm, ComputesTwoNormsOfOneGradient) {
         }
 }
 
-/// Sums in fp32 have the effect of the same numbers in fp64.
+/// Sums in fp32 have the same effect as the same numbers in fp64.
 TEST(BatchNorm, TakesSumsInFp32) {
   for (const Shape& shape : kCases)
     for (auto& [name, backend] : tested_backends()) {
@@ -345,7 +348,7 @@ TEST(BatchNorm, TakesSumsInFp32) {
     }
 }
 
-/// Scale and bias in the type of x are those in fp32, rounded.
+/// Scale and bias in the type of x are the fp32 values, rounded.
 TEST(BatchNorm, NarrowsScaleAndBias) {
   for (const Shape& shape : kCases)
     for (const DType dtype : {DType::fp16, DType::bf16})
@@ -417,7 +420,7 @@ TEST(BatchNorm, BackwardThroughConstantStatistics) {
     }
 }
 
-/// All of it in double: statistics, finalize, scale and bias; loss = <dz, scale * x + bias>.
+/// Everything in double: statistics, finalize, scale and bias; loss = <dz, scale * x + bias>.
 TEST(BatchNorm, AgreesWithFiniteDifferences) {
   for (const Shape& shape : kCases) {
     SCOPED_TRACE(shape.text());
@@ -445,7 +448,7 @@ TEST(BatchNorm, AgreesWithFiniteDifferences) {
     }
     reference::batch_norm_backward<double>(d, {sums.data(), sums.data(), dz.data(), x.data(), gamma.data(),
                                                mean_inverse_stddev.data(), dx.data(), dgamma.data(), dbeta.data()});
-    // Two rows per channel may be close together: the third derivative grows with the inverse of the deviation.
+    // The two rows of a channel may be close together: the third derivative grows as the standard deviation shrinks.
     EXPECT_TRUE(gradient_matches(x, dx, loss, 1e-6)) << "dx";
     EXPECT_TRUE(gradient_matches(gamma, dgamma, loss, 1e-6)) << "dgamma";
     EXPECT_TRUE(gradient_matches(beta, dbeta, loss, 1e-6)) << "dbeta";

@@ -1,5 +1,5 @@
 // sanitizers: -CachedAttention.SameBits*
-// Attention over a cache: the backends against the reference, and against the op `attention`.
+// Attention over a cache: the backends, compared with the reference and with the op `attention`.
 #include "test/reference/cached_attention.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,8 @@ CachedAttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
           .scale = c.scale};
 }
 
-/// Rows of several sequences in turn, some following each other in one; padding; keys and values in other slots.
+/// Rows of several sequences in turn, of which some are consecutive rows of one sequence; padding; keys and values in
+/// other slots.
 struct Inputs {
   Inputs(const Case& c, DType dtype)
       : qkv(rounded_to(dtype, random_normal(c.rows * describe(c).packed_width(), 1))),
@@ -80,8 +81,8 @@ Outputs run(Backend& backend, const CachedAttentionDescription& d, const Inputs&
   return {device.download_as(d.dtype, args.y, n), device.download_as(d.dtype, args.cache, in.cache.size())};
 }
 
-/// Relative to the sum of absolute values: the error of a score is that of a sum of head_dim products, and is the
-/// relative error of its exponential; then a sum over the keys is divided by another one.
+/// Errors relative to the sum of absolute values: the error of a score is that of a sum of head_dim products, and is
+/// the relative error of its exponential; then a sum over the keys is divided by another sum.
 testing::AssertionResult all_near(const CachedAttentionDescription& d, const Inputs& in, const Outputs& actual,
                                   const Outputs& expected) {
   if (actual.cache != expected.cache) return testing::AssertionFailure() << "the caches differ";
@@ -149,9 +150,9 @@ TEST(CachedAttention, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-/// A sequence in one call, in calls of other sizes, and in other company: the same bits.
+/// A sequence in one call, in calls of other sizes, and together with other sequences: the same bits.
 TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
-  constexpr std::int32_t kLength = 140;  // so many tokens that a GPU does not divide their keys among blocks
+  constexpr std::int32_t kLength = 140;  // enough tokens that a GPU does not divide their keys among blocks
   const Case whole{kLength, 1, kLength, 4, 2, 24};
   const CachedAttentionDescription all = describe(whole);
   const std::vector<float> qkv = random_normal(kLength * all.packed_width(), 1);
@@ -161,7 +162,7 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
     std::vector<float> first;
     for (const std::int32_t chunk : {kLength, 3, 50}) {
       CachedAttentionDescription d = all;
-      d.slots = 2;  // this sequence in the second, and another one in the first
+      d.slots = 2;  // this sequence is in the second, and another one in the first
       d.rows = 2 * chunk;
       Device device(*backend);
       const auto op = backend->make(d);
@@ -214,7 +215,7 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
   }
 }
 
-/// Scores of some hundreds, whose exponentials overflow without the subtraction of the greatest.
+/// Scores of several hundred, whose exponentials overflow unless the maximum is subtracted.
 TEST(CachedAttention, GreatScores) {
   const Case c{4, 2, 100, 2, 1, 64, 5.0f};
   reference::ReferenceBackend reference;

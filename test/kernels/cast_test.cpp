@@ -44,8 +44,8 @@ TEST(Cast, RoundsToNearestEven) {
                             1 + 0x1p-7f + 0x1p-8f,  // a tie: to the even one above
                             1 + 0x1p-8f + 0x1p-20f,
                             65504.0f,
-                            65519.99f,            // fp16: the greatest
-                            65520.0f,             // fp16: infinite
+                            65519.99f,            // fp16: rounds to the largest number
+                            65520.0f,             // fp16: rounds to infinity
                             0x1p-14f - 0x1p-25f,  // fp16: a tie between a subnormal and a normal number
                             0x1.8p-24f,           // fp16: a tie between subnormal numbers
                             0x1p-25f,             // fp16: a tie, to 0
@@ -92,7 +92,7 @@ TEST(Cast, KeepsNaN) {
   }
 }
 
-/// To fp32 only. Every length and alignment, since those are other code.
+/// To fp32 only. Every length and alignment, since they use different code.
 TEST(Cast, AddsToFp32) {
   constexpr std::size_t kSize = 48;
   const std::vector<float> before = random_normal(kSize, 5), values = random_normal(kSize, 6);

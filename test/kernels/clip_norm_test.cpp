@@ -1,4 +1,4 @@
-// Global gradient norm and clipping coefficient of the cpu backend against the reference.
+// The global gradient norm and the clipping coefficient of the cpu backend, compared with the reference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST(ClipNorm, AgreesWithTheReference) {
     const Outputs expected = run(reference, c, gradients);
     for (auto& [name, backend] : tested_backends()) {
       const Outputs actual = run(*backend, c, gradients);
-      // Sums of 20,000 squares in fp64, in whatever order: 20,000 * 2^-53 = 2e-12.
+      // Sums of 20,000 squares in fp64, in any order: an error of at most 20,000 * 2^-53 = 2e-12.
       EXPECT_NEAR(actual.norm, expected.norm, 2e-12 * expected.norm) << name;
       // One rounding to fp32.
       EXPECT_NEAR(actual.scalars.clip_coefficient, expected.scalars.clip_coefficient, 1e-7) << name;
@@ -111,7 +111,7 @@ TEST(ClipNorm, DecidesWhetherTheStepIsApplied) {
     }
   };
   expect_everywhere(1, 1, 12, kInfinity);
-  expect_everywhere(1, 3e38f, 12, kInfinity);  // its square is finite in fp64
+  expect_everywhere(1, 3e38f, 12, kInfinity);  // the square is finite in fp64
   expect_everywhere(0, kNan, 12, kInfinity);
   expect_everywhere(0, -kInfinity, 12, kInfinity);
   expect_everywhere(0, 1, std::numeric_limits<double>::quiet_NaN(), kInfinity);
@@ -126,7 +126,7 @@ std::vector<std::pair<std::string, Backend*>> all_backends(Backend& reference) {
   return all;
 }
 
-/// Gradients times a power of two have exactly the same norm, and are the same gradients after clipping.
+/// Gradients multiplied by a power of two have exactly the same norm after unscaling, and clip to the same gradients.
 TEST(ClipNorm, DividesByTheLossScale) {
   const std::vector<float> gradients = random_normal(kElements, 1);
   std::vector<float> scaled = gradients;
@@ -146,7 +146,7 @@ TEST(ClipNorm, DividesByTheLossScale) {
     }
 }
 
-/// The gradients of a step that counts 4 samples and was weighted for 16 are four times as large, before and after
+/// If a step counts 4 samples but was weighted for 16, its gradients are four times as large, before and after
 /// clipping; the loss is a mean over the 4.
 TEST(ClipNorm, CorrectsForTheNumberOfCountedSamples) {
   const std::vector<float> gradients = random_normal(kElements, 1);
@@ -181,7 +181,8 @@ TEST(ClipNorm, AStepWithoutCountedSamplesIsNotApplied) {
     }
 }
 
-/// Halved after an overflow, doubled after the configured number of steps without one, within bounds.
+/// The scale is halved after an overflow and doubled after the configured number of steps without one, within its
+/// bounds.
 TEST(ClipNorm, UpdatesTheLossScale) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   struct Row {
@@ -192,9 +193,9 @@ TEST(ClipNorm, UpdatesTheLossScale) {
     std::uint32_t is_applied;
   };
   const Row rows[] = {{{1024, 0}, 1, 12, {1024, 1}, 1},        {{1024, 4}, 1, 12, {2048, 0}, 1},
-                      {{4096, 4}, 1, 12, {6000, 0}, 1},                                              // the greatest
+                      {{4096, 4}, 1, 12, {6000, 0}, 1},                                              // the maximum
                       {{1024, 4}, kInfinity, 12, {512, 0}, 0},                                       // an overflow
-                      {{1024, 0}, kNan, 12, {512, 0}, 0},      {{6, 2}, -kInfinity, 12, {4, 0}, 0},  // the least
+                      {{1024, 0}, kNan, 12, {512, 0}, 0},      {{6, 2}, -kInfinity, 12, {4, 0}, 0},  // the minimum
                       {{1024, 2}, 1, kNan, {1024, 3}, 0},   // a loss that is NaN is not caused by the scale
                       {{1024, 4}, 1, 1000, {2048, 0}, 0}};  // nor is a spike
   const LossScaling scaling{.growth_steps = 5, .min_scale = 4, .max_scale = 6000};
@@ -228,8 +229,8 @@ TEST(ClipNorm, LargeGradients) {
     EXPECT_NEAR(run(*backend, kCases[1], gradients).norm, 5e30, 1e-7 * 5e30) << name;  // the inputs are fp32
 }
 
-/// More tensors than fit into the arguments of one kernel, at any alignment. Whether vectors can read the memory does
-/// not change the order of the sum.
+/// More tensors than fit into the arguments of one kernel, at any alignment. Whether the memory can be read with
+/// vectors does not change the order of the sum.
 TEST(ClipNorm, ManyTensorsAtAnyAlignment) {
   Case c{{}, 1};
   std::size_t n = 1;
@@ -251,10 +252,10 @@ TEST(ClipNorm, ManyTensorsAtAnyAlignment) {
   }
 }
 
-/// Tiles that are summed before, in any order of ranges, give the bits of the sum of everything at once.
+/// If tiles are summed beforehand, in any order of ranges, the result has the bits of summing everything at once.
 TEST(ClipNorm, SumsTilesRangeByRange) {
   const std::vector<float> gradients = random_normal(kElements, 4);
-  const std::size_t middle = 656 + 3 * kTileElements;  // of the last segment
+  const std::size_t middle = 656 + 3 * kTileElements;  // in the last segment
   reference::ReferenceBackend reference;
   for (const auto& [name, backend] : all_backends(reference)) {
     const Outputs expected = run(*backend, kCases[1], gradients);
@@ -281,7 +282,8 @@ TEST(ClipNorm, SumsTilesRangeByRange) {
   }
 }
 
-/// Fixed order: the same bits with 1 and with 2 threads, so that ranks with different numbers of threads clip equally.
+/// The order is fixed: 1 and 2 threads give the same bits, so that ranks with different numbers of threads clip
+/// equally.
 TEST(ClipNorm, SameBitsOnAnyNumberOfThreads) {
   const std::vector<float> gradients = random_normal(kElements, 2);
   for (const Case& c : kCases)

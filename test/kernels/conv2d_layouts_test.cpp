@@ -1,5 +1,5 @@
-// The cpu backend's convolution in each pair of layouts and each gradient mode, against loops in double; also by
-// matmuls, and the weight gradient of small images. Normalisations and statistics: conv2d_test.cpp.
+// The cpu backend's convolution in each pair of layouts and each gradient mode, compared with loops in double; also
+// computed with matmuls, and the weight gradient of small images. conv2d_test.cpp tests normalisations and statistics.
 #include "kernels/cpu/base/blocked_layout.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/conv2d_matmul.h"
@@ -98,11 +98,11 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Conv2dLayouts,
 
 TEST(Conv2dByMatmul, MatchesLoopsInDouble) {
   std::vector<Conv2dDescription> all = cases();
-  all.push_back(describe({3, 17, 13, 40}, 48, 3, 1, 1));  // several chunks of rows, the last one shorter
+  all.push_back(describe({3, 17, 13, 40}, 48, 3, 1, 1));  // several chunks of rows; the last is shorter
   all.push_back(describe({3, 27, 23, 24}, 40, 3, 2, 1));  // the same in planes
-  all.push_back(describe({2, 9, 10, 8}, 24, 2, 3, 0));    // pixels under no window
-  all.push_back(describe({2, 9, 8, 16}, 20, 2, 1, 1));    // an even window
-  all.push_back(describe({5, 6, 6, 128}, 160, 3, 1, 1));  // the weights' gradient tap by tap
+  all.push_back(describe({2, 9, 10, 8}, 24, 2, 3, 0));    // pixels that no window covers
+  all.push_back(describe({2, 9, 8, 16}, 20, 2, 1, 1));    // a window of even size
+  all.push_back(describe({5, 6, 6, 128}, 160, 3, 1, 1));  // the weight gradient tap by tap
   all.push_back(describe({2, 14, 14, 16}, 32, 3, 1, 2));  // y larger than x
   for (Conv2dDescription d : all)
     for (const int threads : {1, 2}) {

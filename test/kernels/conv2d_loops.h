@@ -26,7 +26,7 @@ namespace conv2d_loops {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// fp32 values, 64-byte aligned like those of arenas; NaN until written.
+/// fp32 values, 64-byte aligned as in arenas; NaN until written.
 class Buffer {
  public:
   explicit Buffer(std::size_t n) : n_(n), data_(static_cast<float*>(std::aligned_alloc(64, (n * 4 + 127) / 64 * 64))) {
@@ -59,7 +59,7 @@ inline std::vector<float> random_values(std::size_t n, std::uint32_t seed) {
   return values;
 }
 
-/// Position of (n, h, w, c) in a layout.
+/// The position of (n, h, w, c) in a layout.
 inline std::size_t position(const Shape& s, Layout layout, std::int64_t n, std::int64_t h, std::int64_t w,
                             std::int64_t c) {
   if (layout == Layout::nhwc) return static_cast<std::size_t>(((n * s[1] + h) * s[2] + w) * s[3] + c);
@@ -76,7 +76,7 @@ inline std::vector<float> relayout(const Shape& s, const std::vector<float>& fro
   return to;
 }
 
-/// A sum and the sum of its terms' magnitudes, which bounds its rounding.
+/// A sum, and the sum of the absolute values of its terms, which bounds its rounding error.
 struct Sum {
   double value = 0, magnitude = 0;
   void add(double a, double b) {
@@ -114,7 +114,8 @@ inline Naive naive(const Conv2dDescription& d, const std::vector<float>& x, cons
   return result;
 }
 
-/// fp32 sums in any order: each rounding is at most 2^-24 of a partial sum; no case came close to 16 of them.
+/// fp32 sums in any order: each rounding is at most 2^-24 of a partial sum; no case has come close to 16 such
+/// roundings.
 inline void expect_close(const std::vector<float>& actual, const std::vector<Sum>& expected, double offset,
                          const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -154,14 +155,14 @@ inline const std::vector<Conv2dDescription>& cases() {
       describe({2, 8, 8, 3}, 64, 3, 1, 1),     // CIFAR's stem
       describe({1, 1, 1, 16}, 16, 3, 1, 1),    // a window larger than the image
       describe({2, 6, 5, 5}, 7, 3, 1, 1),      // channels that fill no vector
-      describe({2, 6, 5, 19}, 32, 3, 1, 1),    // x has no block layout
+      describe({2, 6, 5, 19}, 32, 3, 1, 1),    // x has no blocked layout
       describe({1, 7, 7, 33}, 10, 7, 1, 3),    // a large window
       describe({2, 4, 4, 256}, 512, 1, 2, 0),  // weights that oneDNN pads
   };
   return all;
 }
 
-/// Remembers `algorithm` for every choice of this convolution.
+/// Stores `algorithm` for every choice of this convolution.
 inline Algorithms remembered(const std::string& algorithm, const Conv2dDescription& d, const CpuContext& context) {
   Algorithms timed;  // collects the keys
   timed.enable_timing();

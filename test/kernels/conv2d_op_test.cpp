@@ -1,4 +1,4 @@
-// The cpu backend's convolution as a planned op: the layout of its weights, the three places of a normalised input,
+// The cpu backend's convolution as a planned op: the layout of its weights, the three ways to get a normalised input,
 // that a step allocates almost nothing, and the messages for impossible descriptions.
 #include <utility>
 
@@ -52,7 +52,7 @@ TEST(Conv2dWeights, AreSharedWithAnOpOfAnotherBatch) {
   EXPECT_THROW(inference->backward({}, memory.op(), stream), Error);
 }
 
-/// One step with a normalised input and statistics; returns its outputs, and what it allocated once warm.
+/// One step with a normalised input and statistics: its outputs, and what it allocated after a warm-up.
 struct Step {
   std::vector<float> y, dz, dparameter;
   std::vector<double> statistics, sums;
@@ -106,7 +106,7 @@ Step normalised_step(const CpuOptions& options, const CpuContext& context, bool 
     if (!options.recompute_normalized) memory.workspace.fill(kNan);
     conv->backward(backward, memory.op(), stream);
     step.heap = watch.count();
-    // The last run writes dz over the gradient that is added.
+    // The last run overwrites the added gradient with dz.
     if (i == 1) {
       step.dz = dz.values();
       backward.gradient.dz = added.data();
@@ -118,7 +118,7 @@ Step normalised_step(const CpuOptions& options, const CpuContext& context, bool 
   return step;
 }
 
-/// oneDNN computes blocked layouts with its reference implementations where there is no AVX-512.
+/// Without AVX-512, oneDNN computes blocked layouts with its reference implementations.
 bool is_slow(Layout layout) { return layout != Layout::nhwc && isa() != Isa::avx512; }
 
 TEST(Conv2dNormalisedInput, ProducesTheSameBitsWhereverItIsStored) {
@@ -147,7 +147,8 @@ TEST(Conv2dHeap, StepsAllocateAlmostNothing) {
         if (is_slow(layout)) continue;
         const Step step =
             normalised_step({.recompute_normalized = recompute}, CpuContext{threads}, false, layout, algorithm);
-        // oneDNN's lists of arguments, and on AVX2 the buffers of its matrix products. A tensor of this step has 1 MiB.
+        // Allowed: oneDNN's argument lists and, on AVX2, the buffers of its matrix products. A tensor of this step has
+        // 1 MiB.
         RecordProperty("largest_bytes", static_cast<int>(step.heap.largest_bytes));
         RecordProperty("n_allocations", static_cast<int>(step.heap.n_allocations));
         EXPECT_LE(step.heap.largest_bytes, isa() == Isa::avx512 ? 512u : 20'000u);

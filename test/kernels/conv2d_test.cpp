@@ -1,6 +1,6 @@
 // sanitizers: -*Conv2dGradient.*
-// Convolution of each backend against the reference, over shapes x normalisations x modes x layouts x threads; the cuda
-// backend's at each level of fusion; the reference against finite differences.
+// Convolution of each backend, compared with the reference, over shapes x normalisations x modes x layouts x threads;
+// for the cuda backend at each level of fusion; the reference, compared with finite differences.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,12 +22,12 @@ const ConvolutionCase kCases[] = {
     {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},  // the first layer
     {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem
     {{2, 9, 9, 3}, 64, 7, 2, 3, false, true},  // and with a gradient
-    {{1, 1, 1, 16}, 16, 3, 1, 1},              // one pixel: eight of nine taps in the padding
+    {{1, 1, 1, 16}, 16, 3, 1, 1},              // one pixel: eight of nine taps are in the padding
     {{3, 5, 7, 16}, 16, 3, 2, 1},              // odd sizes, stride 2
     {{2, 6, 6, 32}, 16, 3, 2, 1},              // even sizes, stride 2
-    {{2, 7, 7, 32}, 48, 1, 2, 0},              // a short cut: pixels that no window sees
+    {{2, 7, 7, 32}, 48, 1, 2, 0},              // a shortcut: pixels that no window covers
     {{1, 4, 6, 64}, 32, 1, 1, 0},
-    {{2, 5, 5, 13}, 7, 3, 1, 1},                // channels that are no multiple of a vector
+    {{2, 5, 5, 13}, 7, 3, 1, 1},                // channels that do not fill vectors
     {{1, 6, 5, 17}, 33, 3, 1, 0, false, true},  // and without padding
     {{2, 4, 4, 5}, 10, 1, 1, 0},
     {{5, 3, 3, 48}, 1, 3, 1, 1},
@@ -35,7 +35,8 @@ const ConvolutionCase kCases[] = {
 
 class Conv2dTest : public testing::TestWithParam<std::tuple<int, int>> {};
 
-/// Each case is tested with each normalisation; modes take turns, so that each mode meets some case of every kind.
+/// Each case is tested with each normalisation; modes alternate, so that each mode is tested with some case of every
+/// kind.
 TEST_P(Conv2dTest, AgreesWithTheReference) {
   const auto [case_number, normalization_number] = GetParam();
   const ConvolutionCase& c = kCases[case_number];
@@ -74,7 +75,7 @@ class Conv2dBf16Test : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
   const auto [case_number, normalization_number] = GetParam();
   const ConvolutionCase& c = kBf16Cases[case_number];
-  if (c.x[0] > 8 && normalization_number > 1) return;  // the reference takes long
+  if (c.x[0] > 8 && normalization_number > 1) return;  // the reference is slow
   Conv2dDescription d = describe(c, all_normalizations()[static_cast<std::size_t>(normalization_number)]);
   if (d.normalization) d.input_gradient = true;
   const std::vector<UnitModes> modes = all_modes();
@@ -125,7 +126,8 @@ TEST_P(Conv2dLevelsTest, AgreeWithTheReference) {
   const UnitInputs inputs =
       rounded_to(dtype, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 700)));
   const std::vector<UnitModes> modes = all_modes();
-  // Each case runs without and with another gradient, at its own address and in place, since this selects the graphs.
+  // Each case runs without an added gradient, and with one at its own address and in place, since this selects the
+  // graphs.
   for (int turn = 0; turn < 3; ++turn) {
     const UnitModes& mode = modes[static_cast<std::size_t>(3 * ((case_number + normalization_number) % 9) + turn)];
     const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
@@ -144,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dLevelsTest,
                                           testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
                                           testing::Range(0, 13, normalization_step())));
 
-/// Sums in fp32, and weight gradients in the type of x, are what is otherwise turned into fp64 and fp32. The sums of
-/// passes are rounded.
+/// Tests sums in fp32 and weight gradients in the type of x, which are otherwise converted to fp64 and fp32. The sums
+/// of separate passes are rounded.
 TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
   const std::vector<UnitModes> modes = all_modes();
   int n_in_fp32 = 0, n_narrow = 0;
@@ -218,7 +220,7 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
   }
 }
 
-/// What a level consists of, for a convolution of each kind, in the words of `lockstep plan`.
+/// What a level consists of, for each kind of convolution, as `lockstep plan` describes it.
 TEST(Conv2dFp16, DescribesWhatIsFused) {
   const auto backend = make_cuda_on_host_backend();
   const auto expect_described = [&](const ConvolutionCase& c, const std::optional<InputNormalization>& normalization,
@@ -244,7 +246,7 @@ TEST(Conv2dFp16, DescribesWhatIsFused) {
   expect_described(window, InputNormalization{Residual::none, false, false}, "statistics (of passes, statistics)");
 }
 
-/// cuDNN compiles kernels for statistics in bf16, which only timing may choose.
+/// For statistics in bf16, cuDNN compiles kernels, which only timing may choose.
 TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
   Conv2dDescription d = describe(kFp16Cases[5], std::nullopt);
   d.dtype = DType::bf16;
@@ -270,7 +272,7 @@ TEST(Conv2d, InferenceGivesTheSameOutput) {
   }
 }
 
-/// An op of another batch size, or for inference, must be able to read the weights of the training op.
+/// An op for another batch size, or for inference, must be able to read the weights of the training op.
 TEST(Conv2d, AcceptsTheWeightLayoutOfAnotherOp) {
   reference::ReferenceBackend reference;
   for (const ConvolutionCase& c : kCases) {
@@ -309,7 +311,7 @@ TEST(Conv2d, WeightsSurviveTheirLayout) {
     }
 }
 
-/// Repeated calls of an op produce the same bits: nothing is left over from one call to the next.
+/// Repeated calls of an op give the same bits: nothing is left over from one call to the next.
 TEST(Conv2d, EachCallProducesTheSameBits) {
   const Conv2dDescription d =
       describe(kCases[5], InputNormalization{InputNormalization::Residual::normalized, true, false});

@@ -1,4 +1,4 @@
-// Convolutions in bf16 that are multiplied in fp32: groups of images, both modes of the weights' gradient, and the
+// Convolutions in bf16 that are multiplied in fp32: groups of images, both modes of the weight gradient, and the
 // workspace.
 #include "kernels/cpu/conv2d_widened.h"
 
@@ -25,7 +25,7 @@ Conv2dDescription describe(const Shape& x, std::int64_t out_channels, int kernel
   return d;
 }
 
-/// Groups of 3 and 2 images, a first layer, channels that fill no block, a stride, and images of few pixels.
+/// Groups of 3 and 2 images, a first layer, channels that do not fill a block, a stride, and images of few pixels.
 TEST(Conv2dWidened, GroupsOfImagesGiveTheSum) {
 #ifndef LOCKSTEP_DNNL
   GTEST_SKIP() << "without oneDNN, these are no algorithms: our own products take bf16 as it is";

@@ -1,5 +1,6 @@
-// Winograd's convolutions against the reference: tiles that reach beyond the image, both layouts, both modes of the
-// weights' gradient, any number of threads; and how much more they round than adding the products directly.
+// Winograd convolutions, compared with the reference: tiles that extend beyond the image, both layouts, both modes of
+// the weight gradient, and any number of threads; also how much larger their rounding errors are than those of direct
+// summation.
 #include "kernels/cpu/conv2d_winograd.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,8 @@ Conv2dDescription describe(const Shape& x, std::int64_t out_channels, Layout lay
   return d;
 }
 
-/// Errors are relative to the largest terms of a tile instead of those of one element, and larger on average (below).
+/// Errors are relative to the largest terms of a tile, not to those of one element, and are larger on average (see
+/// below).
 UnitLengths allowed_lengths(const Conv2dDescription& d) {
   UnitLengths allowed = lengths(d);
   for (double* n : {&allowed.n_forward, &allowed.n_data, &allowed.n_weight}) *n = 4 * *n + 16;

@@ -1,4 +1,4 @@
-// Softmax cross entropy of the backends against the reference; the reference against finite differences.
+// Softmax cross entropy of the backends, compared with the reference; the reference, compared with finite differences.
 #include "test/reference/cross_entropy.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ struct Case {
   std::int64_t rows, classes;
   float label_smoothing;
   float spread = 1;       // of the logits
-  int ignored_every = 0;  // so many labels are negative
+  int ignored_every = 0;  // one in this many labels is negative; 0: none
   bool has_weights = false;
-  float label_weight = 1;  // less: a second label has the rest
+  float label_weight = 1;  // below 1: a second label has the rest
 };
 
 const Case kCases[] = {{32, 10, 0},
@@ -44,7 +44,7 @@ const Case kCases[] = {{32, 10, 0},
                        {5, 2500, 0.1f, 2, 4, false, 0.5f},
                        {9, 16, 0.1f, 1, 4, true, 0.25f}};
 
-/// Of classes: 0, 0.25, 0.5, ... 1.5. Empty: none.
+/// Weights of the classes: 0, 0.25, 0.5, ... 1.5, repeated. Empty if the case has none.
 std::vector<float> weights_of(const Case& c) {
   std::vector<float> weights;
   for (std::int64_t k = 0; c.has_weights && k < c.classes; ++k) weights.push_back(0.25f * static_cast<float>(k % 7));
@@ -69,13 +69,13 @@ struct Inputs {
       const bool ignored = c.ignored_every > 0 && row % c.ignored_every == 0;
       labels.push_back(ignored ? -1 : static_cast<std::int32_t>((row * 7 + 3) % c.classes));
       if (c.label_weight < 1) other_labels.push_back(static_cast<std::int32_t>((row * 5 + 1) % c.classes));
-      // Every third row is right, so that `correct` counts something.
+      // Every third row is predicted correctly, so that `correct` counts something.
       if (row % 3 == 0 && !ignored) logits[static_cast<std::size_t>(row * c.classes + labels.back())] += 5 * c.spread;
     }
   }
   std::vector<float> logits;
   std::vector<std::int32_t> labels;
-  std::vector<float> class_weights;        // empty: none
+  std::vector<float> class_weights;        // empty: no weights
   std::vector<std::int32_t> other_labels;  // empty: rows have one label
   float label_weight;
   MixedLabels mixed() const {
@@ -133,18 +133,19 @@ TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
         EXPECT_EQ(actual.sums.correct, expected.sums.correct);
         EXPECT_EQ(actual.sums.count, expected.sums.count);
         EXPECT_EQ(actual.sums.weight, expected.sums.weight);  // weights are multiples of 1/4
-        // Each row: logits - maximum is rounded (a relative 2^-24 of up to 6 spreads), exp and log have errors of one
-        // or two ulp, and with smoothing all classes add up.
+        // In each row, logits - maximum is rounded (a relative error of 2^-24 of up to 6 spreads), exp and log have
+        // errors of one or two ulp, and with smoothing all classes add up.
         const double scale = static_cast<double>(c.rows) * (6.0 * c.spread + std::log(static_cast<double>(c.classes)));
         EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 4 * kRoundoff * scale + 1e-12);
-        // softmax and q are at most 1; exp of a logit difference of up to 10 spreads errs by that many roundings.
+        // softmax and q are at most 1; exp of a logit difference of up to 10 spreads has an error of that many
+        // roundings.
         for (std::size_t i = 0; i < expected.dlogits.size(); ++i)
           ASSERT_NEAR(actual.dlogits[i], expected.dlogits[i], kLossWeight * kRoundoff * (8 + 10.0 * c.spread)) << i;
       }
     }
 }
 
-/// From logits in 16 bits; gradients are rounded to them once.
+/// With 16-bit logits; gradients are rounded once to their type.
 TEST(SoftmaxCrossEntropy, InBf16AndFp16) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)
@@ -161,7 +162,7 @@ TEST(SoftmaxCrossEntropy, InBf16AndFp16) {
         EXPECT_EQ(actual.sums.correct, expected.sums.correct);
         EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 1e-5 * std::max(1.0, expected.sums.loss));
         const double roundoff = dtype == DType::bf16 ? kBf16Roundoff : kFp16Roundoff;
-        for (std::size_t i = 0; i < expected.dlogits.size(); ++i)  // the smallest numbers of fp16 are 2^-24 apart
+        for (std::size_t i = 0; i < expected.dlogits.size(); ++i)  // the smallest fp16 numbers are 2^-24 apart
           ASSERT_NEAR(
               actual.dlogits[i], expected.dlogits[i],
               roundoff * std::abs(expected.dlogits[i]) + 0x1p-25 + kLossWeight * kRoundoff * (8 + 10.0 * c.spread))
@@ -183,7 +184,7 @@ TEST(SoftmaxCrossEntropy, IgnoredLabels) {
   }
 }
 
-/// A power of two changes only the exponent, unless the smaller value is denormal; the loss is not scaled.
+/// A power of two changes only the exponent, unless the result is denormal; the loss is not scaled.
 TEST(SoftmaxCrossEntropy, LossScale) {
   for (const Case& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
@@ -197,7 +198,7 @@ TEST(SoftmaxCrossEntropy, LossScale) {
     }
 }
 
-/// Of equal logits the first counts as the prediction.
+/// Among equal logits, the first counts as the prediction.
 TEST(SoftmaxCrossEntropy, TiesGoToTheFirst) {
   const Case c{3, 37, 0};
   Inputs in(c);
@@ -207,7 +208,7 @@ TEST(SoftmaxCrossEntropy, TiesGoToTheFirst) {
     EXPECT_EQ(run(*backend, describe(c), in, GradientMode::overwrite).sums.correct, 1.0) << name;
 }
 
-/// Logits of 1e4 overflow exp unless the maximum is taken off first.
+/// Logits of 1e4 overflow exp unless the maximum is subtracted first.
 TEST(SoftmaxCrossEntropy, LargeLogits) {
   const Case c{2, 3, 0};
   Inputs in(c);
@@ -253,8 +254,8 @@ TEST(SoftmaxCrossEntropy, ClassWeightsAreThoseOfPyTorch) {
   }
 }
 
-/// The gradient that an update uses, dlogits times the coefficient of ClipNorm, is that of the mean over the samples
-/// that have a label, whatever number the weight 1 / 48 assumes.
+/// The gradient that an update uses, dlogits times the coefficient of ClipNorm, is that of the mean over the labelled
+/// samples, whatever number of samples the weight 1 / 48 assumes.
 TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   reference::ReferenceBackend reference;
   std::vector<Backend*> backends{&reference};
@@ -273,7 +274,7 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
                                                                        in.weights(), in.mixed());
         return sums.loss / sums.weight;
       };
-      EXPECT_TRUE(gradient_matches(logits, gradient, mean_loss, 2e-6));  // rounding to fp32, and of exponentials
+      EXPECT_TRUE(gradient_matches(logits, gradient, mean_loss, 2e-6));  // rounding to fp32, and of the exponentials
     }
 }
 

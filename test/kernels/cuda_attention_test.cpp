@@ -1,5 +1,5 @@
 // What the CUDA backend adds to cuDNN's graphs of attention, compiled for the host: the lists of documents, and the
-// division of the backward pass. That the results are right is tested in attention_test.cpp.
+// division of the backward pass. attention_test.cpp tests that the results are correct.
 #ifdef LOCKSTEP_CUDA
 #define cuda cuda_on_host
 #include "kernels/cuda/attention.h"
@@ -23,7 +23,7 @@ struct Lists {
 
 constexpr int kCapacity = 5, kStride = 40;
 
-/// Lists of samples of 6 tokens, two samples in each list.
+/// The lists of a batch with 6 tokens per sample and two samples per list.
 std::vector<Lists> lists_of(const Numbers& document_start) {
   const auto backend = test::make_cuda_on_host_backend();
   test::Device device(*backend);
@@ -52,8 +52,8 @@ std::vector<Lists> lists_of(const Numbers& document_start) {
 }
 
 TEST(CudaAttention, ListsDocuments) {
-  const std::vector<Lists> lists = lists_of({0, 0, 0, 3, 3, 3, 0, 1, 1, 1, 1, 1,    // 3, 3, 1 and 5 tokens
-                                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});  // a document for each sample
+  const std::vector<Lists> lists = lists_of({0, 0, 0, 3, 3, 3, 0, 1, 1, 1, 1, 1,    // documents of 3, 3, 1 and 5 tokens
+                                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});  // one document per sample
   EXPECT_EQ(lists[0].length, (Numbers{3, 3, 1, 5, 0}));
   EXPECT_EQ(lists[0].qkv_offset, (Numbers{0, 300, 600, 700, 1200, 1200}));
   EXPECT_EQ(lists[0].y_offset, (Numbers{0, 30, 60, 70, 120, 120}));
@@ -65,7 +65,7 @@ TEST(CudaAttention, ListsDocuments) {
 }
 
 TEST(CudaAttention, AListThatIsTooShortIsEmpty) {
-  const std::vector<Lists> lists = lists_of({0, 1, 2, 3, 3, 3, 0, 0, 0, 0, 0, 0,    // 5: as many as there may be
+  const std::vector<Lists> lists = lists_of({0, 1, 2, 3, 3, 3, 0, 0, 0, 0, 0, 0,    // 5: the most allowed
                                              0, 1, 2, 3, 4, 4, 0, 0, 0, 0, 0, 0});  // 6
   EXPECT_EQ(lists[0].length, (Numbers{1, 1, 1, 3, 6}));
   EXPECT_EQ(lists[0].are_too_many, 0);
@@ -74,7 +74,7 @@ TEST(CudaAttention, AListThatIsTooShortIsEmpty) {
   EXPECT_EQ(lists[1].are_too_many, 1);
 }
 
-/// On the host, the backward graph of a sample and a key-value head needs half of the limit of 2 KiB.
+/// On the host, the backward graph of one sample and one key-value head needs half of the limit of 2 KiB.
 TEST(CudaAttention, DividesTheBackwardPass) {
   const auto backend = test::make_cuda_on_host_backend();
   const auto described = [&](std::int64_t batch, std::int64_t kv_heads, DType dtype) {

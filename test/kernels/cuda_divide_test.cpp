@@ -1,4 +1,4 @@
-// Divisions by a number that is known when planning, for all numerators below 2^31.
+// Divisions by a number that is known at planning time, for all numerators below 2^31.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where libraries of CUDA are found: in folders of the environment, and where PyTorch's wheels keep them.
+// Where CUDA libraries are found: in folders named by the environment, and where PyTorch's wheels keep them.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder like site-packages/nvidia, in which a library can be put into the folder of a wheel.
+/// A folder like site-packages/nvidia, where a library can be placed in the folder of a wheel.
 class CudaLibraries : public testing::Test {
  protected:
   CudaLibraries() {

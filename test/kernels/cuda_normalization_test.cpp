@@ -1,6 +1,6 @@
-// The CUDA backend's passes of a pending normalisation, one at a time and compiled for the host: against sums in
-// double, for every element type, for channel counts that do not fill a pack, and for memory that is not aligned to
-// one.
+// The CUDA backend's passes of a pending normalisation, one at a time and compiled for the host: compared with sums in
+// double, for every element type, for channel counts that do not fill a pack, and for memory that is not aligned to a
+// pack.
 // timeout: 240
 #ifdef LOCKSTEP_CUDA
 #define cuda cuda_on_host
@@ -38,8 +38,8 @@ std::string text(const Case& c) {
          (c.aligned ? "" : ", not aligned");
 }
 
-// A program with sanitizers is many times slower. There, sizes that fill no pack, one pack, and more than a block
-// remain.
+// A program with sanitizers is many times slower. It tests only sizes that do not fill a pack, that are one pack, and
+// that exceed a block.
 using Sizes = std::vector<std::int64_t>;
 Sizes channels() {
   return test::has_address_sanitizer() ? Sizes{1, 8, 17, 264} : Sizes{1, 3, 8, 12, 16, 17, 48, 64, 65, 264, 520};
@@ -58,7 +58,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// Tensors as on a device: 16 bytes of padding before each, or a few less so that packs cannot be read.
+/// Tensors as on a device: there are 16 bytes of padding before each, or a few less so that packs cannot be read.
 class Tensor {
  public:
   Tensor(Device& device, const Case& c, const std::vector<float>& values) : device_(&device), c_(c), n_(values.size()) {
@@ -114,7 +114,7 @@ struct Inputs {
       residual_mean_inverse_stddev;
 };
 
-// Values are below 10 and pass through at most four fp32 operations, and one rounding to their type.
+// Values are below 10 and go through at most four fp32 operations and one rounding to their type.
 double element_tolerance(DType dtype) {
   const double stored = dtype == DType::bf16   ? test::kBf16Roundoff
                         : dtype == DType::fp16 ? test::kFp16Roundoff
@@ -165,13 +165,14 @@ TEST_F(CudaNormalization, SumsAgreeWithDouble) {
     void* workspace = device.garbage<unsigned char>(channel_sums_workspace_bytes(c.shape, kContext));
     channel_sums(c.shape, x.data(), sums.data(), workspace, kContext, device.stream());
     channel_sums(c.shape, x.data(), again.data(), workspace, kContext, device.stream());
-    // Eight rows in fp32; differences to the first element are as great as the elements at most.
+    // Sums of eight rows in fp32; differences from the first element are at most as large as the elements.
     EXPECT_TRUE(test::within_rounding(sums, expected, expected, 10));
     EXPECT_EQ(sums, again);
   }
 }
 
-/// The variance of numbers far from zero, from sums of x and x^2: the subtracted term is a million times as large.
+/// The variance of numbers far from zero, computed from sums of x and x^2: the subtracted term is a million times as
+/// large.
 TEST_F(CudaNormalization, VarianceSurvivesALargeMean) {
   const Case c{{4000, 8, DType::fp32}};
   Device device(*backend_);
@@ -186,12 +187,13 @@ TEST_F(CudaNormalization, VarianceSurvivesALargeMean) {
     for (std::size_t i = k; i < values.size(); i += 8) mean += values[i] / 4000.0;
     for (std::size_t i = k; i < values.size(); i += 8) deviations += (values[i] - mean) * (values[i] - mean);
     const double actual = sums[8 + k] - sums[k] * sums[k] / 4000.0;
-    // fp64 leaves 1e6 * 2^-53 of each term; fp32 its roundings of each deviation from the first element.
+    // fp64 contributes an error of 1e6 * 2^-53 per term, and fp32 the roundings of each deviation from the first
+    // element.
     EXPECT_NEAR(actual, deviations, 4000 * 1e6 * 0x1p-52 + 40 * test::kRoundoff * deviations) << k;
   }
 }
 
-/// Where dz goes.
+/// Where dz is written.
 enum class Target { own, data_gradient, added };
 
 struct BackwardCase {
@@ -236,7 +238,7 @@ void check_backward(Backend& backend, const Case& c, const BackwardCase& b, cons
   double worst = 0;
   for (std::size_t i = 0; i < dz.size(); ++i) worst = std::fmax(worst, std::fabs(expected_dz[i] - dz[i]));
   ASSERT_LE(worst, element_tolerance(c.shape.dtype));
-  // Ten roundings of fp32 of terms below 2 * 4 * 3.
+  // Ten fp32 roundings of terms below 2 * 4 * 3.
   const double tolerance = static_cast<double>(c.shape.rows) * 10 * 24 * test::kRoundoff;
   for (std::size_t k = 0; k < n; ++k) {
     ASSERT_NEAR(sums[k], expected[k], tolerance);

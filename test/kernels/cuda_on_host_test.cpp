@@ -1,5 +1,5 @@
 // The runtime that runs CUDA kernels on the host (test/support/cuda_on_host) must expose faulty kernels. Each fault
-// that the kernels' tests should find is made here on purpose, next to the correct kernel, which must be correct in
+// that the tests of kernels should find is made here on purpose, next to the correct kernel, which must be correct in
 // every order.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,8 @@ __global__ void sum_twice(float* sums) {
   }
 }
 
-/// Reverses by way of memory whose size is known at launch; the faulty kernel reads beyond what was written.
+/// Reverses an array through memory whose size is known only at launch; the faulty kernel reads beyond what was
+/// written.
 template <Fault kFault>
 __global__ void reverse(float* values) {
   float* shared = cuda_fibers::shared_memory<float>();
@@ -60,7 +61,7 @@ bool is_reversed() {
   return true;
 }
 
-/// The number of launches, each of which runs in another order.
+/// The number of launches with a correct result. Each launch runs in a different order.
 int n_right(bool (*is_right)()) {
   int n = 0;
   for (int i = 0; i < kLaunches; ++i) n += is_right() ? 1 : 0;
@@ -74,12 +75,12 @@ TEST(CudaOnHost, CorrectKernelsAreCorrectInEveryOrder) {
   EXPECT_EQ(n_right(is_reversed<Fault::none>), kLaunches);
 }
 
-// Read before all have written. The first launch finds no sums of another one.
+// The sum is read before all threads have written. The first launch finds no sums left from an earlier one.
 TEST(CudaOnHost, DetectsAMissingBarrierBeforeARead) {
   EXPECT_EQ(n_right(sums_are_right<Fault::no_barrier_before_read>), 0);
 }
 
-// Written for the second sum before all have read the first one.
+// The second sum is written before all threads have read the first one.
 TEST(CudaOnHost, DetectsAMissingBarrierBeforeAWrite) {
   EXPECT_EQ(n_right(sums_are_right<Fault::no_barrier_before_write>), 0);
 }

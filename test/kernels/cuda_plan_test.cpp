@@ -1,4 +1,4 @@
-// Which of cuDNN's plans a convolution uses if none is timed.
+// Which of cuDNN's plans a convolution uses without timing.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -18,7 +18,7 @@ struct Choice {
   std::vector<std::size_t> tried;
 };
 
-/// Of plans with these workspaces, in bytes, of which the first `n_compared` are compared.
+/// The choice among plans with these workspaces, in bytes; the first `n_compared` are compared.
 Choice choice(const std::vector<std::int64_t>& workspaces, std::size_t n_compared = 3) {
   Choice result{};
   const auto workspace_of = [&](std::size_t i) -> std::optional<std::int64_t> {

@@ -1,7 +1,7 @@
 // program: own
 // Events of the CUDA backend that were last recorded in a captured graph, and the priorities of what a graph runs,
-// against a fake runtime that answers as CUDA does.
-// The functions below replace the toolkit's library in this program.
+// tested with a fake runtime that answers as CUDA does. The functions below replace the toolkit's library in this
+// program.
 #include "kernels/cuda/base/stream.h"
 
 #include <gtest/gtest.h>
@@ -24,11 +24,11 @@ struct FakeStream {
 struct FakeGraph {
   std::array<int, 2> priorities{};
 };
-FakeGraph captured, launched;  // the graph being captured; the priorities with which the last launch ran its kernels
+FakeGraph captured, launched;  // the graph being captured; the priorities used by the last launch
 unsigned long long instantiate_flags = 0;
 
-cudaError_t status_of_event = cudaSuccess;  // of the only one
-cudaError_t last_error = cudaSuccess;       // cleared by cudaGetLastError alone, as CUDA's is
+cudaError_t status_of_event = cudaSuccess;  // there is only one event
+cudaError_t last_error = cudaSuccess;       // cleared only by cudaGetLastError, as in CUDA
 bool is_capturing = false;
 unsigned record_flags = 0;
 
@@ -156,8 +156,8 @@ TEST_F(CudaEvents, ReportADeviceThatFailed) {
   EXPECT_THROW(event.synchronize(), Error);
 }
 
-// The kernels of exchanges are captured on a stream of high priority, so that they do not wait behind those of the
-// backward pass. Launched as part of a graph, they must run with that priority too.
+// The kernels of exchanges are captured on a high-priority stream, so that they do not wait behind those of the
+// backward pass. When they are launched as part of a graph, they must run with that priority too.
 TEST(CudaGraphs, KeepThePrioritiesOfTheStreams) {
   CudaStream compute, communication(StreamPriority::high);
   const auto kernel = [](const Stream& stream) { return reinterpret_cast<FakeStream*>(native(stream))->priority; };

@@ -1,6 +1,6 @@
 // program: own
-// The clock that algorithms are timed with, against a fake runtime in which the host launches more slowly than the
-// device computes, as it does for small layers. The functions below replace the toolkit's library in this program.
+// The clock that times algorithms, tested with a fake runtime in which the host launches more slowly than the device
+// computes, as for small layers. The functions below replace the toolkit's library in this program.
 #include "kernels/cuda/base/timing.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 
 namespace {
 
-constexpr double kLaunch = 4e-6;  // seconds of the host, per kernel or graph
-double host = 0, device = 0;      // the time of each: when the last launch was made, when its kernels end
+constexpr double kLaunch = 4e-6;  // seconds on the host, per kernel or graph
+double host = 0, device = 0;      // when the last launch was made, and when its kernels end
 std::vector<double> captured;     // the kernels of the graph, in seconds
 bool is_capturing = false, refuses_capture = false;
 cudaError_t last_error = cudaSuccess;
@@ -28,7 +28,7 @@ void launch(double seconds) {
   device = std::max(device, host) + seconds;
 }
 
-/// A kernel of this length.
+/// A kernel that takes `seconds`.
 void run_kernel(double seconds) {
   if (is_capturing)
     captured.push_back(seconds);
@@ -110,7 +110,7 @@ const char* cudaGetErrorString(cudaError_t) { return "made up"; }
 namespace lockstep::cuda {
 namespace {
 
-/// A candidate that consists of these kernels.
+/// Times a candidate that consists of these kernels.
 double timed(const std::vector<double>& kernels, double best = 1e30) {
   return seconds_of(
       [&](Stream&) {

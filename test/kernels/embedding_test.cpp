@@ -1,4 +1,4 @@
-// Embedding of the backends against the reference; the reference against finite differences.
+// Embedding of the backends, compared with the reference; the reference, compared with finite differences.
 #include "test/reference/embedding.h"
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ struct Case {
   std::int64_t rows, vocabulary, width;
   Ids ids = Ids::uniform;
 };
-/// One row; ids that occur once, often, and never; runs of one id over many tiles of a GPU's sums, several tiles of its
-/// sort, one and three passes of it; and enough for two threads.
+/// One row; ids that occur once, often, and never; runs of one id that span many tiles of a GPU's sums; several tiles,
+/// one pass and three passes of a GPU's sort; and enough for two threads.
 const Case kCases[] = {{1, 1, 1},
                        {7, 5, 16},
                        {300, 7, 37},
@@ -36,7 +36,7 @@ const Case kCases[] = {{1, 1, 1},
                        {600, 300, 576, Ids::skewed}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
-/// Also ids that do not exist.
+/// The ids include some that do not exist.
 std::vector<std::int32_t> ids_of(const Case& c) {
   const Philox random(5, RandomPurpose::synthetic, 1, 0);
   std::vector<std::int32_t> ids;
@@ -96,7 +96,7 @@ std::string text_of(const std::string& backend, const Case& c, DType dtype) {
   return fmt::format("{}, {} of {} x {}, {}", backend, c.rows, c.vocabulary, c.width, name(dtype));
 }
 
-/// Copies rows. On the host, each row is a block of 256 fibers of a GPU's kernel, which take long under the sanitizers.
+/// Copies rows. On the host, each row is a block of 256 fibers of a GPU's kernel, which is slow under the sanitizers.
 TEST(Embedding, ForwardAgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {
@@ -133,8 +133,8 @@ TEST(Embedding, BackwardAgreesWithTheReference) {
       }
 }
 
-/// A row of the gradient is the sum over the positions of its id in their order, so that it has the same bits on any
-/// number of threads.
+/// A row of the gradient is the sum over the positions of its id, in order, so that it has the same bits on any number
+/// of threads.
 TEST(Embedding, SameBitsOnAnyNumberOfThreads) {
   const Case c{3000, 50, 64, Ids::skewed};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
@@ -170,7 +170,7 @@ TEST(Embedding, SharesTheWeightOfAMatmul) {
     }
 }
 
-/// On the CPU a matmul may have chosen a blocked layout for itself.
+/// On the CPU, a matmul may have chosen a blocked layout for its weight.
 TEST(Embedding, RejectsABlockedWeight) {
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const auto layout =

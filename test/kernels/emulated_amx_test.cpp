@@ -2,8 +2,8 @@
 // timeout: 300
 // sanitizers: -Algorithms.*:Attention.SameBits*:*/60
 // also: Attention.*:*Conv2dBf16*:Algorithms.All*
-// Kernels for AMX, with emulated tiles (test/support/emulated_amx.h): the tests of their ops once more. The Makefile
-// links those tests, and the ops compiled with the emulation, into this program.
+// Kernels for AMX, with emulated tiles (test/support/emulated_amx.h): runs the tests of their ops once more. The
+// Makefile links those tests, and the ops compiled with the emulation, into this program.
 #include "test/support/emulated_amx.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include "lockstep/backend.h"
 #include "lockstep/ops/attention.h"
 
-/// Replaces the function of the backend in this program.
+/// Replaces the backend's function in this program.
 bool lockstep::cpu::has_amx() { return true; }
 
 namespace lockstep::test {
@@ -66,14 +66,14 @@ Conv2dDescription convolution_in_bf16() {
   return {.x = {1, 8, 8, 32}, .out_channels = 32, .kernel_size = 3, .padding = 1, .dtype = DType::bf16};
 }
 
-/// Otherwise the other tests of this program would test something else.
+/// If they were not chosen, the other tests of this program would test something else.
 TEST(EmulatedAmx, KernelsForAmxAreChosen) {
   if (!cpu::amx_is_usable()) GTEST_SKIP() << "this processor has no AVX-512 for bf16";
   EXPECT_NE(attention_in_bf16().find("with AMX"), std::string::npos) << attention_in_bf16();
   EXPECT_TRUE(cpu::amx_convolution_fits(convolution_in_bf16(), cpu::Direction::forward));
 }
 
-/// LOCKSTEP_MAX_ISA, which is read whenever an op is made.
+/// Tests LOCKSTEP_MAX_ISA, which is read whenever an op is made.
 TEST(EmulatedAmx, TheLimitOfInstructionsHoldsForKernelsInBf16) {
   if (!cpu::amx_is_usable()) GTEST_SKIP() << "this processor has no AVX-512 for bf16";
   for (const auto& [limit, products] :

@@ -1,5 +1,5 @@
-// A fake libnvidia-ml.so.1: one GPU, at 0000:18:00.0, with the number 2 on the node. FAKE_NVML_THROTTLES, FAKE_NVML_ECC
-// and FAKE_NVML_NARROW make it lower its clock, report errors of its memory, and use half of its PCIe lanes.
+// A fake libnvidia-ml.so.1: one GPU, at 0000:18:00.0, with index 2 on the node. FAKE_NVML_THROTTLES, FAKE_NVML_ECC and
+// FAKE_NVML_NARROW make it lower its clock, report memory errors, and use half of its PCIe lanes, respectively.
 #include <cstdlib>
 #include <cstring>
 
@@ -44,7 +44,7 @@ int nvmlDeviceGetMaxClockInfo(void*, int, unsigned* mhz) {
   return 0;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
-  *reasons = std::getenv("FAKE_NVML_THROTTLES") != nullptr ? 0xC4 : 0x5;  // with it: hot, and the power brake
+  *reasons = std::getenv("FAKE_NVML_THROTTLES") != nullptr ? 0xC4 : 0x5;  // if set: hot, and the power brake
   return 0;
 }
 int nvmlDeviceGetTotalEccErrors(void*, int kind, int, unsigned long long* count) {

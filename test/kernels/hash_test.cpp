@@ -24,7 +24,7 @@ std::uint64_t run(Backend& backend, const std::vector<float>& data, std::size_t 
   return device.download(args.hash, 1)[0];
 }
 
-/// The sum of mixed words of kernels/cuda/hash.cu, computed one after the other.
+/// The sum of mixed words as in kernels/cuda/hash.cu, computed word by word.
 std::uint64_t sum_of_mixed_words(const std::vector<float>& data, std::size_t size_bytes) {
   constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15u;
   const auto mix = [](std::uint64_t x) {
@@ -42,8 +42,8 @@ std::uint64_t sum_of_mixed_words(const std::vector<float>& data, std::size_t siz
   return mix(sum);
 }
 
-/// On the cpu the hash is the xxh3 of the memory for any number of threads; the sizes are around xxh3's own limits (16,
-/// 128, 240, 1024 bytes).
+/// On the cpu, the hash is the xxh3 of the memory for any number of threads; the sizes are near xxh3's internal limits
+/// (16, 128, 240, 1024 bytes).
 TEST(Hash, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   const std::vector<float> data = random_normal(300000, 1);
@@ -54,7 +54,7 @@ TEST(Hash, AgreesWithTheReference) {
           << name << ", " << size_bytes;
 }
 
-/// The same bytes at other positions, and other numbers of zeros, have different hashes.
+/// The same bytes at other positions, and different numbers of zeros, have different hashes.
 TEST(Hash, DependsOnPositionsAndSize) {
   std::vector<float> data = random_normal(5000, 1);
   for (auto& [name, backend] : tested_backends()) {

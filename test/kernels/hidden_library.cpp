@@ -1,5 +1,5 @@
 // A library for LD_AUDIT that hides other libraries from a program: the loader behaves as if files whose path contains
-// the text of HIDDEN_LIBRARY did not exist.
+// the value of HIDDEN_LIBRARY did not exist.
 #include <link.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Image input: crops and flips are exactly the draws that lockstep/ops/image_input.h promises; values against the
-// reference.
+// Image input: crops and flips are exactly the draws that lockstep/ops/image_input.h promises; values are compared with
+// the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,14 +75,15 @@ TEST(ImageInput, AgreesWithTheReference) {
       const auto expected = run(reference, d, images, sample_ids(c.x), epoch);
       for (auto& [name, backend] : tested_backends()) {
         const auto actual = run(*backend, d, images, sample_ids(c.x), epoch);
-        // Three roundings or, as a * x + b with rounded a and b, four, of terms up to (1 + mean) / stddev = 7.5.
+        // Three roundings, or four if computed as a * x + b with rounded a and b, of terms up to (1 + mean) / stddev =
+        // 7.5.
         for (std::size_t i = 0; i < actual.size(); ++i)
           ASSERT_NEAR(actual[i], expected[i], 4 * kRoundoff * 7.5) << name << ", x " << c.x.text() << ", " << i;
       }
     }
 }
 
-/// In 16 bits the value is the same, rounded once more.
+/// With 16 bits, the value is the same, rounded once more.
 TEST(ImageInput, InBf16AndFp16) {
   for (const Case& c : kCases)
     for (const DType dtype : {DType::bf16, DType::fp16}) {
@@ -98,10 +99,10 @@ TEST(ImageInput, InBf16AndFp16) {
     }
 }
 
-/// With mean 0 and deviation 1/255 the output is the byte itself. Each pixel contains its own position, and its new
-/// position must follow from Philox, whose use is written out here again.
+/// With mean 0 and standard deviation 1/255, the output is the byte itself. Each pixel contains its own position, and
+/// its new position must follow from Philox, whose use is written out again here.
 TEST(ImageInput, CropsAndFlipsFollowTheDraws) {
-  constexpr std::int64_t kSize = 15;  // 225 places: every byte is different, and 0 is padding
+  constexpr std::int64_t kSize = 15;  // 225 positions: every byte is different, and 0 is padding
   constexpr std::uint32_t kSeed = 3;
   constexpr int kPadding = 4;
   ImageInputDescription d;
@@ -142,7 +143,7 @@ TEST(ImageInput, CropsAndFlipsFollowTheDraws) {
                 << name << ", epoch " << epoch << ", sample " << sample << ", row " << h << ", column " << w;
           }
       }
-      // 40 samples cover nearly all of the 9 positions and both directions.
+      // 40 samples cover nearly all of the 9 offsets and both directions.
       EXPECT_GE(rows.size(), 7u);
       EXPECT_GE(columns.size(), 7u);
       EXPECT_EQ(flips.size(), 2u);

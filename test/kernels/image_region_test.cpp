@@ -1,5 +1,5 @@
-// Image input of regions of different sizes: against torchvision, against the reference in double precision, and the
-// same bytes on every backend.
+// Image input of regions of different sizes: compared with torchvision and with the reference in double precision, and
+// the same bytes on every backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ Image random_image(int height, int width, int channels, std::uint32_t seed) {
   return image;
 }
 
-/// What the loader hands to the op.
+/// What the loader passes to the op.
 struct Batch {
   std::vector<std::uint8_t> pixels;
   std::vector<ImageRegion> regions;
@@ -87,7 +87,7 @@ std::vector<long> rounded(const std::vector<float>& values) {
   return out;
 }
 
-/// A whole image, or a part of it that is cut out.
+/// A whole image, or a part that is cut out of it.
 data::StoredRegion cut(int top, int left, int height, int width, int size) {
   return {.region = {.rows = {.n = height, .length = height, .resized = size},
                      .columns = {.n = width, .length = width, .resized = size}},
@@ -135,13 +135,13 @@ struct Case {
   bool flip = false, random_crop = true;
 };
 
-// Images of all shapes, of which some are larger than the output and some smaller; outputs that fill no tile and
-// several.
+// Images of all shapes, some larger and some smaller than the output; outputs that do not fill one tile, and outputs of
+// several tiles.
 const Case kCases[] = {{5, 3, 7, 2, true},  {3, 1, 9, 0, true},         {4, 3, 33, 3, true},
                        {2, 3, 70, 0, true}, {6, 3, 13, 1, true, false}, {3, 1, 16, 0, false, false},
                        {40, 3, 5, 0, true}, {1, 3, 1, 0, false},        {3, 3, 66, 5, true, false}};
 
-/// Random images, and their regions of one epoch.
+/// Random images, and their regions for one epoch.
 Batch random_batch(const Case& c, std::uint32_t seed) {
   std::mt19937 random(seed);
   Batch batch;
@@ -173,8 +173,7 @@ TEST(ImageRegion, AgreesWithTheReferenceAndBetweenBackends) {
       std::vector<long> first;
       for (auto& [name, backend] : tested_backends()) {
         const auto actual = rounded(run(*backend, d, batch));
-        // Sums of exactly half a level are frequent where an image is enlarged; weights of 22 bits round them up or
-        // down.
+        // When an image is enlarged, sums of exactly half a level are frequent; 22-bit weights round them up or down.
         for (std::size_t i = 0; i < actual.size(); ++i) {
           ASSERT_LE(std::abs(actual[i] - expected[i]), 1) << name << ", size " << c.size << ", value " << i;
           n_different += actual[i] != expected[i];
@@ -187,7 +186,7 @@ TEST(ImageRegion, AgreesWithTheReferenceAndBetweenBackends) {
   EXPECT_LT(n_different, n_values / 40);
 }
 
-/// Values are normalised as without regions; in 16 bits they are rounded once more.
+/// Values are normalised as without regions; with 16 bits they are rounded once more.
 TEST(ImageRegion, IsNormalised) {
   const Case c = kCases[0];
   const Batch batch = random_batch(c, 4);
@@ -209,7 +208,7 @@ TEST(ImageRegion, IsNormalised) {
   }
 }
 
-/// The padding of a batch that has fewer samples than places.
+/// Padding, for a batch with fewer samples than its capacity.
 TEST(ImageRegion, NoPixelsGiveAnImageOfZeroBytes) {
   Batch batch;
   batch.add(random_image(9, 9, 3, 1), cut(0, 0, 9, 9, 4));
@@ -221,7 +220,7 @@ TEST(ImageRegion, NoPixelsGiveAnImageOfZeroBytes) {
   }
 }
 
-/// Thousands of neighbours, all white: the sums are the greatest possible ones.
+/// Thousands of neighbours, all white: the largest possible sums.
 TEST(ImageRegion, DoesNotOverflow) {
   Image white{3, 4000, 3};
   white.bytes.assign(std::size_t{3} * 3 * 4000, 255);
@@ -246,8 +245,8 @@ TEST(ImageRegion, TheDeviceRefusesToShrinkTooMuch) {
   }
 }
 
-// The weights are whole numbers on every backend: those of an output add up to one, and its neighbours are those that
-// the formula gives in double precision, or have no weight.
+// The weights are integers on every backend: those of an output add up to one, and its neighbours are those that the
+// formula gives in double precision, or have no weight.
 TEST(ResizedOutput, HasTheNeighboursOfTheFormula) {
   std::mt19937 random(2);
   for (int i = 0; i < 2000; ++i) {

@@ -1,5 +1,5 @@
-// The last matmul and the cross entropy of the backends against the reference; the reference against finite
-// differences.
+// The last matmul and the cross entropy of the backends, compared with the reference; the reference, compared with
+// finite differences.
 #include "test/reference/linear_cross_entropy.h"
 
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ namespace {
 struct Case {
   std::int64_t rows, width, vocabulary;
   std::int64_t chunk_rows = 0;
-  int ignored_every = 0;  // so many targets are negative
+  int ignored_every = 0;  // one in this many targets is negative; 0: none
 };
-/// One class; one chunk; chunks of one size; a shorter last one; rows of logits that fill no vectors; blocks of the
-/// sums of a CPU, and more classes than a GPU's block has threads; and nothing counted.
+/// One class; one chunk; chunks of equal size; a shorter last chunk; rows of logits that do not fill vectors; several
+/// blocks of the CPU's sums, and more classes than a GPU's block has threads; and nothing counted.
 const Case kCases[] = {{1, 1, 1},        {5, 8, 3},           {12, 16, 40, 4},       {13, 24, 37, 5, 3},
                        {7, 33, 130, 3},  {6, 20, 1064, 4, 2}, {9, 12, 4096 + 19, 4}, {4, 10, 21, 2, 1},
                        {40, 64, 256, 16}};
@@ -58,12 +58,12 @@ struct Inputs {
 
 struct Outputs {
   LossSums sums;
-  std::vector<float> losses, dx, dweight;  // the last two: empty without gradients
+  std::vector<float> losses, dx, dweight;  // dx and dweight: empty without gradients
 };
 
 struct Modes {
   GradientMode sums = GradientMode::overwrite, dweight = GradientMode::overwrite;
-  float loss_scale = 0;  // 0: none
+  float loss_scale = 0;  // 0: no scaling
 };
 
 Outputs run(Backend& backend, const LinearCrossEntropyDescription& d, const Inputs& in, const Modes& modes = {}) {
@@ -99,13 +99,12 @@ double roundoff_of(DType dtype) {
   return dtype == DType::bf16 ? kBf16Roundoff : dtype == DType::fp16 ? kFp16Roundoff : kRoundoff;
 }
 
-/// The sums of absolute values that make up the gradients, of which each term has the relative error of dlogits.
+/// The sums of absolute values that make up the gradients. Each of their terms has the relative error of dlogits.
 struct Magnitudes {
   std::vector<double> dx, dweight;
 };
 Magnitudes magnitudes(const Case& c, const Inputs& in, double loss_weight) {
-  // |softmax - q| is at most 1, and its sum over a row at most 2; a bound that is exact enough needs the softmax
-  // itself.
+  // |softmax - q| is at most 1, and its sum over a row at most 2; a tight enough bound needs the softmax itself.
   Magnitudes out{std::vector<double>(in.x.size()), std::vector<double>(in.weight.size())};
   for (std::size_t row = 0; row < in.targets.size(); ++row) {
     if (in.targets[row] < 0) continue;
@@ -144,14 +143,15 @@ TEST(LinearCrossEntropy, AgreesWithTheReference) {
           EXPECT_EQ(actual.sums.correct, expected.sums.correct);
           EXPECT_EQ(actual.sums.count, expected.sums.count);
           EXPECT_EQ(actual.sums.weight, expected.sums.weight);
-          // A logit is a sum of width products, together at most 20, which an exponential turns into a relative error.
+          // A logit is a sum of `width` products, together at most 20, whose error an exponential turns into a relative
+          // error.
           const auto width = static_cast<double>(c.width), vocabulary = static_cast<double>(c.vocabulary);
           const double of_logits = kRoundoff * 20 * (width + 4);
           for (std::size_t row = 0; row < in.targets.size(); ++row)
             ASSERT_NEAR(actual.losses[row], expected.losses[row], 2 * of_logits + kRoundoff * expected.losses[row])
                 << row;
           EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 2 * of_logits * static_cast<double>(c.rows) + 1e-12);
-          // dlogits are rounded to the type, whose smallest numbers are 2^-24 apart in fp16, and so is dx.
+          // dlogits are rounded to the type, and so is dx. The smallest fp16 numbers are 2^-24 apart.
           const double least = dtype == DType::fp16 ? 0x1p-25 : 0;
           const double of_dlogits = 2 * of_logits + roundoff_of(dtype) + 8 * kRoundoff;
           for (std::size_t i = 0; i < expected.dx.size(); ++i)
@@ -168,7 +168,7 @@ TEST(LinearCrossEntropy, AgreesWithTheReference) {
       }
 }
 
-/// The op computes the same as a matmul and a cross entropy, chunk by chunk.
+/// The op gives the same results as a matmul and a cross entropy, chunk by chunk.
 TEST(LinearCrossEntropy, ChunksDoNotMatter) {
   const Case c{23, 24, 300, 0, 4};
   const Inputs in(c, DType::fp32);
@@ -186,7 +186,7 @@ TEST(LinearCrossEntropy, ChunksDoNotMatter) {
   }
 }
 
-/// 64 MiB of logits at most, in chunks that are almost equal.
+/// At most 64 MiB of logits, in chunks of almost equal size.
 TEST(LinearCrossEntropy, ChunksAreBounded) {
   LinearCrossEntropyDescription d{.rows = 2048, .width = 576, .vocabulary = 49152};
   constexpr std::int64_t kLimit = 64 << 20;
@@ -201,7 +201,7 @@ TEST(LinearCrossEntropy, ChunksAreBounded) {
   EXPECT_EQ(rows_per_chunk(d, kLimit), 255);
 }
 
-/// Nothing but the loss is computed where there are no gradients, and it has the same bits.
+/// Without gradients, only the loss is computed, and it has the same bits.
 TEST(LinearCrossEntropy, GradientsAreOptional) {
   const Case c{13, 24, 37, 5, 3};
   for (const DType dtype : kTypes)
@@ -237,7 +237,7 @@ TEST(LinearCrossEntropy, LossScale) {
   }
 }
 
-/// Rows that are not counted have no loss and no gradient.
+/// Rows that are not counted have neither loss nor gradient.
 TEST(LinearCrossEntropy, IgnoredTargets) {
   const Case c{4, 10, 21, 2, 1};
   for (auto& [name, backend] : tested_backends()) {
@@ -251,7 +251,7 @@ TEST(LinearCrossEntropy, IgnoredTargets) {
   }
 }
 
-/// Of equal logits the first counts as the prediction.
+/// Among equal logits, the first counts as the prediction.
 TEST(LinearCrossEntropy, TiesGoToTheFirst) {
   const Case c{3, 4, 37};
   Inputs in(c, DType::fp32);
@@ -260,7 +260,7 @@ TEST(LinearCrossEntropy, TiesGoToTheFirst) {
   for (auto& [name, backend] : tested_backends()) EXPECT_EQ(run(*backend, describe(c), in).sums.correct, 1.0) << name;
 }
 
-/// Logits of 1e4 overflow the exponential unless the greatest is taken off first. A NaN must show in the loss.
+/// Logits of 1e4 overflow the exponential unless the maximum is subtracted first. A NaN must be visible in the loss.
 TEST(LinearCrossEntropy, LargeLogits) {
   const Case c{3, 1, 3};
   Inputs in(c, DType::fp32);
@@ -278,8 +278,8 @@ TEST(LinearCrossEntropy, LargeLogits) {
   }
 }
 
-/// The gradient that an update uses is that of the mean over the counted rows, whatever number the weight 1 / 48
-/// assumes.
+/// The gradient that an update uses is that of the mean over the counted rows, whatever number of rows the weight 1 /
+/// 48 assumes.
 TEST(LinearCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   const Case c{13, 8, 37, 5, 3};
   for (auto& [name, backend] : tested_backends()) {
@@ -295,7 +295,7 @@ TEST(LinearCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
               describe(c), {.x = x.data(), .weight = weight.data(), .targets = in.targets.data()});
           return sums.loss / sums.count;
         },
-        2e-6))  // rounding to fp32, and of exponentials
+        2e-6))  // rounding to fp32, and rounding of exponentials
         << name;
   }
 }

@@ -1,4 +1,4 @@
-// Low-rank adapters of the backends against the reference, and the reference against finite differences.
+// Low-rank adapters of the backends, compared with the reference; the reference, compared with finite differences.
 #include "test/reference/lora.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kDropout = 0.3;
 
-/// One element; all of y; q, k and v; parts that leave columns out; a row of more elements than blocks of Philox.
+/// One element; all of y; q, k and v; parts that leave out columns; a row of more elements than blocks of Philox.
 std::vector<LoraDescription> cases(double dropout) {
   std::vector<LoraDescription> out{
       {.rows = 1, .in_features = 1, .out_features = 1, .rank = 1, .parts = {{0, 1, 5}}},
@@ -91,7 +91,7 @@ Outputs run(Backend& backend, const LoraDescription& d, const Inputs& in, Gradie
   return out;
 }
 
-/// Roundings of a sum: its terms, and as many of the stored type as the results in between have.
+/// The roundings of a sum: one per term, and those of the intermediate results that are stored in the type.
 void expect_equal(const LoraDescription& d, const Outputs& actual, const Outputs& expected, const Outputs& magnitude,
                   double of_type) {
   const auto n = [](std::int64_t terms) { return static_cast<double>(terms) + 6; };
@@ -149,8 +149,8 @@ TEST(Lora, InferenceHasNoDropout) {
     }
 }
 
-/// What one part of a step drops, another part, another epoch and another sample keep; and a sample has the same mask
-/// wherever it is in a batch.
+/// What one part of a step drops is kept by another part, another epoch and another sample; and a sample has the same
+/// mask wherever it is in a batch.
 TEST(Lora, DropsByTheSampleAlone) {
   LoraDescription d{.rows = 6,
                     .in_features = 40,
@@ -179,7 +179,7 @@ TEST(Lora, DropsByTheSampleAlone) {
   }
 }
 
-/// A share p of all elements is zero, and the others are divided by 1 - p.
+/// A fraction p of all elements is zero, and the others are divided by 1 - p.
 TEST(Lora, DropsTheConfiguredShare) {
   for (const double p : {0.05, 0.5, 0.9}) {
     const LoraDescription d{.rows = 1000,

@@ -1,4 +1,5 @@
-// Matmul with bias and activation of the backends against the reference; the reference against finite differences.
+// Matmul with bias and activation of the backends, compared with the reference; the reference, compared with finite
+// differences.
 #include "test/reference/matmul.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +77,7 @@ struct Outputs {
   std::vector<float> y, dx, dweight, dbias;
 };
 
-/// Null if a gradient is skipped.
+/// The memory of a gradient; null if the gradient is skipped.
 void* gradient(Device& device, DType dtype, GradientMode mode, const std::vector<float>& before) {
   if (mode == GradientMode::skip) return nullptr;
   return mode == GradientMode::accumulate ? device.upload_as(dtype, before) : device.garbage_as(dtype, before.size());
@@ -142,8 +143,7 @@ TEST(Matmul, AgreesWithTheReference) {
                        text(dx_mode) + ", parameters " + text(parameter_mode));
           const Outputs actual = run(*backend, d, in, dx_mode, parameter_mode);
           // One rounding per term, and one for the bias or the previous gradient. An activation adds about ten of its
-          // own, and its slope depends on z, which is a sum of in_features terms each of which may have an error of one
-          // ulp.
+          // own, and its slope depends on z, which is a sum of in_features terms, each with an error of up to one ulp.
           const bool is_curved = c.activation != ActivationFunction::none;
           const auto of_slope = static_cast<double>(is_curved ? 10 + c.in_features * c.in_features : 0);
           const auto length = [&](std::int64_t n) { return static_cast<double>(n) + 4 + of_slope; };
@@ -156,8 +156,8 @@ TEST(Matmul, AgreesWithTheReference) {
       }
 }
 
-/// x, y, their gradients, weight and bias in 16 bits, sums in fp32. z and dz of an activation are rounded, and so is dx
-/// before it is added to another gradient.
+/// x, y, their gradients, weight and bias have 16 bits, and sums are in fp32. The z and dz of an activation are
+/// rounded, and so is dx before it is added to another gradient.
 TEST(Matmul, InBf16AndFp16) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)
@@ -188,7 +188,7 @@ TEST(Matmul, InBf16AndFp16) {
       }
 }
 
-/// The type in which bf16 tensors are multiplied is timed; each choice is correct.
+/// The type in which bf16 tensors are multiplied is chosen by timing; each choice is correct.
 TEST(Matmul, InBf16WithEachTypeOfProducts) {
   reference::ReferenceBackend reference;
   const Case c{.rows = 37, .in_features = 70, .out_features = 48};
@@ -222,7 +222,7 @@ TEST(Matmul, InBf16WithEachTypeOfProducts) {
     }
 }
 
-/// An op of another batch size, for inference, must be able to read the weights of the training op.
+/// An op for another batch size, for inference, must be able to read the weights of the training op.
 TEST(Matmul, AcceptsTheWeightLayoutOfAnotherOp) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {
@@ -236,7 +236,7 @@ TEST(Matmul, AcceptsTheWeightLayoutOfAnotherOp) {
     for (auto& [name, backend] : tested_backends()) {
       MatmulDescription planned = d;
       planned.weight_layout = backend->make(describe(c))->weight_layout();
-      // As many roundings as terms, and the bias.
+      // One rounding per term, and one for the bias.
       EXPECT_TRUE(within_rounding(run(*backend, planned, in, {}, {}).y, expected.y, magnitude.y,
                                   static_cast<double>(c.in_features) + 4))
           << name;
@@ -285,8 +285,7 @@ TEST(Matmul, AgreesWithFiniteDifferences) {
   }
 }
 
-/// A row of a batch of up to 64, as in generating text, has the same bits as alone, and an output in fp32 is not
-/// rounded.
+/// A row in a batch of up to 64, as in text generation, has the same bits as alone, and an fp32 output is not rounded.
 TEST(Matmul, FewRowsHaveTheSameBitsInAnyBatch) {
   reference::ReferenceBackend reference;
   using Sizes = std::pair<std::int64_t, std::int64_t>;

@@ -1,5 +1,5 @@
-// Mixup and cutmix of the backends against the reference, and the reference against torchvision's MixUp and CutMix and
-// PyTorch's loss of mixed labels (test/golden/augment.json).
+// Mixup and cutmix of the backends, compared with the reference; the reference, compared with torchvision's MixUp and
+// CutMix and PyTorch's loss of mixed labels (test/golden/augment.json).
 #include "test/reference/mix_images.h"
 
 #include <gtest/gtest.h>
@@ -79,14 +79,14 @@ TEST(MixImages, AgreesWithTheReference) {
           const Outputs actual = run(*backend, shape, in, epoch);
           EXPECT_EQ(actual.partner_labels, expected.partner_labels);
           EXPECT_EQ(actual.weight, expected.weight) << "what is drawn has the same bits everywhere";
-          // 1 - w, two products and a sum are rounded, of normal numbers up to 5.
+          // 1 - w, two products and a sum are rounded, for normally distributed numbers up to 5.
           for (std::size_t i = 0; i < expected.y.size(); ++i)
             ASSERT_NEAR(actual.y[i], expected.y[i], 4 * kRoundoff * 5) << i;
         }
       }
 }
 
-/// In 16 bits the result is that of fp32, rounded once.
+/// With 16 bits, the result is that of fp32, rounded once.
 TEST(MixImages, InBf16AndFp16) {
   for (const Shape& shape : kCases)
     for (const Kind kind : {Kind::mixup, Kind::cutmix})
@@ -101,7 +101,7 @@ TEST(MixImages, InBf16AndFp16) {
       }
 }
 
-/// Each kind is drawn about half of the time, and the weights of a batch depend only on its first sample.
+/// Each kind is drawn about half the time, and the weight of a batch depends only on its first sample.
 TEST(MixImages, BothAreDrawn) {
   const Shape shape{2, 9, 7, 1};
   for (auto& [name, backend] : tested_backends()) {
@@ -113,7 +113,7 @@ TEST(MixImages, BothAreDrawn) {
       std::fill(in.x.begin() + 63, in.x.end(), 1.0f);
       const Outputs out = run(*backend, shape, in, 3);
       weights.insert(out.weight);
-      // Image 1, all ones, and its partner, all zeros: the weight is the mean of what is left of it.
+      // Image 1 is all ones and its partner all zeros, so the mean of what is left of image 1 is the weight.
       double sum = 0;
       bool is_cut = true;
       for (std::size_t i = 63; i < 126; ++i) {
@@ -126,7 +126,7 @@ TEST(MixImages, BothAreDrawn) {
       EXPECT_EQ(run(*backend, shape, in, 3).weight, out.weight);
     }
     EXPECT_GT(n_cut, 15) << name;
-    EXPECT_LT(n_cut, 50) << name;  // with a weight near 0 or 1, mixup of zeros and ones looks like a cut
+    EXPECT_LT(n_cut, 50) << name;  // with a weight near 0 or 1, mixup looks like a cut
     EXPECT_GT(weights.size(), 30u) << name;
   }
 }
@@ -149,7 +149,7 @@ TEST(MixImages, CutsTheRectanglesOfTorchvision) {
   }
 }
 
-/// A table with one value makes the weight that of the golden file.
+/// A table that contains only one value makes the weight that of the golden file.
 TEST(MixImages, MixesAndLosesAsPyTorch) {
   const nlohmann::json all = golden().at("mixup");
   EXPECT_EQ(all.size(), 4u);

@@ -1,4 +1,4 @@
-// Moving averages of statistics and of weights against the reference.
+// Moving averages of statistics and of weights, compared with the reference.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -37,7 +37,7 @@ TEST(MovingAverage, AgreesWithTheReference) {
       const std::vector<float> before = random_normal(n_elements, 1), batch = random_normal(n_elements, 2);
       const std::vector<float> expected = run(reference, n, momentum, before, batch);
       for (auto& [name, backend] : tested_backends())
-        // Three roundings, of terms as large as the greatest of the inputs.
+        // Three roundings of terms that are at most as large as the largest input.
         EXPECT_TRUE(near(run(*backend, n, momentum, before, batch), expected, 4 * kRoundoff))
             << name << ", " << n << " elements, momentum " << momentum;
     }
@@ -56,7 +56,7 @@ TEST(MovingAverage, ASkippedStepChangesNothing) {
     EXPECT_EQ(run(*backend, 3, 0.25f, before, batch, {.is_applied = 0}), before) << name;
 }
 
-/// The momentum of weights is that of the step, whether it is applied or not.
+/// For weights, the momentum is that of the step, whether or not the step is applied.
 TEST(MovingAverage, OfWeights) {
   reference::ReferenceBackend reference;
   const std::int64_t n_elements = 9601;
@@ -72,7 +72,8 @@ TEST(MovingAverage, OfWeights) {
     }
 }
 
-/// With momentum 1 it is a copy, bit by bit, although a + (b - a) is not b; with 0 the weights are not even read.
+/// With momentum 1 the result is a copy, bit for bit, although a + (b - a) is not b; with 0 the weights are not even
+/// read.
 TEST(MovingAverage, OfWeightsIsCopiedOrKept) {
   const std::vector<float> before = {1e8f, std::numeric_limits<float>::quiet_NaN(), -4}, weights = {1e-8f, 1, 3};
   const std::vector<float> finite = {1, 2, 3}, broken(3, std::numeric_limits<float>::quiet_NaN());

@@ -1,4 +1,5 @@
-// Matmul with a weight in NF4 of the backends against the reference, and the reference against finite differences.
+// Matmul with an NF4 weight, of the backends, compared with the reference; the reference, compared with finite
+// differences.
 #include "test/reference/nf4_matmul.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@
 namespace lockstep::test {
 namespace {
 
-/// One element; odd rows, whose blocks and bytes do not begin with them; several matrices; several tiles of rows; of
-/// columns.
+/// One element; odd rows, which begin inside blocks and bytes; several matrices; several tiles of rows; several tiles
+/// of columns.
 std::vector<Nf4MatmulDescription> cases() {
   return {{.rows = 1, .in_features = 1, .matrices = {1}},
           {.rows = 5, .in_features = 17, .matrices = {33}, .bias = true},
@@ -84,7 +85,7 @@ TEST(Nf4Matmul, AgreesWithTheReference) {
         const Outputs expected = run(reference, d, in, mode);
         d.dtype = dtype;
         const double of_type = dtype == DType::fp32 ? 0 : dtype == DType::bf16 ? kBf16Roundoff : kFp16Roundoff;
-        // Terms are products of normal numbers and weights of at most about 4, of which each is rounded to the type.
+        // Terms are products of normally distributed numbers and weights, each at most about 4 and rounded to the type.
         const auto bound = [&](double value, std::int64_t terms) {
           const double size = 4 * std::sqrt(static_cast<double>(terms)) + 4;
           return of_type * (3 * std::abs(value) + size) + kRoundoff * static_cast<double>(terms + 8) * size;
@@ -102,7 +103,7 @@ TEST(Nf4Matmul, AgreesWithTheReference) {
       }
 }
 
-/// With a unit matrix as x, y is the weight: each backend rounds each element once.
+/// If x is the identity matrix, y is the weight: each backend rounds each element once.
 TEST(Nf4Matmul, ExpandsTheWeightExactly) {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
     for (const auto& [in_features, matrices] :

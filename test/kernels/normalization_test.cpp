@@ -1,5 +1,5 @@
-// The passes of a pending normalisation, one at a time: against sums in double, in both layouts, for channel counts
-// that do not fill a vector, for every instruction set of this processor, and for one and three threads.
+// The passes of a pending normalisation, one at a time: compared with sums in double, in both layouts, for channel
+// counts that do not fill a vector, for every instruction set of this processor, and with one and three threads.
 #include "kernels/cpu/normalization.h"
 
 #include <gtest/gtest.h>
@@ -35,9 +35,9 @@ std::vector<Case> cases() {
     for (const std::int64_t hw : {1, 35}) shapes.push_back({3, hw, c, Layout::nhwc});
   for (const std::int64_t c : {16, 48})
     for (const std::int64_t hw : {1, 35}) shapes.push_back({3, hw, c, Layout::nchw16c});
-  shapes.push_back({2, 1024, 64, Layout::nhwc});  // great enough for several threads
+  shapes.push_back({2, 1024, 64, Layout::nhwc});  // large enough for several threads
   shapes.push_back({2, 1024, 64, Layout::nchw16c});
-  shapes.push_back({1, 20001, 5, Layout::nhwc});  // rows that fill no repetition
+  shapes.push_back({1, 20001, 5, Layout::nhwc});  // rows that do not fill a repetition
   std::vector<Case> out;
   for (const Activation& shape : shapes)
     for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512})
@@ -54,7 +54,7 @@ std::vector<float> random_values(std::int64_t n, std::uint32_t stream, double me
   return values;
 }
 
-/// Inputs of one case, and the channel of an element.
+/// The inputs of one case, and the channel of an element.
 struct Inputs {
   explicit Inputs(const Activation& shape)
       : shape(shape),
@@ -101,9 +101,9 @@ struct Workspace {
   void* data() { return bytes.data(); }
 };
 
-// Values are below 10 and pass through at most four fp32 operations: 4 * 10 * 2^-24, rounded up.
+// Values are below 10 and go through at most four fp32 operations: 4 * 10 * 2^-24, rounded up.
 constexpr double kElementTolerance = 4e-6;
-// Sums are in fp64, of at most 65,536 terms below 40.
+// Sums are in fp64, with at most 65,536 terms below 40.
 constexpr double kSumTolerance = 1e-8;
 
 class NormalizationTest : public ::testing::Test {
@@ -152,7 +152,7 @@ TEST_F(NormalizationTest, SumsAgreeWithDouble) {
   }
 }
 
-/// Where dz goes.
+/// Where dz is written.
 enum class Target { own, data_gradient, added };
 
 struct BackwardCase {
@@ -193,7 +193,8 @@ void check_backward(const Case& c, const BackwardCase& b, Inputs in) {
   double worst = 0;
   for (std::size_t i = 0; i < target.size(); ++i) worst = std::fmax(worst, std::fabs(expected_dz[i] - target[i]));
   ASSERT_LE(worst, kElementTolerance);
-  // dz is rounded to fp32 before it is summed: 2^-24 of at most 2, times a factor of up to 12, on each row.
+  // dz is rounded to fp32 before it is summed: an error of 2^-24 of at most 2, times a factor of up to 12, for each
+  // row.
   const double tolerance = static_cast<double>(c.shape.n * c.shape.hw) * 1.5e-6;
   for (std::size_t k = 0; k < n_channels; ++k) {
     ASSERT_NEAR(sums[k], expected[k], tolerance);

@@ -1,8 +1,8 @@
 // sanitizers: -*FiniteDifferences
 // All parts of a normalisation together, as in a network: a convolution computes the statistics of its output, finalize
 // computes scale and bias, the next convolution applies them with ReLU and a residual, backward computes dz and the
-// reductions, and batch norm's backward ends in the first convolution. The cpu backend against the reference, and the
-// reference's chain against PyTorch's definition of it by finite differences, in double.
+// reductions, and batch norm's backward ends in the first convolution. The cpu backend is compared with the reference,
+// and the reference's chain with PyTorch's definition of it by finite differences in double.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -86,7 +86,7 @@ struct Outputs {
   std::vector<float> y, dweight2, dweight1, dgamma, dbeta, dimage;
 };
 
-/// A convolution of a backend with its weights and their gradient.
+/// A backend's convolution with its weights and their gradient.
 struct PlannedConv {
   PlannedConv(Device& device, const Conv2dDescription& d, const std::vector<float>& canonical)
       : op(device.backend().make(d)),
@@ -237,9 +237,9 @@ TEST(NormalizationUnit, ChainAgreesWithTheReference) {
       if (!computes_in(*backend, c.layout)) continue;
       SCOPED_TRACE(std::string(name) + ", " + c.name);
       const Outputs actual = run(*backend, c, c.layout, in);
-      // Two convolutions of 144 and 288 terms, typical error sqrt(n) * 2^-24 = 1e-6 of the greatest each, forward and
-      // backward, and the normalisation between them does not amplify either: 1e-5 is a few times the sum. (A ReLU that
-      // takes the other side would be an error of 1e-1; no element is that close to its kink here.)
+      // Two convolutions with 144 and 288 terms have a typical error of sqrt(n) * 2^-24 = 1e-6 of the maximum each,
+      // forward and backward, and the normalisation between them amplifies neither: 1e-5 is a few times the sum. (A
+      // ReLU that takes the other side would be an error of 1e-1; no element is that close to its kink here.)
       EXPECT_TRUE(near(actual.y, expected.y, 1e-5)) << "y";
       EXPECT_TRUE(near(actual.dweight2, expected.dweight2, 1e-5)) << "dweight of the second convolution";
       EXPECT_TRUE(near(actual.dweight1, expected.dweight1, 1e-5)) << "dweight of the first convolution";
@@ -250,7 +250,7 @@ TEST(NormalizationUnit, ChainAgreesWithTheReference) {
   }
 }
 
-/// The chain in double, through the batch's statistics: what autograd would differentiate.
+/// The chain in double, including the batch statistics: what autograd would differentiate.
 class DoubleChain {
  public:
   explicit DoubleChain(const Case& c)
@@ -297,7 +297,7 @@ TEST(NormalizationUnit, ChainAgreesWithFiniteDifferences) {
     const Outputs gradients = run(reference, c, Layout::nhwc, Inputs(c));
     DoubleChain chain(c);
     const auto loss = [&] { return chain.loss(); };
-    // The gradients were stored in fp32 between all ops: an error of about 1e-6 of the greatest.
+    // The gradients were stored in fp32 between all ops: an error of about 1e-6 of the maximum.
     EXPECT_TRUE(gradient_matches(chain.image, to_double(gradients.dimage), loss, 1e-5)) << "image";
     EXPECT_TRUE(gradient_matches(chain.weight1, to_double(gradients.dweight1), loss, 1e-5)) << "first weights";
     EXPECT_TRUE(gradient_matches(chain.weight2, to_double(gradients.dweight2), loss, 1e-5)) << "second weights";

@@ -1,5 +1,5 @@
-// What the driver's library reports about a GPU. The library is a fake (fake_nvml.cpp) with the driver's name: once it
-// is loaded, the program finds it.
+// What the driver's library reports about a GPU. The library is a fake (fake_nvml.cpp) with the same name as the
+// driver's: once it is loaded, the program finds it.
 #include "kernels/cuda/base/nvml.h"
 
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ TEST_F(NvmlTest, ReportsMemoryAndUtilisation) {
   EXPECT_EQ(nvml->nvlinks(kGpu), 4);
 }
 
-/// The verdicts of `lockstep doctor` on the fake GPU, with a variable that gives it a fault; empty: none.
+/// The verdicts of `lockstep doctor` on the fake GPU. `variable` gives it a fault; empty: no fault.
 std::string faults(const char* variable) {
   if (variable != nullptr) ::setenv(variable, "1", 1);
   doctor::DeviceFacts facts{.name = "a fake", .pci_bus = kGpu, .health = device_health(kGpu)};
@@ -59,7 +59,7 @@ TEST_F(NvmlTest, ReportsTheConditionOfADevice) {
   EXPECT_EQ(health.driver, "580.65.06");
   EXPECT_DOUBLE_EQ(health.clock_mhz.value_or(0), 1755);
   EXPECT_DOUBLE_EQ(health.max_clock_mhz.value_or(0), 1980);
-  EXPECT_EQ(health.throttle_reasons, std::vector<std::string>());  // idleness and the power limit are none
+  EXPECT_EQ(health.throttle_reasons, std::vector<std::string>());  // idleness and the power limit do not count
   EXPECT_EQ(health.ecc_uncorrected, 0U);
   EXPECT_EQ(health.pcie_lanes, 16);
   EXPECT_EQ(health.pcie_generation, 5);
@@ -110,7 +110,7 @@ TEST_F(NvmlTest, IsLoggedDuringARun) {
 // In separate processes, since a library is loaded only once.
 int without_library(int, char**) {
   if (Nvml::get() == nullptr && Nvml::problem().find("libnvidia-ml.so.1 cannot be loaded") == 0) return 0;
-  return Nvml::get() != nullptr ? 77 : 1;  // this machine has one
+  return Nvml::get() != nullptr ? 77 : 1;  // this machine has the library
 }
 int that_refuses(int, char**) {
   return load_fake() && Nvml::get() == nullptr && Nvml::problem() == "NVML reports: Driver Not Loaded" ? 0 : 1;

@@ -19,7 +19,7 @@ namespace {
 
 class Nvtx : public ::testing::Test {
  protected:
-  /// NVTX looks for a profiler at the first span of the process.
+  /// NVTX looks for a profiler at the first span in the process.
   static void SetUpTestSuite() {
     ::setenv("NVTX_INJECTION64_PATH", (test::folder_of_tests() / "kernels/fake_nvtx.so").c_str(), 1);
     ::setenv("FAKE_NVTX_LOG", log_path().c_str(), 1);

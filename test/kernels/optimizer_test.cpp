@@ -1,6 +1,6 @@
-// SGD, AdamW and LARS of the backends and of the reference against PyTorch's formulas, written out here in double
-// (torch/optim/sgd.py, _single_tensor_sgd, and torch/optim/adamw.py, _single_tensor_adamw; LARS as in
-// pl_bolts/optimizers/lars.py: the scaled gradient of a tensor is handed to SGD), over several steps.
+// SGD, AdamW and LARS of the backends and of the reference, compared over several steps with PyTorch's formulas, which
+// are written out here in double (torch/optim/sgd.py, _single_tensor_sgd, and torch/optim/adamw.py,
+// _single_tensor_adamw; LARS as in pl_bolts/optimizers/lars.py: the scaled gradient of a tensor is passed to SGD).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 constexpr int kSteps = 6;
 constexpr std::size_t kElements = 1200;
 
-/// Odd sizes, gaps between segments (padding that must not be touched), decay and none.
+/// Odd sizes, gaps between segments (padding that must not be touched), with and without decay.
 const std::vector<ParameterSegment> kSegments = {
     {0, 1, true}, {16, 37, false}, {64, 513, true}, {640, 3, false}, {656, 500, true}};
 
@@ -55,7 +55,7 @@ OptimizerDescription describe(const Case& c) {
   d.momentum = c.momentum;
   d.nesterov = c.nesterov;
   d.weight_decay = c.weight_decay;
-  d.trust_coefficient = 0.5f;  // large enough to show
+  d.trust_coefficient = 0.5f;  // large enough to have a visible effect
   d.segments = kSegments;
   d.n_elements = kElements;
   return d;
@@ -64,7 +64,7 @@ OptimizerDescription describe(const Case& c) {
 double learning_rate(int step) { return static_cast<double>(static_cast<float>(0.1 / (1 + step))); }
 std::vector<float> gradient(int step) { return random_normal(kElements, static_cast<std::uint32_t>(10 + step)); }
 
-/// One element through all steps, as PyTorch does it.
+/// One element through all steps, as in PyTorch.
 double torch_sgd(const OptimizerDescription& d, double param, double decay, const std::function<double(int)>& grad_of) {
   double momentum_buffer = 0;
   for (int step = 0; step < kSteps; ++step) {
@@ -96,7 +96,7 @@ double torch_adamw(const OptimizerDescription& d, double param, double decay,
   return param;
 }
 
-/// A tensor through all steps; `params` are its elements, `begin` is where its gradients begin.
+/// A tensor through all steps; `params` are its elements, and `begin` is where its gradients begin.
 void lars(const OptimizerDescription& d, bool adapts, std::size_t begin, std::span<double> params,
           double clip_coefficient) {
   std::vector<double> momentum_buffer(params.size());
@@ -150,7 +150,7 @@ struct Outputs {
 
 constexpr std::uint16_t kUnwritten = 0xbeef;
 
-/// With `skips`, each step is repeated with gradients that are NaN, which must not be applied.
+/// With `skips`, each step is repeated with NaN gradients, which must not be applied.
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, bool skips = false,
             int n_steps = kSteps, DType weight_dtype = DType::fp32) {
   OptimizerDescription d = describe(c);
@@ -188,7 +188,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
   return out;
 }
 
-/// Two shards, each with its own states and, in 16 bits, its own masters, give the bits of the whole.
+/// Two shards, each with its own states and, with 16 bits, its own masters, give the same bits as the whole.
 TEST(Optimizer, ShardsGiveTheBitsOfTheWhole) {
   const std::vector<float> initial = random_normal(kElements, 1);
   const std::size_t cut = 64 + 256;  // in the third segment
@@ -250,14 +250,14 @@ TEST(Optimizer, FollowsPyTorch) {
   for (const Case& c : kCases) {
     const std::vector<double> expected = torch_result(c, initial);
     for (auto& [name, backend] : backends) {
-      // Parameters, moments and corrections are rounded to fp32 in each of 6 steps, about ten roundings per step, and
-      // momentum carries the errors on: 60 * 2^-24 = 4e-6, of values up to 4.
+      // Parameters, moments and corrections are rounded to fp32 in each of 6 steps, with about ten roundings per step,
+      // and momentum carries the errors forward: 60 * 2^-24 = 4e-6, for values up to 4.
       EXPECT_TRUE(near(run(*backend, c, initial).parameters, expected, 4e-6)) << name << ", " << c.name;
     }
   }
 }
 
-/// Padding between segments is unchanged, in parameters and state.
+/// Padding between segments is unchanged, in both parameters and state.
 TEST(Optimizer, LeavesPaddingUnchanged) {
   const std::vector<float> initial = random_normal(kElements, 1);
   std::vector<bool> inside(kElements);
@@ -293,7 +293,7 @@ TEST(Optimizer, ASkippedStepChangesNothing) {
 }
 
 /// The weights in bf16 and fp16 are the new parameters, rounded; parameters and state do not depend on whether there
-/// are weights. A skipped step writes none, and nothing is written between segments.
+/// are such weights. A skipped step writes none, and nothing is written between segments.
 TEST(Optimizer, WritesTheRoundedParameters) {
   const std::vector<float> initial = random_normal(kElements, 1);
   std::vector<bool> inside(kElements);
@@ -317,10 +317,11 @@ TEST(Optimizer, WritesTheRoundedParameters) {
       }
 }
 
-/// Ties are rounded to even, in the vector loop of a kernel and in its remainder. A step with the learning rate 0
+/// Ties are rounded to even, both in the vector loop of a kernel and in its remainder. A step with learning rate 0
 /// leaves the parameters unchanged.
 TEST(Optimizer, RoundsTiesToEven) {
-  // In each type: a tie between an odd and an even neighbour below it, one above it, and a value just above a tie.
+  // For each type: a tie whose even neighbour is below it, one whose even neighbour is above it, and a value just above
+  // a tie.
   const std::vector<float> bf16_ties{1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-8f + 0x1p-20f, -1 - 3 * 0x1p-8f};
   const std::vector<float> fp16_ties{1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-11f + 0x1p-20f, -1 - 3 * 0x1p-11f};
   const std::vector<std::uint16_t> bf16_expected{0x3f80, 0x3f82, 0x3f81, 0xbf82};
@@ -367,7 +368,7 @@ TEST(Optimizer, LarsUpdatesZeroWeightsAsSgdDoes) {
   }
 }
 
-/// Norms of a tensor of several blocks, which threads divide.
+/// Norms of a tensor of several blocks, which threads share.
 TEST(Optimizer, LarsSumsALargeTensor) {
   const std::size_t n = 100003;
   const std::vector<float> weights = random_normal(n, 1), gradients = random_normal(n, 2);
@@ -389,14 +390,14 @@ TEST(Optimizer, LarsSumsALargeTensor) {
     op->apply(args, device.op_memory(op->memory_requirements()), device.stream());
     const std::vector<float> out = device.download(args.parameters, n);
     EXPECT_TRUE(near(out, expected, 1e-6)) << name;  // three roundings of values up to 5
-    if (backend->name() == "cuda") continue;         // products and sums are fused on the one and not on the other
+    if (backend->name() == "cuda") continue;         // cuda fuses products and sums, the others do not
     if (first.empty()) first = out;
     EXPECT_EQ(out, first) << name;
   }
 }
 
-/// More tensors than fit into the arguments of one kernel, some of several blocks, some that are not aligned to
-/// vectors, in arenas that are not aligned either.
+/// More tensors than fit into the arguments of one kernel, some with several blocks and some not aligned to vectors, in
+/// arenas that are not aligned either.
 TEST(Optimizer, ManyTensorsAtAnyAlignment) {
   std::vector<ParameterSegment> segments;
   std::size_t n = 3;
@@ -437,8 +438,8 @@ TEST(Optimizer, ManyTensorsAtAnyAlignment) {
     }
 }
 
-/// A segment with a factor and a weight decay of its own is updated as by an optimizer with that learning rate and that
-/// decay: the same bits, since the factors are powers of two.
+/// A segment with its own factor and weight decay is updated as by an optimizer with that learning rate and that decay:
+/// the bits are the same, since the factors are powers of two.
 TEST(Optimizer, SegmentsHaveTheirOwnLearningRateAndDecay) {
   const std::vector<float> weights = random_normal(kElements, 1), gradients = random_normal(kElements, 2);
   const std::vector<ParameterSegment> segments = {{0, 1, true, 4.0f, 0.0f},

@@ -1,4 +1,4 @@
-// Sums by a tree of the cpu backend: the same bits as the reference, which adds one pair after the other.
+// Tree-ordered sums of the cpu backend: the same bits as the reference, which adds one pair after another.
 #include <gtest/gtest.h>
 
 #include "lockstep/error.h"
@@ -26,7 +26,7 @@ std::vector<T> run(Backend& backend, DType dtype, std::int64_t n_elements, int n
   const auto n = static_cast<std::size_t>(n_elements);
   T* target = where == Target::separate ? device.garbage<T>(n) : where == Target::value ? value : sums.at(0);
   const auto op = backend.make(OrderedSumDescription{.dtype = dtype});
-  // In two calls, as buckets are.
+  // In two calls, as for buckets.
   for (const auto& [begin, end] : {std::pair(std::size_t{0}, n / 3), std::pair(n / 3, n)})
     op->apply({.value = value, .open = open, .target = target, .begin = begin, .n_elements = end - begin},
               device.op_memory(op->memory_requirements()), device.stream());

@@ -1,6 +1,6 @@
 // sanitizers: -*Pool2dGradient.*
-// Pooling of each backend against the reference, over shapes x normalisations x modes x layouts x threads; the
-// reference against finite differences.
+// Pooling of each backend, compared with the reference, over shapes x normalisations x modes x layouts x threads; the
+// reference, compared with finite differences.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ const Case kCases[] = {
     {kMax, {2, 8, 8, 16}, 3, 2, 1},  // the ImageNet stem's
     {kMax, {1, 7, 9, 3}, 3, 2, 1},   // odd sizes, three channels
     {kMax, {3, 4, 6, 32}, 2, 2, 0},
-    {kMax, {1, 5, 5, 19}, 3, 1, 1},      // windows that overlap; channels that are no multiple of a vector
+    {kMax, {1, 5, 5, 19}, 3, 1, 1},      // overlapping windows; channels that do not fill vectors
     {kMax, {1, 1, 1, 16}, 3, 2, 1},      // one pixel
     {kAverage, {2, 4, 4, 64}, 0, 1, 0},  // global
     {kAverage, {1, 3, 5, 13}, 0, 1, 0},
@@ -83,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(All, Pool2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
                                           testing::Range(0, 13, normalization_step())));
 
-/// In 16 bits, with a result in the same type and, as before the head, in fp32. If z is stored, its rounding produces
-/// ties, which change the position of a maximum: these cases use the average.
+/// With 16 bits, with a result in the same type and, as before the head, in fp32. If z is stored, its rounding produces
+/// ties, which change the position of a maximum, so these cases use the average.
 TEST_P(Pool2dTest, AgreesWithTheReferenceIn16Bits) {
   const auto [case_number, normalization_number] = GetParam();
   const Pool2dDescription d =
@@ -113,7 +113,8 @@ TEST_P(Pool2dTest, AgreesWithTheReferenceIn16Bits) {
   }
 }
 
-/// Two gradients of y give the bits of their sum, if that is rounded to the type of y: of a pass that adds them before.
+/// Two gradients of y give the same bits as their sum rounded to the type of y, that is, as a separate pass that adds
+/// them first.
 TEST(Pool2d, AddsTwoGradientsLikeAPassBefore) {
   for (const Case& c : kCases)
     for (const auto& normalization :
@@ -155,7 +156,7 @@ TEST(Pool2d, InferenceGivesTheSameOutput) {
   }
 }
 
-/// Of equal maxima the first of the window gets the gradient, as in PyTorch: integers from 0 to 3 have many ties.
+/// Among equal maxima, the first in the window gets the gradient, as in PyTorch: integers from 0 to 3 have many ties.
 TEST(Pool2d, TiesGoToTheFirst) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {
@@ -175,7 +176,7 @@ TEST(Pool2d, TiesGoToTheFirst) {
   }
 }
 
-/// Nothing but negative numbers: padding must not win as a zero.
+/// Only negative numbers: padding must not win as a zero.
 TEST(Pool2d, MaximumIgnoresPadding) {
   const Pool2dDescription d = describe(kCases[0], std::nullopt);
   UnitInputs inputs = make_inputs(d, 902);

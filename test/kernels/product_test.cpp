@@ -1,6 +1,6 @@
 // sanitizers: -Reorder.IsFast*
-// Products by own kernels, which are used where there is no oneDNN, on each instruction set and number of threads,
-// against sums in double; and the layouts of parameters. Every build has them.
+// Products by our own kernels, which are used where there is no oneDNN, on each instruction set and number of threads,
+// compared with sums in double; and the layouts of parameters. Every build has these kernels.
 #include "kernels/cpu/base/product.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::vector<float> values_of(std::int64_t n, std::uint32_t stream) {
   return values;
 }
 
-/// Values of a type, as they lie in memory.
+/// Values of a type, as stored in memory.
 struct Stored {
   Stored(DType type, std::vector<float> values) : dtype(type) {
     for (const float value : values)
@@ -60,7 +60,7 @@ struct OwnProductCase {
   std::int64_t gap = 0;  // elements between the rows of c
 };
 
-/// Sizes of one element, of parts of a tile, of several blocks of rows, columns and the inner dimension.
+/// Sizes of one element, of part of a tile, and of several blocks of rows, of columns and of the inner dimension.
 const OwnProductCase kCases[] = {
     {1, 1, 1},
     {5, 3, 7, true},
@@ -139,7 +139,7 @@ TEST(OwnProduct, MatchesSumsInDoubleOnEachInstructionSetAndNumberOfThreads) {
   limit_isa(Isa::avx512);
 }
 
-/// The place of (k, c, r, s) by the definition of each layout, padded with zeros.
+/// The position of (k, c, r, s) according to the definition of each layout, padded with zeros.
 TEST(BlockedLayout, PutsElementsWhereItsNotationSays) {
   const std::int64_t k_size = 19, c_size = 35, size = 3;
   const Sizes sizes{k_size, c_size, size, size};
@@ -183,7 +183,7 @@ TEST(BlockedLayout, PutsElementsWhereItsNotationSays) {
   }
 }
 
-/// Own reorders, and those of the library, on any number of threads, in both types.
+/// Our own reorders and those of the library, on any number of threads, in both types.
 TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
   const Sizes sizes{40, 70, 3, 3};
   const auto values = values_of(40 * 70 * 9, 6);
@@ -209,9 +209,9 @@ TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
         }
 }
 
-/// oneDNN's implementation for all layouts takes more than 100 times as long as its others. It is all that it has for
-/// Acdb24a, the weights of AVX2's convolutions, and on AVX2 for bf16. The sanitizers slow our own down, but not
-/// oneDNN's.
+/// oneDNN's generic implementation for all layouts takes more than 100 times as long as its others. It is the only one
+/// that oneDNN has for Acdb24a, the layout of weights of convolutions on AVX2, and for bf16 on AVX2. The sanitizers
+/// slow down our own implementation, but not oneDNN's.
 TEST(Reorder, IsFastBetweenAllLayoutsAndTypes) {
   const Sizes sizes{256, 256, 3, 3};
   const auto seconds = [&](const char* from_notation, DType from_type, const char* to_notation, DType to_type) {
@@ -240,7 +240,7 @@ TEST(Reorder, IsFastBetweenAllLayoutsAndTypes) {
 TEST(Reorder, DoesNothingWhereTheElementsStayInTheirPlaces) {
   const BlockedLayout matrix = BlockedLayout::row_major({3, 5});
   EXPECT_EQ(make_reorder(matrix, DType::fp32, matrix, DType::fp32, CpuContext{}), nullptr);
-  // A dimension of size 1 may be anywhere, and so may one of one block.
+  // A dimension of size 1 may be anywhere, and so may one that consists of one block.
   for (const auto& [one, other] : {std::pair{"abcd", "cdab"}, std::pair{"abcd", "acdb"}}) {
     const BlockedLayout from({7, 5, 1, 1}, one), to({7, 5, 1, 1}, other);
     EXPECT_EQ(make_reorder(from, DType::bf16, to, DType::bf16, CpuContext{}), nullptr);

@@ -1,4 +1,4 @@
-// Random erasing of the backends against the reference, and against torchvision's RandomErasing with the same random
+// Random erasing of the backends, compared with the reference and with torchvision's RandomErasing with the same random
 // numbers (test/golden/augment.json).
 #include "test/reference/random_erase.h"
 
@@ -40,7 +40,7 @@ std::vector<float> run(Backend& backend, const Shape& shape, const std::vector<f
   return device.download_as(dtype, args.y, x.size());
 }
 
-/// Exactly: nothing is computed.
+/// The comparison is exact: nothing is computed.
 TEST(RandomErase, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Shape& shape : kCases)
@@ -57,8 +57,7 @@ TEST(RandomErase, AgreesWithTheReference) {
       }
 }
 
-/// The parts of images that are erased: as many images as the probability says, and 2 to 33 % of each, as far as whole
-/// pixels allow.
+/// What is erased: as many images as the probability says, and 2 to 33 % of each, as far as whole pixels allow.
 TEST(RandomErase, ErasesAsManyAndAsMuchAsItSays) {
   constexpr std::int64_t kImages = 400, kSize = 20;
   const Shape shape{kImages, kSize, kSize, 1};
@@ -79,8 +78,8 @@ TEST(RandomErase, ErasesAsManyAndAsMuchAsItSays) {
   }
 }
 
-/// Whole calls of RandomErasing: whether an image is erased, the place and the size of the rectangle, that it becomes
-/// 0, which try is in effect, and that an image stays as it is after ten tries.
+/// Whole calls of RandomErasing: whether an image is erased, the position and size of the rectangle, that it becomes 0,
+/// which try takes effect, and that an image is unchanged after ten failed tries.
 TEST(RandomErase, ErasesWhatTorchvisionErases) {
   const nlohmann::json all = nlohmann::json::parse(std::ifstream("test/golden/augment.json")).at("erased");
   int n_erased = 0, n_left = 0, n_later_tries = 0, n_without = 0;

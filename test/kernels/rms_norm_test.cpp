@@ -1,4 +1,4 @@
-// RMS norm of the backends against the reference; the reference against finite differences.
+// RMS norm of the backends, compared with the reference; the reference, compared with finite differences.
 #include "test/reference/rms_norm.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ TEST(RmsNorm, AgreesWithTheReference) {
   for (const Case& c : kCases)
     for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
       for (const GradientMode ds_mode : kModes) {
-        // Many rows take long if each is a block of fibers.
+        // Many rows are slow if each is a block of fibers.
         if (c.rows > 100 && (dtype == DType::fp16 || ds_mode != GradientMode::overwrite)) continue;
         const GradientMode dweight_mode = kModes[(static_cast<int>(ds_mode) + c.width) % 3];
         const Inputs in(c, dtype);
@@ -124,7 +124,7 @@ TEST(RmsNorm, AgreesWithTheReference) {
           SCOPED_TRACE(fmt::format("{}, {} x {}, {}, ds {}, dweight {}", name, c.rows, c.width, lockstep::name(dtype),
                                    text(ds_mode), text(dweight_mode)));
           const Outputs actual = run(*backend, c, dtype, in, ds_mode, dweight_mode);
-          // All but s is computed from the residual stream as it was stored, that is, rounded.
+          // Everything except s is computed from the residual stream as it was stored, that is, rounded.
           Inputs from_s = in;
           from_s.x = actual.s;
           Case without = c;
@@ -132,7 +132,7 @@ TEST(RmsNorm, AgreesWithTheReference) {
           Outputs expected = run(reference, without, DType::fp32, from_s, ds_mode, dweight_mode);
           if (c.residual) expected.s = run(reference, c, DType::fp32, in, ds_mode, dweight_mode).s;
           const Outputs magnitude = magnitudes(c, in, actual.s);
-          // A sum over the row is in the inverse rms, which occurs three times in ds, and another one in the mean.
+          // The inverse rms contains a sum over the row and occurs three times in ds; the mean contains another sum.
           const auto width = static_cast<double>(c.width), rows = static_cast<double>(c.rows);
           EXPECT_TRUE(all_near(actual.s, expected.s, magnitude.s, c.residual ? 1 : 0, dtype)) << "s";
           EXPECT_TRUE(all_near(actual.y, expected.y, magnitude.y, width / 2 + 8, dtype)) << "y";
@@ -143,8 +143,8 @@ TEST(RmsNorm, AgreesWithTheReference) {
       }
 }
 
-/// The gradient of the weight has the same bits on any number of threads, also with as many blocks of rows as there are
-/// at most.
+/// The gradient of the weight has the same bits on any number of threads, even with the maximum number of blocks of
+/// rows.
 TEST(RmsNorm, SameBitsOnAnyNumberOfThreads) {
   const Case c{1100, 192};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
@@ -169,7 +169,8 @@ TEST(RmsNorm, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-/// As a graph may place them: s at the address of the residual, ds at the address of the gradient that is added.
+/// The placement that a graph may use: s at the address of the residual, and ds at the address of the gradient that is
+/// added.
 TEST(RmsNorm, InPlace) {
   const Case c{33, 37};
   const Inputs in(c, DType::fp32);

@@ -1,4 +1,5 @@
-// Rotary position embedding of the backends against the reference; the reference against finite differences.
+// Rotary position embedding of the backends, compared with the reference; the reference, compared with finite
+// differences.
 #include "test/reference/rotary.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +64,7 @@ struct Inputs {
     x = rounded_to(dtype, random_normal(n, 5));
     dy = rounded_to(dtype, random_normal(n, 6));
     dx_before = rounded_to(dtype, random_normal(n, 7));
-    for (std::int64_t row = 0; row < c.rows; ++row)  // documents of 17, and some outside of the table
+    for (std::int64_t row = 0; row < c.rows; ++row)  // documents of 17 tokens, and some positions outside the table
       positions.push_back(row % 23 == 22 ? -3 : row % 19 == 18 ? 1000 : static_cast<std::int32_t>(row % 17 * 3));
   }
   std::vector<float> table, q_norm, k_norm, dq_before, dk_before, x, dy, dx_before;
@@ -117,7 +118,8 @@ Outputs run(Backend& backend, const RotaryDescription& d, const Inputs& in, cons
   return out;
 }
 
-/// |actual - expected| is at most `n_operations` roundings of numbers of size `magnitude`, and one to the type.
+/// |actual - expected| is at most `n_operations` roundings of numbers of size `magnitude`, and one rounding to the
+/// type.
 testing::AssertionResult all_near(const std::vector<float>& actual, const std::vector<float>& expected,
                                   double magnitude, double n_operations, DType dtype) {
   const double of_type = dtype == DType::bf16 ? kBf16Roundoff : dtype == DType::fp16 ? kFp16Roundoff : 0;
@@ -130,16 +132,16 @@ testing::AssertionResult all_near(const std::vector<float>& actual, const std::v
   return testing::AssertionSuccess();
 }
 
-// Normal numbers are below 5.5 here, weights below 1.5 and cosines below 1.25. A sum over a head of d elements is in
-// the inverse rms and in the mean, with d/2 roundings. A head of two elements can be ten times smaller than 1, so that
-// its gradient is ten times greater.
+// Normally distributed numbers are below 5.5 here, weights below 1.5 and cosines below 1.25. The inverse rms and the
+// mean each contain a sum over a head of d elements, with d/2 roundings. A head of two elements can be ten times
+// smaller than 1, so that its gradient is ten times larger.
 TEST(Rotary, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   constexpr GradientMode kModes[] = {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip};
   for (const Case& c : kCases)
     for (const DType dtype : kTypes)
       for (int m = 0; m < 3; ++m) {
-        // Many rows take long if each is a block of fibers.
+        // Many rows are slow if each is a block of fibers.
         if (c.rows > 100 && (dtype == DType::fp16 || m != 0)) continue;
         const Modes modes{kModes[m], kModes[(m + 1) % 3], kModes[(m + 2) % 3]};
         const Inputs in(c, dtype);
@@ -233,7 +235,7 @@ TEST(Rotary, PairsAreThoseOfHuggingFaceAndLlama2c) {
     }
 }
 
-/// Angles of many turns, where fp32 would have errors of 1e-3.
+/// Angles of many turns, for which fp32 would have errors of 1e-3.
 TEST(Rotary, TheTableIsExactAtLargePositions) {
   const std::vector<float> table = rotary_table(std::vector<double>{1.0}, 2, 100'001);
   EXPECT_FLOAT_EQ(table[200'000], static_cast<float>(2 * -0.99936080743821213));  // cos(1e5)

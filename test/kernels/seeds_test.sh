@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the CUDA kernels on the host with other orders of warps and lanes than the one that every test uses. Only kernels
-# that share memory between the threads of a block, and only those whose tests are short.
+# Runs the CUDA kernels on the host with other orders of warps and lanes than the one that every test uses. This covers
+# only kernels that share memory between the threads of a block, and only those whose tests are short.
 source test/support/check.sh
 
 tests=$(dirname "$lockstep")/test

@@ -1,5 +1,5 @@
-// Each op with kernels of its own computes the same on every instruction set of this processor, up to rounding: the
-// other tests only run the best one. The passes of a normalisation are in normalization_test.cpp.
+// Each op with kernels of its own gives the same results on every instruction set of this processor, up to rounding:
+// the other tests run only the best one. normalization_test.cpp tests the passes of a normalisation.
 #include "kernels/cpu/base/simd.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::vector<float> random_values(std::size_t n, std::uint32_t stream) {
   return values;
 }
 
-/// `compute` with each instruction set; all results are within `tolerance` of the baseline's.
+/// Runs `compute` with each instruction set; all results must be within `tolerance` of the baseline's.
 void expect_same_everywhere(const std::function<std::vector<float>()>& compute, float tolerance) {
   limit_isa(Isa::baseline);
   const std::vector<float> expected = compute();
@@ -59,7 +59,7 @@ void expect_same_everywhere(const std::function<std::vector<float>()>& compute, 
   limit_isa(Isa::avx512);
 }
 
-// Results are below 8 and follow from a few fp32 operations, fused or not.
+// Results are below 8 and are computed by a few fp32 operations, fused or not.
 constexpr float kTolerance = 4e-6f;
 
 TEST(Simd, PoolingIsTheSame) {

@@ -1,4 +1,4 @@
-// SwiGLU of the backends against the reference; the reference against finite differences.
+// SwiGLU of the backends, compared with the reference; the reference, compared with finite differences.
 #include "test/reference/swiglu.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 struct Case {
   std::int64_t rows, width;
 };
-/// One element, a vector, a vector and a remainder, many rows, wide rows, and enough for two threads.
+/// One element; one vector; vectors and a remainder; many rows; wide rows; enough for two threads.
 const Case kCases[] = {{1, 1}, {2, 16}, {3, 37}, {77, 8}, {5, 1536}, {3, 2057}, {70, 1000}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
@@ -64,8 +64,8 @@ TEST(SwiGlu, AgreesWithTheReference) {
           if (!computes_in(*backend, dtype)) continue;
           SCOPED_TRACE(fmt::format("{}, {} x {}, {}, {}", name, c.rows, c.width, lockstep::name(dtype), text(mode)));
           const Outputs actual = run(*backend, d, in, mode);
-          // About ten operations, each relative to the greatest factors, then one rounding to the type, whose smallest
-          // numbers are 2^-24 apart in fp16.
+          // About ten operations, each with an error relative to the largest factors, then one rounding to the type;
+          // the smallest fp16 numbers are 2^-24 apart.
           const double of_type = roundoff_of(dtype);
           for (std::int64_t row = 0; row < c.rows; ++row)
             for (std::int64_t k = 0; k < c.width; ++k) {
@@ -105,7 +105,7 @@ TEST(SwiGlu, InPlace) {
     }
 }
 
-/// The exponential must not overflow, and a NaN must not vanish.
+/// The exponential must not overflow, and NaN must not disappear.
 TEST(SwiGlu, HandlesLargeGates) {
   const std::vector<float> gates = {-1e30f, -1000, -100, -88, 88, 100, 1000, 1e30f, NAN};
   const auto width = static_cast<std::int64_t>(gates.size());

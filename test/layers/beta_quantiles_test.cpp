@@ -1,4 +1,4 @@
-// The quantiles of Beta(alpha, alpha) against closed forms and moments.
+// The quantiles of Beta(alpha, alpha), compared with closed forms and moments.
 #include "layers/beta_quantiles.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(BetaQuantiles, HaveTheirClosedForms) {
   }
 }
 
-/// The variance of Beta(a, a) is 1 / (4 (2 a + 1)); the table is a sum over 4096 cells.
+/// The variance of Beta(a, a) is 1 / (4 (2 a + 1)); the variance of the table is a sum over 4096 cells.
 TEST(BetaQuantiles, HaveTheirMomentsAndSymmetry) {
   for (const double alpha : {0.05, 0.2, 0.4, 1.0, 3.0, 10.0}) {
     const std::vector<float> q = beta_quantiles(alpha);

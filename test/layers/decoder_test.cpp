@@ -37,7 +37,7 @@ ActivationId fused_residual(Graph& g, ActivationId x) {
   return last.y;
 }
 
-/// A block whose input is normalised first and added to at the end, by one op.
+/// A block whose input is normalised first and added at the end, by one op.
 ActivationId pre_norm(Graph& g, ActivationId x) {
   const ActivationId stream = linear(g, x, "embed", {.out_features = kWidth});
   ActivationId y = linear(g, rms_norm(g, stream, "norm0", {}), "a", {.out_features = 2 * kWidth});
@@ -67,7 +67,7 @@ ActivationId shared_inputs(Graph& g, ActivationId x) {
   return add(g, add(g, gate, doubled), linear(g, gate, "last", {.out_features = kWidth}));
 }
 
-/// Grouped queries: 4 heads, 2 of keys and values.
+/// Grouped queries: 4 heads, and 2 heads of keys and values.
 ActivationId attends(Graph& g, ActivationId x) {
   x = linear(g, x, "qkv", {.out_features = 8 * 8});
   x = attention(g, x, graph::kNoTensor, "attention", {.heads = 4, .kv_heads = 2, .head_dim = 8});
@@ -112,7 +112,7 @@ TEST_P(Decoder, TheCpuAgreesWithTheReference) {
   fp32.run();
   bf16.run();
   EXPECT_LT(distance(fp32.output(), exact.output()), 1e-6);
-  // bf16 has 8 bits: each activation is rounded by 2^-9, and some ten follow each other.
+  // bf16 has 8 bits: each activation is rounded by 2^-9, and about ten of them follow each other.
   EXPECT_LT(distance(bf16.output(), exact.output()), 0.02);
   for (const graph::Parameter& p : exact.table().parameters()) {
     EXPECT_LT(distance(fp32.gradient(p.name), exact.gradient(p.name)), 1e-5) << p.name;
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Decoder,
                                          Case{"Gated", gated}),
                          [](const auto& info) { return info.param.name; });
 
-/// A token of a document is not influenced by those before the document, and influences none of them.
+/// The tokens of a document are neither influenced by earlier documents, nor influence them.
 TEST(DecoderAttention, RespectsDocuments) {
   const auto reference = reference::make_reference_backend();
   const auto cpu = make_backend({.device = "cpu", .threads = 1});

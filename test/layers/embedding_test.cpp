@@ -1,4 +1,4 @@
-// The embedding layer, alone and with its weight shared with the last linear layer (tied embeddings).
+// The embedding layer, alone and sharing its weight with the last linear layer (tied embeddings).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ const Shape kInput{kBatch, kSequence, kWidth};
 /// 3 occurs in both samples, 9 and 10 nowhere, and -1 has no row.
 const std::vector<std::int32_t> kIds{3, 0, 3, 1, -1, 8, 3, 2, 3, 4, 4, 5, 6, 7};
 
-/// The input is added to the embedding, so that the graph has one.
+/// The input is added to the embedding, so that the graph has an input.
 struct Model {
   Model(Backend& backend, bool is_tied, DType dtype = DType::fp32, std::vector<std::int32_t> values = kIds)
       : graph(
@@ -70,7 +70,8 @@ TEST(EmbeddingLayer, TakesTheRowOfEachId) {
   EXPECT_EQ(std::ranges::count(gradient, 0.0f), 2 * kWidth) << "of the ids 9 and 10";
 }
 
-/// As in test/layers/decoder_test.cpp: the difference is exact to 1e-4, and the slope has contributions of both layers.
+/// As in test/layers/decoder_test.cpp: the error of the difference is about 1e-4, and both layers contribute to the
+/// slope.
 TEST(EmbeddingLayer, TheGradientOfATiedWeightAgreesWithFiniteDifferences) {
   const auto backend = reference::make_reference_backend();
   Model model(*backend, true);
@@ -107,7 +108,7 @@ TEST(EmbeddingLayer, TheCpuAgreesWithTheReferenceWhenTied) {
   EXPECT_LT(distance(bf16.graph.gradient("embed.weight"), exact.graph.gradient("embed.weight")), 0.02);
 }
 
-/// The head writes first and the embedding adds, so that a second micro-batch gives the sum of both.
+/// The head overwrites the gradient first and the embedding adds to it; a second micro-batch gives the sum of both.
 TEST(EmbeddingLayer, AccumulatesOverMicroBatches) {
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   for (const bool is_tied : {false, true}) {

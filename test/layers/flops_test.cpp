@@ -1,4 +1,4 @@
-// The operations that layers report (graph/flops.h), against counts by hand.
+// The operations that layers report (graph/flops.h), compared with counts by hand.
 #include "graph/flops.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ ActivationId two_linear_layers(Graph& g, ActivationId x) {
 
 TEST(Flops, OfLinearLayers) {
   const double a = 2 * 10 * 12 * 7, b = 2 * 10 * 7 * 3;
-  // Forward and the gradients of weight and input; the input of the first layer has none.
+  // Forward, and the gradients of weight and input; the input of the first layer has no gradient.
   EXPECT_EQ(flops({2, 5, 12}, two_linear_layers), 2 * a + 3 * b);
 }
 

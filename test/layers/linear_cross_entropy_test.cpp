@@ -1,5 +1,5 @@
-// The layer that computes the last matmul and the loss in chunks: against linear() with cross_entropy(), alone and with
-// the weight of an embedding.
+// The layer that computes the last matmul and the loss in chunks: compared with linear() and cross_entropy(), alone and
+// with the weight of an embedding.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ struct Options {
 };
 
 /// The input plus an embedding, a linear layer, and the head. The probe reads the sum, whose gradient is that of the
-/// probe and of the head.
+/// probe plus that of the head.
 struct Model {
   Model(Backend& backend, const Options& options)
       : graph(

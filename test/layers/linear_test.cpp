@@ -1,4 +1,4 @@
-// linear on inputs of any rank, with and without bias and activation, against the same in double precision.
+// linear on inputs of any rank, with and without bias and activation, compared with the same in double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ double activated(ActivationFunction function, double z) {
   return z;
 }
 
-/// f(x W^T + b), of rows of kIn numbers; `b` empty: none.
+/// f(x W^T + b), for rows of kIn numbers; if `b` is empty, there is no bias.
 Values linear_in_double(const Values& x, const Values& w, const Values& b, ActivationFunction function) {
   Values y;
   for (std::size_t row = 0; row < x.size() / kIn; ++row)
@@ -91,7 +91,7 @@ TEST(LinearParts, NameTheTensorsOfOneMatrix) {
   EXPECT_EQ(names, (std::vector<std::string>{"q_proj.weight (4, 12)", "k_proj.weight (2, 12)", "v_proj.weight (2, 12)",
                                              "q_proj.bias (4)", "k_proj.bias (2)", "v_proj.bias (2)"}));
 
-  // The matrix has the same initial values as the three layers would have, so it returns the same result.
+  // The combined matrix has the same initial values as the three layers would have, so the result is the same.
   SmallGraph alone(*backend, {kBatch, kSequence, kIn},
                    [](Graph& g, ActivationId x) { return linear(g, x, "k_proj", {.out_features = 2}); });
   graph.forward();

@@ -1,4 +1,4 @@
-// The rotary layer between two linear layers, with and without norms of queries and keys.
+// The rotary layer between two linear layers, with and without normalised queries and keys.
 #include <gtest/gtest.h>
 
 #include <algorithm>

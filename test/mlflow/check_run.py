@@ -1,4 +1,4 @@
-"""Compares what a server got (fake_server.py) with the files of a run.
+"""Compares what a server received (fake_server.py) with the files of a run.
 
     check_run.py STATE.json RUN RUN_ID RANKS
 """

@@ -1,5 +1,5 @@
-// The metrics of MLflow that lines of metrics.jsonl become, and how far a file that grows, is cut or is replaced was
-// read.
+// The MLflow metrics into which lines of metrics.jsonl are converted, and how far a file was read that grows, is cut or
+// is replaced.
 #include "mlflow/events.h"
 
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ class MlflowReader : public testing::Test {
            ",\"loss\":" + std::to_string(loss) + "}\n";
   }
   void write(const std::string& content) const { std::ofstream(path_, std::ios::binary) << content; }
-  /// The steps that were not read before, in batches of at most `most`.
+  /// The steps that were not read before. They are read in batches of at most `most`.
   std::vector<int> read(std::size_t most = 1000) {
     EventReader reader(path_, position_);
     std::vector<int> steps;
@@ -144,7 +144,7 @@ TEST_F(MlflowReader, ReadsCompleteLinesOnce) {
 TEST_F(MlflowReader, ARunThatResumesSendsOnlyWhatIsNew) {
   write(line(1, 10) + line(2, 11) + line(3, 12) + line(4, 13));
   EXPECT_EQ(read(), (Steps{1, 2, 3, 4}));
-  // Resumed after step 2: the lines behind it are gone.
+  // Resumed after step 2: the later lines are gone.
   write(line(1, 10) + line(2, 11));
   EXPECT_EQ(read(), Steps{});
   write(line(1, 10) + line(2, 11) + line(3, 20) + line(4, 21) + line(5, 22));
@@ -154,7 +154,7 @@ TEST_F(MlflowReader, ARunThatResumesSendsOnlyWhatIsNew) {
 TEST_F(MlflowReader, ACutThatNobodySawIsRecognised) {
   write(line(1, 10) + line(2, 11) + line(3, 12) + line(4, 13));
   EXPECT_EQ(read(), (Steps{1, 2, 3, 4}));
-  // As long as before, and longer, when it is read again.
+  // When it is read again, the file is as long as before, and then longer.
   write(line(1, 10) + line(2, 11) + line(3, 20) + line(4, 21));
   EXPECT_EQ(read(), (Steps{3, 4}));
   write(line(1, 30) + line(2, 31) + line(3, 32) + line(4, 33) + line(5, 34));  // started over
@@ -162,7 +162,7 @@ TEST_F(MlflowReader, ACutThatNobodySawIsRecognised) {
 }
 
 TEST_F(MlflowReader, ALineInFrontOfTheCutIsKept) {
-  // A checkpoint of step 2 was recorded after step 3, which the resumed run repeats.
+  // The checkpoint of step 2 was recorded after step 3, which the resumed run repeats.
   const std::string checkpoint = R"({"event":"checkpoint","time_unix":12.5,"step":2})"
                                  "\n";
   write(line(1, 10) + line(2, 11) + line(3, 12) + checkpoint);

@@ -9,7 +9,7 @@ FOLDER/port: written when the server listens. FOLDER/mode: read at each request:
     hang          accepts connections and never answers
     lost          runs/create creates the run, and the connection breaks before the answer
 FOLDER/state.json: written after each request: runs with parameters, tags, metrics, files and status; how often each path
-was requested, and the last header Authorization. Requests beyond MLflow's limits are refused as MLflow refuses them.
+was requested, and the last Authorization header. Requests beyond MLflow's limits are refused as by MLflow.
 """
 
 import json

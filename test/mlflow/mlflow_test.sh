@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # timeout: 600
 # cores: 2
-# log.mlflow and `lockstep report mlflow` with a server that this test brings (fake_server.py): what is sent, servers that
-# fail, hang, refuse or are not there, runs that resume, stop and fail, and a machine without libcurl. server_test.sh tests
-# with MLflow's own server.
+# log.mlflow and `lockstep report mlflow` with a server that comes with this test (fake_server.py): what is sent;
+# servers that fail, hang, refuse or are not there; runs that resume, stop and fail; and a machine without libcurl.
+# server_test.sh tests with MLflow's own server.
 source test/support/check.sh
 "$lockstep" --version | grep -q 'libcurl *[0-9]' || { echo "skipped: there is no libcurl.so.4"; exit 77; }
 unset MLFLOW_TRACKING_URI MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD MLFLOW_TRACKING_TOKEN
@@ -30,7 +30,7 @@ says() { grep -qE -- "$1" "$work/train" || { cat "$work/train"; return 1; }; }
 says_once() { [[ $(grep -cE -- "$1" "$work/train") == 1 ]] || { cat "$work/train"; return 1; }; }
 report() { timeout 100 "$lockstep" report mlflow "$@" >"$work/text" 2>"$work/errors" || { cat "$work/errors"; return 1; }; }
 prints() { grep -qE -- "$1" "$work/text" || { cat "$work/text"; return 1; }; }
-# state EXPRESSION: of `runs`, a list of the runs of the server, and `requests`
+# state EXPRESSION: the expression over `runs`, a list of the runs of the server, and `requests` is true
 state() {
   python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); runs = list(s["runs"].values()); requests = s["requests"]
 print(runs[-1] | {"metrics": len(runs[-1]["metrics"]), "params": 0, "files": list(runs[-1]["files"])} if runs else s); assert eval("(" + sys.argv[2] + ")")' \
@@ -123,7 +123,7 @@ check "  as bearer" state "s['authorization'] == 'Bearer abc'"
 
 # Ends of a run
 stop() {
-  : >"$work/train" # the output of the run before would end the loop before the program has started
+  : >"$work/train" # old output would end the loop before the program has started
   "$lockstep" train "${options[@]}" run.name=h train.epochs=10000 log.mlflow="$uri" log.every_steps=100 >"$work/train" 2>&1 &
   local pid=$! i
   for ((i = 0; i < 300; ++i)); do grep -q 'MLflow:' "$work/train" && break; sleep 0.1; done
@@ -137,7 +137,7 @@ check "a run that fails" refused 1 steps_skipped "$lockstep" train "${options[@]
   optimizer.learning_rate=1e25 train.epochs=100
 check "  has failed on the server" state 'runs[-1]["name"] == "i" and runs[-1]["status"] == "FAILED"'
 
-# A value that old servers find too long
+# A value that is too long for old servers
 long=$(printf 'x%.0s' {1..600})
 check "a long value" train j log.mlflow="$uri" log.mlflow_experiment="$long"
 check "  is cut" state 'len(runs[-1]["params"]["log.mlflow_experiment"]) == 500 and runs[-1]["status"] == "FINISHED"'

@@ -2,8 +2,9 @@
 # long: yes
 # timeout: 1800
 # cores: 2
-# log.mlflow and `lockstep report mlflow` with MLflow's own server, read back with its own client: artefacts through the
-# server, and in a folder that is shared with it. `make deps-test` installs MLflow; MLFLOW names another `mlflow`.
+# log.mlflow and `lockstep report mlflow` with MLflow's own server, read back with MLflow's client: artefacts uploaded
+# through the server, and in a folder that is shared with it. `make deps-test` installs MLflow; MLFLOW names another
+# `mlflow`.
 source test/support/check.sh
 mlflow=${MLFLOW:-.deps/mlflow/bin/mlflow}
 [[ -x $mlflow ]] || { echo "skipped: MLflow is missing; \`make deps-test\` installs it"; exit 77; }
@@ -14,7 +15,7 @@ unset MLFLOW_TRACKING_URI MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD MLFL
 unset http_proxy HTTP_PROXY all_proxy ALL_PROXY
 export LOCKSTEP_CACHE=none MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=true
 
-# In sessions of their own, since a server starts several processes.
+# Each server gets its own session, since it starts several processes.
 servers=()
 stop_servers() { for pid in "${servers[@]}"; do kill -- "-$pid" 2>/dev/null; done; }
 trap 'stop_servers; sleep 1; rm -rf "$work"' EXIT

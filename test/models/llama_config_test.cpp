@@ -135,7 +135,7 @@ TEST(LlamaConfig, FrequenciesAreThoseOfTransformers) {
   c.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 32};
   const std::vector<double> scaled = c.rope_frequencies();
   EXPECT_EQ(scaled[0], plain[0]);                                 // a short wave is kept
-  EXPECT_NEAR(scaled[31], plain[31] / 32, 1e-18);                 // a long one is slowed down
+  EXPECT_NEAR(scaled[31], plain[31] / 32, 1e-18);                 // a long wave is slowed down
   const double smooth = (8192 * plain[16] / (2 * M_PI) - 1) / 3;  // in between
   ASSERT_GT(smooth, 0);
   ASSERT_LT(smooth, 1);

@@ -1,4 +1,4 @@
-// The operations of a training step of a decoder, from its graph and from its configuration; recomputation adds none.
+// The FLOPs of a training step of a decoder, from its graph and from its configuration; recomputation does not count.
 #include <gtest/gtest.h>
 
 #include "graph/flops.h"

@@ -1,4 +1,4 @@
-// The names and shapes of a decoder's tensors, and what is said of a file that has others.
+// The names and shapes of a decoder's tensors, and the messages for a file that has others.
 #include "models/llama_tensors.h"
 
 #include <gtest/gtest.h>

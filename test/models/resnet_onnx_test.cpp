@@ -1,5 +1,5 @@
-// The graph of an .onnx file: every value is computed before it is read, and the weights are those of the model. That
-// it computes the same is shown by test/checkpoint/onnx_test.py.
+// The graph of an .onnx file: every value is computed before it is read, and the weights are those of the model.
+// test/checkpoint/onnx_test.py shows that it computes the same.
 #include "models/resnet_onnx.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 namespace lockstep::models {
 namespace {
 
-/// The names and shapes that infer_resnet looks at.
+/// The names and shapes that infer_resnet examines.
 TensorShapes resnet(std::int64_t kernel_size, std::vector<int> blocks, bool bottleneck, std::int64_t width = 64) {
   TensorShapes out{{"conv1.weight", {64, 3, kernel_size, kernel_size}}, {"fc.weight", {10, 4}}};
   for (std::size_t stage = 0; stage < blocks.size(); ++stage)
@@ -57,7 +57,7 @@ TEST(ResnetTable, ReportsTensorsThatAreNotThoseOfAResnet) {
   EXPECT_NE(message(headless).find("fc.weight is missing"), std::string::npos);
 }
 
-// The numbers of torchvision's documentation, for 1000 classes.
+// The numbers are from torchvision's documentation, for 1000 classes.
 TEST(ResnetTable, ModelsHaveTheParametersOfTorchvision) {
   const std::map<int, std::int64_t> expected = {
       {18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}};

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Tests `make install`, and its modulefiles with the real environment-modules and the real Lmod: the installed files, loading,
-# unloading, a second version, a missing prerequisite and a site file. A module system that is missing is skipped.
+# Tests `make install`, and its modulefiles with the real environment-modules and the real Lmod: the installed files,
+# loading, unloading, a second version, a missing prerequisite and a site file. If a module system is missing, its tests
+# are skipped.
 source test/support/check.sh
 build=$(dirname "$lockstep")
 version=$(sed -n 's/^VERSION := //p' Makefile)

@@ -1,6 +1,7 @@
 # timeout: 120
-"""The Spack recipe: it compiles, its variables are those of the Makefile, and what it has make install is what
-`make install` installs. Spack itself is not needed: a stand-in has the few names that the recipe uses, and records.
+"""The Spack recipe: it compiles, its variables are those of the Makefile, and what it lets make install is what
+`make install` installs. Spack itself is not needed: a stand-in has the few names that the recipe uses, and records
+how they are used.
 
 The program is $LOCKSTEP, or build/lockstep, from whose folder it is installed.
 """
@@ -44,7 +45,7 @@ class Dependency:
 
 
 class Spec:
-    """A spec that is +cuda or ~cuda. It contains only the packages that the recipe depends on for it."""
+    """A spec that is +cuda or ~cuda. It contains only the packages that the recipe depends on in that case."""
 
     def __init__(self, cuda_arch):
         self.cuda = bool(cuda_arch)
@@ -66,7 +67,7 @@ class Spec:
 
 
 class MakefilePackage:
-    """As Spack's MakefileBuilder: edit, then make of build_targets, then make of install_targets."""
+    """Like Spack's MakefileBuilder: edit, then make build_targets, then make install_targets."""
 
     def __init__(self, spec, prefix, stage):
         self.spec, self.prefix = spec, prefix
@@ -159,8 +160,8 @@ def main():
         (resource,) = [options for name, _, options in directives if name == "resource"]
         assert f"{resource['sha256']}  {resource['url'].split('/')[-1]}" in (ROOT / "scripts/deps.sh").read_text()
 
-        # What it installs. A dry run is enough to see the effect of Spack's arguments, in a folder of its own, since Make
-        # groups the sources of a build without CUDA differently.
+        # What it installs. A dry run is enough to see the effect of Spack's arguments. It uses a folder of its own,
+        # since Make groups the sources of a build without CUDA differently.
         prefix = f"{work}/prefix"
         build, install = phases(Lockstep, [], prefix, f"{work}/stage")
         assert "CUDA=0" in install and not any("cuda" in argument for argument in install), install
@@ -174,7 +175,7 @@ def main():
             variables = [f"BUILD={build.parent}", f"OUT={build}", f"CUDA_ARCH={architectures}"]
         make(*variables, f"PREFIX={prefix}", "install", *([] if cuda else ["CUDA=0"]))
         installed = files_below(prefix)
-        bundled = {"lib/lockstep/libdnnl.so.3"}  # oneDNN out of .deps; Spack's stays where it is
+        bundled = {"lib/lockstep/libdnnl.so.3"}  # the oneDNN of .deps; Spack's stays where it is
         assert len(installed) > 10, installed
         assert planned == installed - bundled, planned ^ installed
     print("[  PASSED  ] 1 test.")

@@ -8,7 +8,7 @@ Each fault is applied in a copy of the source tree and of its build folder, so t
 
 faults/AREA.txt has blocks of five lines, `key: value`, with empty lines between them: the name of the fault, its file, the text
 `old`, which must occur exactly once in the file, the text `new` that replaces it, and `tests`, a regular expression over the
-names of tests (scripts/list-tests.sh). `\\n` in old and new is a line's end.
+names of tests (scripts/list-tests.sh). `\\n` in old and new stands for a line break.
 """
 import argparse
 import os
@@ -27,7 +27,7 @@ KEYS = ("fault", "file", "old", "new", "tests")
 
 
 def read_faults(folder=HERE / "faults"):
-    """Those of all areas."""
+    """The faults of all areas."""
     faults = []
     for path, block in [(path, block) for path in sorted(folder.glob("*.txt"))
                         for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n", "", path.read_text()).strip())]:
@@ -43,7 +43,7 @@ def read_faults(folder=HERE / "faults"):
 
 
 class Copy:
-    """A copy of the tree and its build folder, which restore() makes equal to the original again."""
+    """A copy of the tree and its build folder, which restore() resets to the original."""
 
     def __init__(self, folder, build):
         self.tree, self.build = pathlib.Path(folder) / "tree", build
@@ -51,7 +51,7 @@ class Copy:
         for name in filter(None, listed.split("\0")):
             if (ROOT / name).is_file():
                 self.copy(name)
-        # Objects keep their time, so that only what a fault touches is compiled.
+        # Objects keep their modification times, so that only what a fault touches is recompiled.
         top = pathlib.Path(build).parts[0]  # build/sm_90 needs all of build
         shutil.copytree(ROOT / top, self.tree / top, symlinks=True)
         if (ROOT / ".deps").exists():

@@ -1,5 +1,5 @@
-// Ticks, texts, charts and pages. That pages are well-formed and that no texts overlap is also tested with real ones:
-// test/commands/report_page_test.sh.
+// Ticks, texts, charts and pages. test/commands/report_page_test.sh also tests with real pages that they are
+// well-formed and that no texts overlap.
 #include "page/page.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(Ticks, LogarithmicOnesArePowersOfTenOrOneTwoAndFive) {
   EXPECT_EQ(tick_texts(logarithmic_ticks(1, 30, 7)), (Texts{"1", "2", "5", "10", "20"}));
   EXPECT_LE(logarithmic_ticks(1e-12, 1e12, 5).size(), 5U);
   EXPECT_EQ(tick_texts({1e-6, 1e-3, 1}), (Texts{"1e-6", "1e-3", "1"}));
-  EXPECT_GE(logarithmic_ticks(3.1, 3.3, 7).size(), 2U);  // no power of ten is near
+  EXPECT_GE(logarithmic_ticks(3.1, 3.3, 7).size(), 2U);  // there is no power of ten nearby
 }
 
 TEST(Ticks, TextsHaveEqualDecimalsAndShortExponents) {
@@ -127,7 +127,7 @@ TEST(Charts, LinesHaveTheirPointsIntervalsAndReference) {
   const std::string svg = inline_svg(speedup(), 540, "speedup");
   EXPECT_TRUE(is_well_formed(svg)) << svg;
   EXPECT_EQ(count(svg, "<circle"), 5U);           // four points, and the legend
-  EXPECT_EQ(count(svg, "s0 interval"), 3U * 3U);  // the last point has none
+  EXPECT_EQ(count(svg, "s0 interval"), 3U * 3U);  // the last point has no interval
   EXPECT_EQ(count(svg, "class=\"reference\""), 2U);
   EXPECT_NE(svg.find("<title id=\"speedup-title\">Speedup &lt;1&gt;</title>"), std::string::npos);
   EXPECT_EQ(svg.find("measured & fitted"), std::string::npos);
@@ -186,7 +186,7 @@ TEST(Charts, MillionsOfPointsBecomeFew) {
 struct Extent {
   double top = NAN, height = NAN;
 };
-/// Of the rectangle with this hint.
+/// The extent of the rectangle with this hint.
 Extent extent_of(const std::string& svg, const std::string& hint) {
   Extent extent;
   const std::size_t at = svg.find("<title>" + hint), begin = svg.rfind("<rect", at);
@@ -206,7 +206,7 @@ TEST(Charts, BarsAreStackedUpToTheirSum) {
   EXPECT_TRUE(is_well_formed(svg));
   EXPECT_EQ(count(svg, "<rect"), 2U + 3U);  // the legend; nothing is drawn for a part of zero
   const Extent computing = extent_of(svg, "2, computing: 5<"), waiting = extent_of(svg, "2, waiting: 5<");
-  EXPECT_NEAR(waiting.height, computing.height, 0.02);  // hundredths are written
+  EXPECT_NEAR(waiting.height, computing.height, 0.02);  // numbers are written with two decimals
   EXPECT_NEAR(waiting.top + waiting.height, computing.top, 0.02);
   EXPECT_NE(svg.find(">10</text>"), std::string::npos);
   EXPECT_FALSE(has_data(StackedBars{.title = "none", .bars = {"1"}, .parts = {{"computing", {0}}}}));

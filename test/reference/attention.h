@@ -1,6 +1,6 @@
 // Attention, straight from the formulas of lockstep/ops/attention.h: every score of a row of tokens is computed, and
-// the softmax is taken over them. `T` is the stored type (float: the ReferenceBackend; double: finite differences);
-// every value in between is double.
+// the softmax is taken over them. `T` is the stored type (float: the ReferenceBackend; double: finite differences); all
+// intermediate values are double.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct AttentionBackward {
   T* dqkv = nullptr;
 };
 
-/// The products of two vectors, added up; or those of their absolute values.
+/// The dot product of two vectors, or the sum of the absolute values of its terms.
 template <typename A, typename B>
 double dot(const A* a, const B* b, Index n, bool absolute = false) {
   double sum = 0;
@@ -42,7 +42,7 @@ double dot(const A* a, const B* b, Index n, bool absolute = false) {
   return sum;
 }
 
-/// p of one token and head: those of tokens [first, token].
+/// p of one token and head, for the tokens [first, token].
 template <typename T>
 std::vector<double> probabilities(const PackedSample<const T>& x, Index token, Index head, Index first) {
   std::vector<double> p;
@@ -79,7 +79,7 @@ void attention_forward(const AttentionDescription& d, const T* qkv, const std::i
                  });
 }
 
-/// `absolute`: the same sums of the absolute values of their terms, which bound the errors of rounding.
+/// `absolute`: computes the same sums with the absolute values of their terms, which bound the rounding errors.
 template <typename T>
 void attention_backward(const AttentionDescription& d, const AttentionBackward<T>& args, bool absolute = false) {
   const double scale = d.score_scale();

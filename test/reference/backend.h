@@ -1,6 +1,6 @@
-// Every op computed naively, in double inside, from the formulas of lockstep/ops/; nhwc and canonical weights only. It
-// reports all fusions: nothing is saved between passes, and no workspace is used. Other backends are compared with it,
-// and it is the backend that fuses everything when a test runs one graph on several.
+// Every op computed naively, internally in double, from the formulas of lockstep/ops/; with nhwc and canonical weights
+// only. It reports all fusions: nothing is saved between passes, and no workspace is used. Other backends are compared
+// with it. When a test runs one graph on several backends, it is the one that fuses everything.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Attention over a cache, straight from the formula of lockstep/ops/cached_attention.h. `T` is the stored type; every
-// value in between is double.
+// Attention over a cache, straight from the formula of lockstep/ops/cached_attention.h. `T` is the stored type; all
+// intermediate values are double.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct CachedAttentionForward {
   T* y = nullptr;
 };
 
-/// `absolute`: y is the same sum of the absolute values of its terms, which bounds the errors of rounding.
+/// `absolute`: y becomes the same sum with the absolute values of its terms, which bounds the rounding errors.
 template <typename T>
 void cached_attention_forward(const CachedAttentionDescription& d, const CachedAttentionForward<T>& args,
                               bool absolute = false) {

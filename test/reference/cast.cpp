@@ -1,4 +1,4 @@
-// Numbers in another type. Formula: lockstep/ops/cast.h.
+// Conversion of numbers to another type. Formula: lockstep/ops/cast.h.
 #include "lockstep/ops/cast.h"
 #include "lockstep/bf16.h"
 #include "test/reference/ops.h"

@@ -1,4 +1,4 @@
-// The global norm of the gradients and the decision whether a step is applied. Formula: lockstep/ops/clip_norm.h.
+// The global norm of the gradients, and the decision whether to apply a step. Formula: lockstep/ops/clip_norm.h.
 #include <algorithm>
 #include <cmath>
 
@@ -45,7 +45,7 @@ class ReferenceClipNorm final : public ClipNorm {
     return sum;
   }
 
-  /// torch.amp.GradScaler.update, with bounds.
+  /// torch.amp.GradScaler.update, with bounds on the scale.
   void change(LossScale& loss_scale, bool is_finite) const {
     const LossScaling& s = d_.loss_scaling;
     if (s.growth_steps == 0) return;

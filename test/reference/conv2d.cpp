@@ -8,7 +8,7 @@
 namespace lockstep::reference {
 namespace {
 
-/// The position of the window: input pixel (h, w) of window element (r, s) at output pixel (p, q).
+/// The geometry of the window: maps rows between input and output, for window element (r, s). A row is one pixel.
 struct Geometry {
   explicit Geometry(const Conv2dDescription& d)
       : height(d.x[1]),
@@ -22,7 +22,7 @@ struct Geometry {
         padding(d.padding) {}
   Index height, width, channels, out_height, out_width, out_channels, kernel_size, stride, padding;
 
-  /// Row of the input under (r, s) at output row `out_row`, or -1 in the padding.
+  /// The row of the input under (r, s) at output row `out_row`, or -1 in the padding.
   Index input_row(Index out_row, Index r, Index s) const {
     const Index h = out_row / out_width % out_height * stride + r - padding;
     const Index w = out_row % out_width * stride + s - padding;
@@ -30,7 +30,7 @@ struct Geometry {
     return (out_row / (out_height * out_width) * height + h) * width + w;
   }
 
-  /// Row of the output that sees input row `row` through (r, s), or -1.
+  /// The row of the output that reads input row `row` through (r, s), or -1.
   Index output_row(Index row, Index r, Index s) const {
     const Index p = row / width % height + padding - r;
     const Index q = row % width + padding - s;
@@ -43,7 +43,7 @@ struct Geometry {
   }
 };
 
-/// Weights in double as (R, S, C, K) or (R, S, K, C): the innermost loop then runs along memory.
+/// Weights in double as (R, S, C, K) or (R, S, K, C), so that the innermost loop reads consecutive memory.
 template <typename T>
 std::vector<double> turned_weight(const Geometry& g, const T* weight, bool k_last) {
   std::vector<double> turned(static_cast<std::size_t>(g.out_channels * g.channels * g.kernel_size * g.kernel_size));
@@ -125,7 +125,7 @@ void conv2d_backward(const Conv2dDescription& d, const Conv2dBackward<T>& args) 
   const Geometry g(d);
   const Input<T> z = make_input(d, args.x, args.normalization);
   const Index out_rows = d.x[0] * g.out_height * g.out_width;
-  // Before dz is written: it may overwrite the stored z, but only x and the residual are read here.
+  // Must come before dz is written: that may overwrite the stored z, while only x and the residual are read here.
   if (args.dweight_mode != GradientMode::skip) weight_gradient(g, z, out_rows, args);
   if (!d.input_gradient || (!d.normalization && args.dx_mode == GradientMode::skip)) return;
   const std::vector<double> weight = turned_weight(g, args.weight, false);

@@ -23,7 +23,7 @@ std::vector<double> log_softmax(const T* logits, Index classes) {
 
 struct Label {
   std::int32_t a = 0, b = 0;
-  double weight = 1;  // of a
+  double weight = 1;  // of label a; the rest is that of b
   double share(Index k) const { return (k == a ? weight : 0.0) + (k == b ? 1.0 - weight : 0.0); }
   std::int32_t greater() const { return weight >= 0.5 ? a : b; }
 };

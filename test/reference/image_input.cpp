@@ -24,7 +24,7 @@ Augmentation draw_augmentation(const ImageInputDescription& d, std::uint32_t sam
 
 namespace {
 
-/// The weights of all stored pixels of one direction for one output of the region, from the formula of
+/// The weights of all stored pixels in one direction for one output of the region, from the formula of
 /// lockstep/image_region.h.
 std::vector<double> resize_weights(const ResizedAxis& axis, Index output) {
   const double scale = static_cast<double>(axis.length) / axis.resized;
@@ -41,7 +41,7 @@ std::uint8_t to_byte(double value) {
   return static_cast<std::uint8_t>(std::clamp(std::floor(value + 0.5), 0.0, 255.0));
 }
 
-/// (height, width, channels): the region, resized along rows and then along columns.
+/// The region, resized along rows and then along columns: (height, width, channels).
 std::vector<std::uint8_t> resize(const std::uint8_t* pixels, const ImageRegion& region, Index height, Index width,
                                  Index channels) {
   std::vector<std::uint8_t> out(static_cast<std::size_t>(height * width * channels), 0);

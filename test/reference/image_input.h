@@ -1,4 +1,4 @@
-// Bytes to the network's input: resizing, crop, flip, normalisation, straight from the description in
+// From bytes to the network's input: resizing, crop, flip and normalisation, straight from the description in
 // lockstep/ops/image_input.h.
 #pragma once
 

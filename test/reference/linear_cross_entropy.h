@@ -1,5 +1,5 @@
 // The last matmul and the cross entropy, straight from the formulas of lockstep/ops/linear_cross_entropy.h, without
-// chunks. `T` is the stored type (float: the ReferenceBackend; double: finite differences); every value in between is
+// chunks. `T` is the stored type (float: the ReferenceBackend; double: finite differences); all intermediate values are
 // double.
 #pragma once
 
@@ -21,7 +21,7 @@ struct LinearCrossEntropyArguments {
   const T* x = nullptr;
   const T* weight = nullptr;
   const std::int32_t* targets = nullptr;
-  double loss_weight = 0;  // with the loss scale
+  double loss_weight = 0;  // including the loss scale
   T* losses = nullptr;     // null: not stored
   T* dx = nullptr;         // null: not computed
   T* dweight = nullptr;

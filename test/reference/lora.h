@@ -1,5 +1,5 @@
 // Low-rank adapters, straight from the formulas of lockstep/ops/lora.h. `T` is the stored type (float: the
-// ReferenceBackend; double: finite differences); every value in between is double.
+// ReferenceBackend; double: finite differences); all intermediate values are double.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace lockstep::reference {
 
-/// drop(x) of a part divided by x: 0, or 1 / (1 - p).
+/// The factor by which dropout of a part multiplies x: 0, or 1 / (1 - p).
 inline double lora_factor(const LoraDescription& d, const LoraPart& part, Index row, Index i, const std::uint32_t* ids,
                           std::uint32_t epoch) {
   if (!d.drops()) return 1;
@@ -32,7 +32,7 @@ struct LoraTensors {
   std::uint32_t epoch = 0;
 };
 
-/// h of a row and all parts: (parts * rank).
+/// h of a row for all parts: (parts * rank).
 template <typename T>
 std::vector<double> lora_hidden(const LoraDescription& d, const LoraTensors<T>& t, Index row) {
   std::vector<double> h(static_cast<std::size_t>(d.ranks()));
@@ -49,7 +49,7 @@ template <typename T>
 void lora_forward(const LoraDescription& d, const LoraTensors<T>& t, T* y) {
   for (Index row = 0; row < d.rows; ++row) {
     const std::vector<double> h = lora_hidden(d, t, row);
-    Index column = 0;  // of all parts: a row of B
+    Index column = 0;  // counted over all parts: the row of B
     for (std::size_t p = 0; p < d.parts.size(); ++p)
       for (Index c = 0; c < d.parts[p].columns; ++c, ++column) {
         double sum = 0;

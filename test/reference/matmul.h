@@ -20,7 +20,7 @@ struct MatmulBackward {
   const T* dy = nullptr;
   const T* x = nullptr;
   const T* weight = nullptr;
-  const T* z = nullptr;  // read where there is an activation
+  const T* z = nullptr;  // read if there is an activation
   T* dx = nullptr;
   GradientMode dx_mode = GradientMode::overwrite;
   T* dweight = nullptr;

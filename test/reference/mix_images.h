@@ -9,7 +9,7 @@ namespace lockstep::reference {
 struct Rectangle {
   int top = 0, bottom = 0, left = 0, right = 0;
 };
-/// `weight`: of the image itself. `row` and `column`: of the centre.
+/// `weight` is that of the image itself; `row` and `column` are those of the centre.
 Rectangle cutmix_rectangle(double weight, int row, int column, int height, int width);
 
 }  // namespace lockstep::reference

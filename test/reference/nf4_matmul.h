@@ -1,5 +1,6 @@
 // Matmul with a weight in NF4, straight from the formulas of lockstep/ops/nf4_matmul.h and lockstep/nf4.h. `T` is the
-// stored type (float: the ReferenceBackend; double: finite differences); sums are double. `round`: to the type of x.
+// stored type (float: the ReferenceBackend; double: finite differences); sums are double. `round` rounds to the type of
+// x.
 #pragma once
 
 #include <cstring>

@@ -1,7 +1,7 @@
 // The input of a convolution or pooling: x itself, or a pending normalisation of x (lockstep/ops/normalization.h),
-// evaluated wherever the loops read it, and the end of backward through it. `T` is the stored type (float: the
-// ReferenceBackend; double: finite differences); every value in between is double.
-// All activations are (rows, C), where a row is a pixel in nhwc.
+// evaluated wherever the loops read it, and the end of the backward pass through it. `T` is the stored type (float: the
+// ReferenceBackend; double: finite differences); all intermediate values are double. All activations are (rows, C),
+// where a row is a pixel in nhwc.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace lockstep::reference {
 
 using Index = std::int64_t;
 
-/// The number of elements of an activation below which starting other threads costs more than it saves.
+/// For activations with fewer elements, starting other threads costs more than it saves.
 inline constexpr Index kParallelFrom = 4096;
 
 template <typename T>
@@ -94,9 +94,10 @@ void put(T& target, double value, GradientMode mode) {
   if (mode == GradientMode::accumulate) target = static_cast<T>(target + value);
 }
 
-/// Ends a backward pass at its input. `data_gradient(row, g)` adds the gradient of the row's C values to g, which is
-/// zero. The result goes to dx (by mode) without normalisation, and to dz with it. The reductions are computed in the
-/// same pass, per block of rows and then over the blocks in order, so that the number of threads does not matter.
+/// Ends a backward pass at its input. `data_gradient(row, g)` adds the gradient of the row's C values to g, which
+/// starts at zero. The result is written to dx (according to its mode) without normalisation, and to dz with it. The
+/// reductions are computed in the same pass, per block of rows and then over the blocks in order, so that the number of
+/// threads does not matter.
 template <typename T, typename DataGradient>
 void input_backward(const Input<T>& input, const PendingBackward<T>& args, T* dx, GradientMode dx_mode,
                     DataGradient&& data_gradient) {

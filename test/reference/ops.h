@@ -7,7 +7,7 @@
 
 namespace lockstep::reference {
 
-/// The reference does not need to know anything about the machine.
+/// The reference needs to know nothing about the machine.
 struct Context {};
 
 /// Throws not_supported if there is no such op.

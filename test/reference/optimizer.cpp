@@ -19,7 +19,7 @@ class ReferenceOptimizer final : public Optimizer {
   void run_apply(const Apply& all, const OpMemory&, Stream&) override {
     if (all.scalars->is_applied == 0) return;
     for (const ParameterSegment& segment : d_.segments) {
-      Apply args = all;  // where its elements are at segment.begin
+      Apply args = all;  // shifted so that its elements are at segment.begin
       const auto shift = static_cast<std::ptrdiff_t>(segment.stored()) - static_cast<std::ptrdiff_t>(segment.begin);
       if (args.state) args.state += shift;
       if (d_.parameters_are_sharded) args.parameters += shift;

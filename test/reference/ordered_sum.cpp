@@ -5,7 +5,7 @@
 namespace lockstep::reference {
 namespace {
 
-/// In the type of the sum and not in double, since the op defines the order of rounded additions.
+/// Adds in the type of the sum, not in double, since the op defines the order of rounded additions.
 template <typename T>
 class ReferenceOrderedSum final : public OrderedSum {
  public:

@@ -33,7 +33,7 @@ struct Pool {
 
   Index row(Index n, Index h, Index w) const { return (n * d.x[1] + h) * d.x[2] + w; }
 
-  /// Row of the greatest element under the window, the first of equals.
+  /// The row of the largest element under the window; the first of several equal ones.
   Index greatest(const Window& window, Index n, Index c) const {
     Index best = -1;
     double greatest = -std::numeric_limits<double>::infinity();

@@ -1,6 +1,6 @@
 // Max and average pooling with a pending normalisation of the input, straight from the formulas of
-// lockstep/ops/pool2d.h. The gradient of a maximum goes to the first of equals, the window read row by row (as in
-// PyTorch).
+// lockstep/ops/pool2d.h. The gradient of a maximum goes to the first of several equal elements, reading the window row
+// by row (as in PyTorch).
 #pragma once
 
 #include "lockstep/ops/pool2d.h"
@@ -18,7 +18,7 @@ struct Pool2dForward {
 template <typename T>
 struct Pool2dBackward {
   const T* dy = nullptr;
-  const T* added = nullptr;  // or null: another gradient of y
+  const T* added = nullptr;  // another gradient of y, or null
   const T* x = nullptr;
   T* dx = nullptr;
   GradientMode dx_mode = GradientMode::overwrite;

@@ -7,7 +7,7 @@
 
 namespace lockstep::reference {
 
-/// The size of the rectangle of one try, from the uniform numbers `u` and `v`; no value if it is too large.
+/// The size of the rectangle in one try, from the uniform numbers `u` and `v`; no value if it is too large.
 struct ErasedSize {
   int height = 0, width = 0;
   bool operator==(const ErasedSize&) const = default;

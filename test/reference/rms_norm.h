@@ -1,5 +1,5 @@
-// RMS norm, straight from the formulas of lockstep/ops/rms_norm.h. `T` is the stored type (float: the
-// ReferenceBackend; double: finite differences); every value in between is double.
+// RMS norm, straight from the formulas of lockstep/ops/rms_norm.h. `T` is the stored type (float: the ReferenceBackend;
+// double: finite differences); all intermediate values are double.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Rotary position embedding, straight from the formulas of lockstep/ops/rotary.h. `T` is the stored type (float: the
-// ReferenceBackend; double: finite differences); every value in between is double.
+// ReferenceBackend; double: finite differences); all intermediate values are double.
 #pragma once
 
 #include <algorithm>
@@ -36,13 +36,13 @@ struct RotaryBackward {
   GradientMode dnorm_modes[2] = {};
 };
 
-/// Where the first and the second number of a pair lie in a head.
+/// The positions of the first and the second number of a pair in a head.
 inline std::pair<std::size_t, std::size_t> pair_of(const RotaryDescription& d, Index i) {
   const auto pair = static_cast<std::size_t>(i), half = static_cast<std::size_t>(d.head_dim / 2);
   return d.pairs == RotaryPairs::interleaved ? std::pair{2 * pair, 2 * pair + 1} : std::pair{pair, pair + half};
 }
 
-/// `direction` -1: back.
+/// `direction`: -1 rotates back.
 inline std::vector<double> rotated(const RotaryDescription& d, const std::vector<double>& head, const float* table,
                                    std::int32_t position, double direction) {
   const Index row = std::clamp<Index>(position, 0, d.max_positions - 1), half = d.head_dim / 2;

@@ -1,5 +1,5 @@
 // SwiGLU, straight from the formulas of lockstep/ops/swiglu.h. `T` is the stored type (float: the ReferenceBackend;
-// double: finite differences); every value in between is double.
+// double: finite differences); all intermediate values are double.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Which cases a study has, their order, and the batch and the keys of each.
+// Which cases a study has, their order, and the batch and keys of each.
 #include "scaling/cases.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(ScalingCases, HaveAnOrderThatDependsOnTheSeedOnly) {
   EXPECT_NE(names_of(make_cases(four_sizes(), 5, 7)), names_of(make_cases(four_sizes(), 5, 8)));
 }
 
-// Each size is first, second and so on about equally often, so that a drift affects all alike.
+// Each size is first, second and so on about equally often, so that drift affects all of them alike.
 TEST(ScalingCases, AreFirstEquallyOften) {
   constexpr int kRepeats = 4000;
   const auto cases = make_cases(four_sizes(), kRepeats, 3);

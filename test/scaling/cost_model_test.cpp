@@ -1,4 +1,4 @@
-// The cost model finds the terms from which steps were made, and its predictions have the errors that it states.
+// The cost model finds the terms from which the steps were made, and its predictions have the errors that it states.
 #include "scaling/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ std::vector<CostPoint> study(const std::vector<CostSize>& sizes, double noise = 
   return points;
 }
 
-// The other tests make steps from the model itself; these are worked out by hand.
+// The other tests generate steps with the model itself; these were worked out by hand.
 TEST(CostModel, AddsTheTermsOfAStep) {
   const CostModel model{.fixed_seconds = 0.5,
                         .sample_seconds = 0.25,
@@ -99,8 +99,8 @@ TEST(CostModel, FindsBandwidthInsideNodesToo) {
   EXPECT_NEAR(model.node_byte_seconds, 1e-9, 1e-11);
 }
 
-// Noise of 3 % must not move the prediction for twice the ranks by more than the interval says, nor widen it to
-// nonsense.
+// Noise of 3 % must neither move the prediction for twice the nodes by more than the interval says, nor make the
+// interval uselessly wide.
 TEST(CostModel, PredictsTwiceTheNodesWithinItsInterval) {
   const CostModel model = fit_cost_model(study({strong(1), strong(2), strong(4)}, 0.03), kResNet, "samples");
   const Prediction p = model.predict(strong(8));
@@ -111,7 +111,7 @@ TEST(CostModel, PredictsTwiceTheNodesWithinItsInterval) {
   EXPECT_GT(model.error, 0);
 }
 
-// Ranks that share cores compute longer, as containers on one machine do.
+// Ranks that share cores compute more slowly, like containers on one machine.
 TEST(CostModel, KnowsSharedCores) {
   std::vector<CostSize> sizes;
   for (const int nodes : {1, 2, 4})
@@ -129,7 +129,7 @@ TEST(CostModel, FitsExposedCommunicationIfExchangesAreNotTimed) {
   for (CostPoint& p : points) p.exchange_seconds = std::numeric_limits<double>::quiet_NaN();
   const CostModel model = fit_cost_model(points, kResNet, "samples");
   EXPECT_FALSE(model.has_exchange_times);
-  EXPECT_LT(model.error, 0.12);  // which it states: what is hidden cannot be told from what is fast
+  EXPECT_LT(model.error, 0.12);  // stated by the model: hidden and fast communication look the same
   const double expected = machine().predict(strong(8)).step_seconds();
   EXPECT_NEAR(model.predict(strong(8)).step_seconds(), expected, 0.25 * expected);
 }

@@ -123,7 +123,7 @@ TEST(ScalingResults, LeaveOutCasesWithAShortWarmup) {
 TEST(ScalingResults, SayWhenRanksSharedCores) {
   const Study study = a_study();
   std::vector<CaseResult> cases = four_cases(study);
-  // Two nodes that are containers of one machine.
+  // Two nodes that are containers on one machine.
   cases[0].measured->hosts = {{.name = "node1", .machine = "m", .ranks = 1, .cores = 1},
                               {.name = "node2", .machine = "m", .ranks = 1, .cores = 1}};
   const Results all = results_of(study, cases, {});
@@ -133,7 +133,8 @@ TEST(ScalingResults, SayWhenRanksSharedCores) {
             "not how the program scales.");
   cases[0].measured->hosts[1].machine = "other";
   EXPECT_TRUE(results_of(study, cases, {}).remarks.empty());
-  // A rank alone in a container that may use a part of a core is slow at every size, but shares it with no other.
+  // A rank alone in a container that may use part of a core is slow at every size, but shares the core with no other
+  // rank.
   cases[0].measured->hosts[0].cores = 0.25;
   EXPECT_TRUE(results_of(study, cases, {}).remarks.empty());
 }
@@ -151,7 +152,8 @@ TEST(ScalingResults, OfAnUnfinishedStudySaySo) {
   EXPECT_EQ(baseline_text(all), "baseline: 1 rank on 1 node, not measured");
 }
 
-/// Compares with a file of test/scaling/golden. What differs is written to a file, which can replace it after a look.
+/// Compares with a file of test/scaling/golden. If they differ, the report is written to a file, which can replace the
+/// golden one after a review.
 void expect_golden(const std::string& report, const std::string& name) {
   const std::string golden = "test/scaling/golden/" + name, found = testing::TempDir() + "/" + name;
   if (std::filesystem::exists(golden) && read_file(golden) == report) return;

@@ -1,4 +1,4 @@
-// Means, spreads, intervals, modes, and the criterion of a warm-up.
+// Means, spreads, intervals, modes, and the criterion for a warm-up.
 #include "scaling/statistics.h"
 
 #include <gtest/gtest.h>

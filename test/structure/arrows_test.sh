@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rules of includes between folders hold, and scripts/check-arrows.sh detects each kind of violation.
+# The rules for includes between folders hold, and scripts/check-arrows.sh detects each kind of violation.
 set -euo pipefail
 scripts/check-arrows.sh
 

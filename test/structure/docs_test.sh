@@ -15,8 +15,8 @@ for page in docs/*.md; do
   grep -qF "($page)" README.md || fail "README.md does not link to $page"
 done
 
-# A path is a word in backticks, or in a block of code, that begins with a folder of the project. Stars and braces in it
-# are expanded; {h,cpp} names several files. Words in capitals are placeholders for names.
+# A path is a word in backticks or in a code block that begins with a folder of the project. Stars and braces in it are
+# expanded; {h,cpp} names several files. Words in capitals are placeholders for names.
 folders='(bench|data|docs|include|jobs|kernels|modules|scripts|src|test)'
 paths_of() {
   grep -oE "(^|[^A-Za-z0-9_./~\$}-])$folders/[A-Za-z0-9_./*{},-]*" "$1" |

@@ -12,7 +12,7 @@ check "make benches" plan benches
 is_after() { plan --print-data-base "$1" "$2" 2>/dev/null | grep -E "^$2: .*\|.* ?$1( |$)" >/dev/null; }
 check "the tests are built after all other goals" is_after all tests
 check "  and run after them" is_after benches test
-# Programs that write empty files in place of the compiler and ar, and print what they write.
+# Programs that replace the compiler and ar, write empty files, and print what they write.
 mkdir -p "$work/bin"
 cat >"$work/bin/g++" <<'SH'
 #!/usr/bin/env bash

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # timeout: 600
 # cores: all
-# Every line of code in README.md runs as printed, in order, in a copy of the repository without data sets and runs. The copy
-# is an overlay mount over the repository (in a mount namespace of its own), so that nothing is built again and nothing is
-# written to the repository. It needs root. These things make it quick, all of them outside of the lines: OVERRIDES and ONLY
-# are set in the environment, CIFAR-10 is a small archive of the committed samples, and `sbatch` runs check.sh instead. The
-# lines that begin with `srun` and `lockstep` need nodes of Slurm or a model; test/cluster and test/commands test what they do.
+# Every line of code in README.md runs as printed, in order, in a copy of the repository without data sets and runs. The
+# copy is an overlay mount over the repository (in its own mount namespace), so that nothing is built again and nothing
+# is written to the repository. It needs root. Four things make it quick, none of which changes the lines: OVERRIDES and
+# ONLY are set in the environment, CIFAR-10 is a small archive of the committed samples, and `sbatch` runs check.sh
+# instead. The lines that begin with `srun` and `lockstep` need Slurm nodes or a model; test/cluster and test/commands
+# test what they do.
 set -uo pipefail
 if [[ ${1:-} != --in-namespace ]]; then
   [[ $(id -u) == 0 ]] && unshare --mount true 2>/dev/null || { echo "skipped: mounting an overlay needs root"; exit 77; }
@@ -57,7 +58,7 @@ export PATH=$work/bin:$PATH
 for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do if [[ -r $init ]]; then break; fi; done
 if [[ -r $init ]]; then set +u; source "$init"; fi
 
-# The lines of code blocks, without what they print.
+# The lines of code blocks, without the output shown there.
 mapfile -t lines < <(sed -nE 's/^    (\$ )?((make|build\/lockstep|data\/|module|sbatch|scripts\/) ?.*)$/\2/p' README.md)
 check "README.md has lines to run" test "${#lines[@]}" -ge 8
 export ONLY=structure/arrows

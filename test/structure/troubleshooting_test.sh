@@ -13,7 +13,7 @@ difference=$(diff <(echo "$table") <(echo "$sections")) ||
   fail "src/errors.def (<) and the sections of $page (>) differ:
 $difference"
 
-# A comparison with a code does not throw it.
+# A comparison with a code does not count as throwing it.
 thrown=$(grep -rhE 'ErrorCode::[a-z_]+' src include kernels --include='*.cpp' --include='*.h' |
   sed -E 's/[=!]= *ErrorCode::[a-z_]+//g' | grep -oE 'ErrorCode::[a-z_]+' | sed 's/.*:://' | sort -u)
 while read -r code _; do

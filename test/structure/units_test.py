@@ -1,4 +1,4 @@
-"""scripts/units.py renames or keeps apart what would not mean the same in one unit, and puts each source into one unit."""
+"""scripts/units.py renames or keeps apart what would change meaning in one unit, and puts each source in one unit."""
 import pathlib
 import re
 import subprocess
@@ -29,7 +29,7 @@ def private(text):
 
 
 def check(what, together, one, other, header="", renamed=()):
-    """Two sources with their uses of names, and which names of theirs are renamed."""
+    """Checks whether two sources form one unit, and which of their names are renamed."""
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
         (tree / "src").mkdir()
@@ -90,7 +90,7 @@ check("several constants", True, private("constexpr int kRows = 1, kColumns = 2,
 check("a macro, and a use of it", False, "#define SIZE 3\n", USE_HEADER + "int n = SIZE;\n", "constexpr int SIZE = 2;\n")
 check("a macro for headers", False, "#define SIZE 3\n" + USE_HEADER + private("struct Row {\n};"), private("struct Row {\n};"))
 
-# Kernels for GPUs: at most 3 in a unit, and clang-format puts their names behind their bounds or on the next line.
+# Kernels for GPUs: at most 3 in a unit, and clang-format puts their names after the launch bounds or on the next line.
 with tempfile.TemporaryDirectory() as folder:
     kernels = [f"{name}.cu" for name in "abcde"]
     for name, bounds in zip(kernels, ("", "", " __launch_bounds__(kThreads)", " __launch_bounds__(kThreads, most(3))\n   ", "")):

@@ -1,4 +1,4 @@
-# For script tests that count their checks: the program, a folder of their own, and what a check prints. Sourced from the
+# For script tests that count their checks: the program, a scratch folder, and what a check prints. Sourced from the
 # repository's root, where tests run; the test ends with `finish`.
 set -uo pipefail
 lockstep=${LOCKSTEP:-$PWD/build/lockstep}
@@ -10,9 +10,9 @@ passed=0 failed=0
 check_output=$work/.check  # a failed check prints the end of this file
 good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
 bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
-# check WHAT COMMAND...: the command must succeed
+# check WHAT COMMAND...: passes if the command succeeds
 check() { if "${@:2}" >"$work/.check" 2>&1; then good "$1"; else bad "$1"; tail -25 "$check_output"; fi; }
-# refused STATUS PATTERN COMMAND...: for check; the command fails with this status and its output matches the pattern
+# refused STATUS PATTERN COMMAND...: for check; true if the command ends with STATUS and its output matches PATTERN
 refused() {
   local status
   "${@:3}" >"$work/.refused" 2>&1
@@ -20,7 +20,8 @@ refused() {
   cat "$work/.refused"
   [[ $status == "$1" ]] && grep -Eq "$2" "$work/.refused"
 }
-# unprivileged COMMAND...: may read only what permissions allow, which root may ignore unless it gives up that capability.
+# unprivileged COMMAND...: runs it so that it may read only what permissions allow. Root may ignore them unless it gives
+# up that capability.
 unprivileged() {
   if [[ $(id -u) == 0 ]]; then setpriv --bounding-set=-dac_override,-dac_read_search "$@"; else "$@"; fi
 }

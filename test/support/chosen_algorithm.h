@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-/// The choices that planning `d` makes, found by timing. They depend on the number of threads.
+/// The choices that are made, by timing, when `d` is planned. They depend on the number of threads.
 template <typename Description>
 Algorithms::Choices choices_of(const Description& d, int threads) {
   const auto collected = std::make_shared<Algorithms>();
@@ -18,7 +18,7 @@ Algorithms::Choices choices_of(const Description& d, int threads) {
   return collected->choices();
 }
 
-/// Uses this algorithm instead of each of `choices`. Where it does not fit, the first one is used.
+/// Uses `algorithm` in place of each of `choices`. Where it does not fit, the first one is used.
 inline std::unique_ptr<Backend> backend_with(const std::string& algorithm, Algorithms::Choices choices, int threads) {
   for (auto& [key, name] : choices) name = algorithm;
   return make_backend({.device = "cpu", .threads = threads, .algorithms = std::make_shared<Algorithms>(choices)});

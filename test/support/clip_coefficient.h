@@ -1,4 +1,4 @@
-// The coefficient by which ClipNorm multiplies a step's gradients, without a limit of the norm.
+// The coefficient by which ClipNorm multiplies a step's gradients if the norm is not limited.
 #pragma once
 
 #include <vector>

@@ -2,11 +2,11 @@
 //
 // within_rounding: the forward error bound of floating-point sums (Higham, "Accuracy and Stability of Numerical
 // Algorithms", 2nd ed., section 3.1): a chain of n operations on numbers a_i gives an error of at most
-// n * u * sum |a_i| to first order, whatever their order. `magnitude` is that sum, which the reference computes as the
-// same formula over absolute values; `n_operations` is the length of the longest chain. Nothing is tuned: a result
-// outside is wrong, and a missing or doubled term (1/n of the sum) is far outside.
+// n * u * sum |a_i| to first order, whatever their order. `magnitude` is that sum, which the reference computes with
+// the same formula over absolute values; `n_operations` is the length of the longest chain. No bound is tuned: a result
+// outside it is wrong, and a missing or doubled term (1/n of the sum) is far outside.
 //
-// near: relative to the greatest magnitude, if a bound for each element would not be stricter.
+// near: relative to the largest magnitude, where a bound for each element would not be stricter.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ testing::AssertionResult within_rounding(const std::vector<A>& actual, const std
   for (std::size_t i = 0; i < actual.size(); ++i) {
     const double error = std::abs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
     const double bound = n_operations * kRoundoff * std::abs(static_cast<double>(magnitude[i]));
-    // A NaN is never within. The smallest normal number is added because fp32 cannot distinguish smaller values from
-    // zero.
+    // NaN is never within the bound. The smallest normal number is added because fp32 cannot distinguish smaller values
+    // from zero.
     const double excess = std::isnan(error) ? INFINITY : error / std::max(bound, 1.2e-38);
     if (excess <= worst) continue;
     worst = excess;
@@ -44,7 +44,7 @@ testing::AssertionResult within_rounding(const std::vector<A>& actual, const std
                                      << " times the error that rounding explains";
 }
 
-/// The greatest error is at most `tolerance` times the greatest magnitude expected.
+/// The maximum error is at most `tolerance` times the maximum expected magnitude.
 template <typename A, typename B>
 testing::AssertionResult near(const std::vector<A>& actual, const std::vector<B>& expected, double tolerance) {
   if (actual.size() != expected.size())

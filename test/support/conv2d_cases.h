@@ -32,21 +32,22 @@ inline const ConvolutionCase kBf16Cases[] = {
     {{70, 12, 12, 64}, 32, 3, 1, 1},  // more images than are packed at a time
 };
 
-/// In fp16, where the cuda backend fuses most, and in bf16: shapes with all fused graphs, with some, and with none.
+/// For fp16, in which the cuda backend fuses most, and for bf16: shapes with all fused graphs, with some, and with
+/// none.
 inline const ConvolutionCase kFp16Cases[] = {
     {{2, 5, 6, 3}, 16, 3, 1, 1, true, false},  // the first layer: channels are padded to 8
-    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: to 4, or in blocks of 2x2 pixels
-    {{1, 5, 5, 6}, 16, 7, 2, 3, true, false},  // to 8, or to 24 in blocks
+    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: padded to 4, or in 2x2 blocks
+    {{1, 5, 5, 6}, 16, 7, 2, 3, true, false},  // padded to 8, or to 24 in blocks
     {{2, 5, 5, 13}, 7, 3, 1, 1},               // nothing is fused
-    {{1, 4, 6, 16}, 32, 1, 1, 0},              // everything is
-    {{2, 4, 5, 8}, 16, 3, 1, 1},               // everything but z of a residual
-    {{2, 5, 7, 16}, 8, 3, 2, 1},               // and but gradients that are added
-    {{2, 7, 7, 8}, 24, 1, 2, 0},               // a short cut: pixels that no window sees
+    {{1, 4, 6, 16}, 32, 1, 1, 0},              // everything is fused
+    {{2, 4, 5, 8}, 16, 3, 1, 1},               // everything except z of a residual
+    {{2, 5, 7, 16}, 8, 3, 2, 1},               // and except added gradients
+    {{2, 7, 7, 8}, 24, 1, 2, 0},               // a shortcut: pixels that no window covers
     {{1, 4, 6, 16}, 32, 1, 1, 0, false, true},
     // In blocks of 2x2 pixels:
-    {{2, 8, 12, 3}, 8, 7, 2, 3, true, false},  // of even size
+    {{2, 8, 12, 3}, 8, 7, 2, 3, true, false},  // an even size
     {{2, 6, 7, 1}, 8, 5, 2, 2, true, false},   // an even border: a window begins with a block
-    {{1, 9, 6, 3}, 8, 4, 2, 0, true, false},   // none, and a window of whole blocks
+    {{1, 9, 6, 3}, 8, 4, 2, 0, true, false},   // no border, and a window of whole blocks
     {{1, 8, 7, 2}, 8, 3, 2, 1, true, false},
 };
 

@@ -1,4 +1,4 @@
-// A backend with a stream, and memory for one test: everything that is needed to call an op of any backend.
+// A backend with a stream, and memory for one test: everything that is needed to call an op on any backend.
 #pragma once
 
 #include <cstdlib>
@@ -41,7 +41,7 @@ class Device {
     return download(static_cast<const float*>(source), n_elements);
   }
 
-  /// For memory that an op must overwrite: bytes 0xff, which are NaN in every floating-point type.
+  /// For memory that an op must overwrite. All bytes are 0xff, which is NaN in every floating-point type.
   template <typename T>
   T* garbage(std::size_t n_elements) {
     void* target = memory(n_elements * sizeof(T));
@@ -59,7 +59,7 @@ class Device {
   }
 
   /// Workspace and saved memory of an op, filled with garbage: neither may be read before it is written. The sizes are
-  /// exact, so that an address sanitizer detects accesses beyond them.
+  /// exact, so that the address sanitizer detects accesses beyond them.
   OpMemory op_memory(const OpMemoryRequirements& requirements) {
     const std::size_t workspace_bytes =
         std::max(requirements.forward_workspace_bytes, requirements.backward_workspace_bytes);
@@ -78,7 +78,7 @@ class Device {
   std::vector<std::unique_ptr<Memory>> memory_;
 };
 
-/// The device of whole trainings: LOCKSTEP_TEST_DEVICE, or the cpu with one thread.
+/// The device for whole trainings: LOCKSTEP_TEST_DEVICE, or the cpu with one thread.
 inline BackendOptions tested_device() {
   const char* device = std::getenv("LOCKSTEP_TEST_DEVICE");
   return {.device = device ? device : "cpu", .threads = 1};
@@ -107,7 +107,7 @@ inline std::vector<NamedBackend>& tested_backends() {
     }
 #ifdef LOCKSTEP_CUDA
     backends.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
-    // A check of a device must not pass if the device is missing.
+    // Tests that are meant for a device must not pass if the device is missing.
     if (has_cuda_device() || tested_device().device == "cuda") {
       BackendOptions options;
       options.device = "cuda";

@@ -1,5 +1,5 @@
-// A convolution or pooling evaluated in double, for finite differences: loss = <dy, y> + <added, z>,
-// and of pooling <dy + added_dy, y> + <added, z>.
+// A convolution or pooling evaluated in double, for finite differences: loss = <dy, y> + <added, z>, and for pooling
+// <dy + added_dy, y> + <added, z>.
 // The batch norm's gamma and beta enter as shifts of scale = gamma * inverse_stddev and bias = beta - mean * scale, so
 // that the reductions, sum dz and sum dz * x_hat, are gradients of the loss too.
 #pragma once
@@ -20,7 +20,7 @@ namespace lockstep::test {
 
 template <typename Description>
 struct DoubleUnit {
-  /// A normalisation must be stored: the loss reads z.
+  /// If there is a normalisation, its result must be stored: the loss reads z.
   DoubleUnit(const Description& description, const UnitInputs& in)
       : d(description),
         n_channels(static_cast<std::size_t>(d.x[3])),
@@ -53,7 +53,7 @@ struct DoubleUnit {
     return dot(dy, y) + (added_dy.empty() ? 0.0 : dot(added_dy, y)) + (added.empty() ? 0.0 : dot(added, z));
   }
 
-  /// Backward of the reference against finite differences of its forward, for everything that the unit reads.
+  /// Compares the reference's backward with finite differences of its forward, for everything that the unit reads.
   void expect_gradients_match() {
     backward({scale_bias.data(), residual.data(), residual_scale_bias.data(), z.data()},
              {mean_inverse_stddev.data(), residual_mean_inverse_stddev.data(), added.data(), dx.data(), sums.data(),
@@ -62,7 +62,8 @@ struct DoubleUnit {
     if (!weight.empty()) {
       EXPECT_TRUE(gradient_matches(weight, dweight, f)) << "dweight";
     }
-    // dz is the gradient before the activation: that of x is scale * dz, of a residual dz or scale2 * dz.
+    // dz is the gradient before the activation: the gradient of x is scale * dz, that of a residual is dz or scale2 *
+    // dz.
     EXPECT_TRUE(gradient_matches(x, scaled(dx, scale_bias), f)) << "dx, or dz through x";
     if (!residual.empty()) {
       EXPECT_TRUE(gradient_matches(residual, scaled(dx, residual_scale_bias), f)) << "dz through the residual";
@@ -79,7 +80,7 @@ struct DoubleUnit {
   std::size_t n_channels;
   std::vector<double> x, weight, dy, added_dy, residual, added;
   std::vector<double> scale_bias, mean_inverse_stddev, residual_scale_bias, residual_mean_inverse_stddev;
-  std::vector<double> gamma_shift, beta_shift, residual_gamma_shift, residual_beta_shift;  // zero
+  std::vector<double> gamma_shift, beta_shift, residual_gamma_shift, residual_beta_shift;  // all zero
   std::vector<double> y, z, dx, dweight, sums, residual_sums;
 
  private:

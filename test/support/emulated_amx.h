@@ -1,7 +1,7 @@
-// AMX without AMX: the intrinsics of tiles as ordinary code, so that kernels written for AMX are tested on every
-// processor with AVX-512 for bf16. The Makefile includes this file at the beginning of such sources.
+// AMX without AMX: the tile intrinsics as ordinary code, so that kernels written for AMX are tested on every processor
+// with AVX-512 for bf16. The Makefile includes this file at the start of such sources.
 //
-// The registers of a thread start without a configuration, as the processor's do; using them then aborts the test.
+// A thread's tile registers start without a configuration, like the processor's; using them then aborts the test.
 #pragma once
 
 #include <immintrin.h>
@@ -62,7 +62,7 @@ struct Registers {
     for (int row = 0; row < rows(tile); ++row)
       std::memcpy(static_cast<unsigned char*>(base) + row * stride_bytes, tiles[tile][row], row_bytes(tile));
   }
-  /// Products are added one by one, each with one rounding. The processor's order within a pair may differ.
+  /// Products are added one by one, each with one rounding. The processor's order within a pair may be different.
   void multiply(int sum, int a, int b) {
     require_configured(sum);
     require_configured(a);

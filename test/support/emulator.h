@@ -1,4 +1,4 @@
-// Whether the tests run in an emulator of another processor (`make test-arm64`), where a step of a network takes
+// Whether the tests run in an emulator of another processor (`make test-arm64`), where one step of a network takes
 // minutes.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace lockstep::test {
 
-/// scripts/arm64-run.sh sets the variable, with which qemu finds libraries.
+/// scripts/arm64-run.sh sets this variable, by which qemu finds libraries.
 inline bool in_emulator() { return std::getenv("QEMU_LD_PREFIX") != nullptr; }
 
 }  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// Gradients against central finite differences of a function evaluated in double.
+// Gradients, compared with central finite differences of a function evaluated in double.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,9 +10,10 @@
 namespace lockstep::test {
 
 /// `gradient[i]` is d loss() / d values[i]; `loss` reads `values`. At most about 20 elements are tested, evenly spread.
-/// With the step h = 1e-5 and a loss of order 1 to 100, cancellation leaves about 1e-9 (100 * 2^-53 / h) and the third
-/// derivative about h^2 = 1e-10; 1e-7 of the greatest gradient (of order 1 here) is well above, and well below any
-/// wrong term. Inputs must stay further than h from kinks (a ReLU at 0, equal maxima).
+/// With the step h = 1e-5 and a loss of order 1 to 100, cancellation contributes an error of about 1e-9 (100 * 2^-53 /
+/// h) and the third derivative about h^2 = 1e-10. The tolerance of 1e-7 of the maximum gradient (of order 1 here) is
+/// well above that, and well below any wrong term. Inputs must stay further than h from kinks (a ReLU at 0, equal
+/// maxima).
 template <typename Loss>
 testing::AssertionResult gradient_matches(std::vector<double>& values, const std::vector<double>& gradient, Loss&& loss,
                                           double tolerance = 1e-7) {

@@ -1,5 +1,5 @@
-// Counts what a part of a test allocates on the heap, in all threads and libraries of the process. A program that uses
-// it gets functions instead of malloc and related ones that count and call glibc's (heap_count.cpp).
+// Counts what a part of a test allocates on the heap, in all threads and libraries of the process. In a program that
+// uses it, malloc and related functions are replaced by functions that count and then call glibc's (heap_count.cpp).
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ extern std::atomic<std::size_t> n_allocations, largest_bytes;
 extern std::atomic<std::int64_t> held_bytes;
 }  // namespace heap
 
-/// From its construction to count().
+/// Counts from its construction to count().
 class HeapWatch {
  public:
   HeapWatch() : n_allocations_(heap::n_allocations), held_bytes_(heap::held_bytes) { heap::largest_bytes = 0; }

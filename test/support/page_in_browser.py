@@ -3,8 +3,8 @@
     python3 test/support/page_in_browser.py CHROMIUM PAGE.html FOLDER      # FOLDER: for copies of the page and pictures
 
 Fails if the console has a message, a chart shows no data, texts overlap, leave their chart or are smaller than 10.5
-pixels, or the page is wider than the window. The copies are without the content security policy, which forbids the
-script that measures. A picture of each case is left in the folder.
+pixels, or the page is wider than the window. The copies have no content security policy, since that forbids the
+measuring script. A picture of each case is left in the folder.
 """
 import json
 import os
@@ -57,7 +57,7 @@ result.textContent = JSON.stringify(found);
 parent.document.body.append(result);
 """
 
-# Chromium has no window below 500 pixels, so the page is in a frame of the width of a phone.
+# Chromium's window cannot be narrower than 500 pixels, so the page is in a frame as wide as a phone.
 FRAME = """<!DOCTYPE html><html style="color-scheme: {scheme}"><meta charset="utf-8"><body style="margin: 0">
 <iframe src="{page}" style="width: {width}px; height: {height}px; border: 0; display: block"></iframe></body></html>
 """

@@ -1,5 +1,5 @@
-// Headers of libraries that most tests include, compiled once (PRECOMPILED in the Makefile). None of the project is
-// among them, so that a change of its headers compiles no more than before.
+// Library headers that most tests include, compiled once (PRECOMPILED in the Makefile). Headers of the project are not
+// among them, so that changing one recompiles no more than before.
 #pragma once
 
 #include <fmt/format.h>

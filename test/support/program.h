@@ -8,8 +8,8 @@
 
 namespace lockstep::test {
 
-/// The function that `PROGRAM --NAME ...` runs; its result is the exit status. A global object in the test's source
-/// registers it.
+/// The function that `PROGRAM --NAME ...` runs; its result is the exit status. A global object in the source of the
+/// test registers it.
 class Role {
  public:
   Role(const std::string& name, std::function<int(int argc, char** argv)> run);
@@ -21,7 +21,7 @@ inline std::function<int(int status)> at_end;
 /// This program's path.
 inline std::string self() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-/// The folder of test programs. Libraries that tests load are in it, each in the folder of its source.
+/// The folder of the test programs. It also contains the libraries that tests load, each in the folder of its source.
 inline std::filesystem::path folder_of_tests() { return std::filesystem::path(self()).parent_path(); }
 
 }  // namespace lockstep::test

@@ -170,7 +170,7 @@ void QueuedEvent::record(Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
   device_.recording.add({.what = "record", .stream = queued.number(), .event = number_});
   if (queued.capture() && use_ == EventUse::timing) {
-    // An external node: each launch records it, so that the host can read it.
+    // An external node: each launch records the event, so that the host can use it.
     queued.put([state = state_] {
       auto point = std::make_shared<Point>();
       point->reached.complete();

@@ -1,22 +1,21 @@
-// Streams that are queues with one thread each, their events, and the capture of repeated work, with the behaviour of
-// CUDA.
+// Streams that are queues with one thread each, their events, and the capture of repeated work, with CUDA's behaviour.
 //
-// While a stream is captured (QueuedGraph), its work is stored instead of run, and so is the work of a stream that
-// waits for one of its events: a branch. Each launch of the graph then runs every branch on a thread of its own,
-// ordered only by the captured events. What CUDA refuses is refused with the name of CUDA's error, as an Error and in
-// the record ("refused ..."):
+// While a stream is captured (QueuedGraph), its work is stored instead of run. So is the work of a stream that waits
+// for one of its events, which becomes a branch. Each launch of the graph then runs every branch on a thread of its
+// own, ordered only by the captured events. What CUDA refuses is refused with the name of CUDA's error, as an Error and
+// in the record ("refused ..."):
 //   cudaErrorCapturedEvent              the host or a stream outside waits for an event that was last recorded here
 //   cudaErrorStreamCaptureIsolation     a captured stream waits for what was recorded outside
 //   cudaErrorStreamCaptureMerge         ... or in another capture
 //   cudaErrorStreamCaptureUnjoined      work of a branch is left that the first stream does not wait for at the end
 //   cudaErrorStreamCaptureUnsupported   the host waits for a captured stream, allocates or frees memory, or copies
 //                                       from or to memory that is not pinned
-// and so is a wait for an event of the host's, which a launched graph would not make again.
+// A wait for an event of the host's is refused too, since a launched graph would not wait for it again.
 //
-// A stream that is late (QueuedDevice::late_stream) runs nothing before another stream or the host waits for it, so its
-// work runs after all work of other streams that does not wait for it. Of two calls of different streams without an
-// order between them, the one that was made first then runs last, if its stream is the late one: a missing event leads
-// to a wrong result in every run.
+// A late stream (QueuedDevice::late_stream) runs nothing until another stream or the host waits for it, so its work
+// runs after all work of other streams that does not wait for it. If two calls on different streams have no order
+// between them and the first one is on the late stream, it runs last: a missing event leads to a wrong result in every
+// run.
 #pragma once
 
 #include <atomic>
@@ -38,7 +37,7 @@ namespace lockstep::test {
 
 class QueuedStream;
 
-/// What streams and events of a device have in common.
+/// What the streams and events of a device have in common.
 struct QueuedDevice {
   static constexpr int kNone = -1;
   std::atomic<int> late_stream = kNone;     // outside of captured graphs
@@ -48,24 +47,24 @@ struct QueuedDevice {
   std::mutex mutex;
   std::set<QueuedStream*> streams;
   int n_streams = 0, n_events = 0;
-  Stream* op_stream = nullptr;  // on which calls of ops run, one at a time
+  Stream* op_stream = nullptr;  // the one on which op calls run, one at a time
   std::mutex op_mutex;
 
   std::unique_ptr<QueuedStream> make_stream();
   int next_event();
   void synchronize_all();
   [[noreturn]] void refuse(const std::string& word);
-  /// Of a call that waits for the whole device; in a destructor it is noted alone.
+  /// Refuses a call that waits for the whole device. (A destructor only notes it: see note_while_capturing.)
   void refuse_while_capturing();
   void note_while_capturing();
 };
 
 class Capture;
 
-/// The operations of a stream that others wait for.
+/// How many operations of a stream others wait for.
 class Demand {
  public:
-  /// The first `n` operations of the stream.
+  /// Requests the first `n` operations of the stream.
   void raise(std::size_t n);
   void wait_for(std::size_t n);
 
@@ -79,14 +78,14 @@ class Demand {
 struct Point {
   HostEvent reached{};
   int stream = QueuedDevice::kNone;
-  std::shared_ptr<Demand> demand{};  // of its stream, which reaches the point with the operation `position`
+  std::shared_ptr<Demand> demand{};  // that of its stream, whose operation `position` reaches the point
   std::size_t position = 0;
-  /// Waits until it is reached, outside of captures.
+  /// Waits until the point is reached. Only outside captures.
   void wait() const;
   // In a capture:
   std::shared_ptr<Capture> capture{};
   std::size_t number = 0;
-  std::vector<std::size_t> covers{};  // operations of each branch that come before
+  std::vector<std::size_t> covers{};  // number of earlier operations in each branch
 };
 
 /// The work of streams between begin() and end() of a captured graph.
@@ -94,22 +93,22 @@ class Capture {
  public:
   explicit Capture(QueuedStream& first) { enter(first, {}); }
 
-  /// Makes `stream` a branch, which begins after this number of operations of the others.
+  /// Makes `stream` a branch, which begins after these numbers of operations of the other branches.
   std::size_t enter(QueuedStream& stream, const std::vector<std::size_t>& covers);
   void add_work(std::size_t branch, std::function<void()> work);
   void add_wait(std::size_t branch, const Point& point);
-  /// Fills in the members of a point in a capture.
+  /// Sets the members of a point that are used in a capture.
   void add_record(std::size_t branch, Point& point);
-  /// Ends the capture for all streams. False: a branch is not joined.
+  /// Ends the capture for all streams. Returns false if a branch is not joined.
   bool end();
   bool is_over() const { return is_over_; }
 
   std::size_t n_branches() const { return branches_.size(); }
-  /// Queues one launch on `streams`, one for each branch.
+  /// Queues one launch on `streams`, one stream per branch.
   void launch(const std::vector<QueuedStream*>& streams) const;
 
  private:
-  using Run = std::vector<HostEvent>;  // of each number of a Point
+  using Run = std::vector<HostEvent>;  // indexed by Point::number
   struct Branch {
     QueuedStream* stream;
     std::vector<std::function<void(Run&)>> steps;
@@ -139,7 +138,7 @@ class QueuedEvent final : public Event {
   std::shared_ptr<Point> point() const { return state_->get(); }
 
  private:
-  /// The newest point; outlives the event where a recorded step holds it.
+  /// The newest point. It outlives the event if a recorded step holds it.
   class State {
    public:
     std::shared_ptr<Point> get() const;
@@ -149,7 +148,7 @@ class QueuedEvent final : public Event {
     mutable std::mutex mutex_;
     std::shared_ptr<Point> point_ = std::make_shared<Point>();
   };
-  /// The point that the host waits for; refused inside a capture.
+  /// The point for which the host waits; refused inside a capture.
   std::shared_ptr<Point> point_for_host() const;
 
   QueuedDevice& device_;
@@ -168,9 +167,9 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
   void put(std::function<void()> work) override;
   HostQueue* host_queue() override { return this; }
-  /// A call of an op, which is recorded now and runs when the stream reaches it.
+  /// Records a call of an op, which runs when the stream reaches it.
   void enqueue(std::string_view what, std::function<void(Stream&)> work) override;
-  /// For an operation that cannot be recorded.
+  /// Waits for all work, for an operation that cannot be recorded.
   void drain();
   int number() const { return number_; }
   const std::shared_ptr<Demand>& demand() const { return demand_; }
@@ -179,7 +178,7 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   const std::shared_ptr<Capture>& capture() const { return capture_; }
   std::size_t branch() const { return branch_; }
   void set_capture(std::shared_ptr<Capture> capture, std::size_t branch);
-  /// For a copy from or to host memory that is not pinned.
+  /// Used by copies from or to host memory that is not pinned.
   void refuse_if_captured() const;
 
  private:
@@ -198,7 +197,7 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   std::thread thread_;
 };
 
-/// Like kernels/cuda/base/captured_graph.h, with one run that is not captured.
+/// Like kernels/cuda/base/captured_graph.h, with one eager run before the capture.
 class QueuedGraph final : public CapturedGraph {
  public:
   explicit QueuedGraph(QueuedDevice& device) : device_(device) {}
@@ -207,14 +206,14 @@ class QueuedGraph final : public CapturedGraph {
   void end(Stream& stream) override;
 
  private:
-  /// False: a branch is not joined.
+  /// Returns false if a branch is not joined.
   bool end_capture();
   void launch(QueuedStream& stream);
 
   static constexpr int kEagerRuns = 1;
   QueuedDevice& device_;
   std::shared_ptr<Capture> recorded_, capturing_;
-  std::vector<std::unique_ptr<QueuedStream>> branches_;  // but the first, which is the stream of begin()
+  std::vector<std::unique_ptr<QueuedStream>> branches_;  // except the first, which is the stream of begin()
   int eager_runs_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // Captured graphs of the stand-in for a device: each launch runs their work in the order of the captured events, and
-// operations that CUDA refuses during capture are refused.
+// operations that CUDA refuses during a capture are refused.
 #include "test/support/queued_streams.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST_F(QueuedGraphs, RunInTheOrderOfTheirEvents) {
   EXPECT_FALSE(graph_.begin(*stream_));
   stream_->synchronize();
   EXPECT_EQ(order, (std::vector{1, 2, 3, 1, 2, 3}));
-  other_->put([&] { order.push_back(4); });  // immediately again
+  other_->put([&] { order.push_back(4); });  // runs immediately again
   other_->synchronize();
   EXPECT_EQ(order.back(), 4);
 }

@@ -1,4 +1,4 @@
-// The record of all calls to a stand-in for a device, in the order in which they were made.
+// The record of all calls to a stand-in for a device, in the order in which they are made.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct Call {
   std::string what;  // "record", "wait", "copy_to_device", "conv2d.backward", "allocate", "freeze", "launch" ...
   int stream = -1;
   int event = -1;
-  const void* target = nullptr;  // of copies and fills
+  const void* target = nullptr;  // for copies and fills
   std::size_t size_bytes = 0;
 };
 

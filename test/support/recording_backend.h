@@ -2,10 +2,10 @@
 // call in the order in which it was made.
 //
 // It behaves like CUDA where tests can observe it. Work runs when its stream reaches it, which may be long after the
-// call. A stream waits for the point at which an event was last recorded when wait() was called. Host memory that is
-// not pinned is copied before the call returns, in both directions. Freeing memory waits for all streams. A missing
-// wait or event therefore leads to a wrong result, and the record contains the order itself. Parts of a step are run
-// call by call, or captured and launched as a whole (queued_streams.h).
+// call. A stream waits for the point at which an event was most recently recorded when wait() was called. Host memory
+// that is not pinned is copied before the call returns, in both directions. Freeing memory waits for all streams. A
+// missing wait or event therefore leads to a wrong result, and the record contains the order itself. Parts of a step
+// are run call by call, or captured and launched as a whole (queued_streams.h).
 #pragma once
 
 #include <map>
@@ -40,10 +40,10 @@ class RecordingBackend final : public Backend {
   ~RecordingBackend() override;
 
   Recording& recording() { return queues_.recording; }
-  /// Call::event of an event; -1: an event of the host. Call::stream of a stream.
+  /// The number of an event, as in Call::event; -1 for an event of the host. For a stream, as in Call::stream.
   static int number_of(const Event& event);
   static int number_of(const Stream& stream);
-  /// QueuedDevice::late_stream and ignored_stream. The device must be idle.
+  /// Sets QueuedDevice::late_stream or ignored_stream. The device must be idle.
   void make_late(int stream) { queues_.late_stream = stream; }
   void ignore_events_of(int stream) { queues_.ignored_stream = stream; }
   /// Each operation of every stream is delayed by this time, so that code without the necessary wait runs too early.
@@ -71,7 +71,7 @@ class RecordingBackend final : public Backend {
   }
   std::string check_precision(Precision precision) const override { return inner_.check_precision(precision); }
 
-  /// The inner backend's op itself: its calls go through the queue of the stream that they receive.
+  /// Returns the inner backend's op itself: its calls go through the queue of the stream that they receive.
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return inner_.make_op(request); }
 
  private:

@@ -1,4 +1,4 @@
-// Tests are compiled once, without sanitizers, and linked to a library with or without them. So they ask at run time.
+// Tests are compiled once, without sanitizers, and linked with a library with or without them, so they ask at run time.
 #pragma once
 
 namespace lockstep::test {

@@ -9,7 +9,7 @@
 namespace lockstep::test {
 namespace {
 
-/// `to` gets, in blocked order, the nhwc index of every element.
+/// `to` receives the nhwc index of every element, in blocked order.
 template <typename Visit>
 void for_each_blocked(const Shape& shape, Visit visit) {
   constexpr std::int64_t kBlock = 16;
@@ -58,7 +58,7 @@ bool fits(const Shape& shape, Layout layout) { return layout == Layout::nhwc || 
 std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values) {
   std::vector<std::uint16_t> bits;
   for (const float value : values) {
-    // 8 significant bits: the rest is rounded as an integer, with integer arithmetic.
+    // 8 significant bits: the value is scaled so that nearbyint() rounds it to them.
     const int exponent = value == 0 ? 0 : 7 - std::ilogb(value);
     const auto rounded = static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, exponent)), -exponent));
     bits.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(rounded) >> 16));

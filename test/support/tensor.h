@@ -1,4 +1,4 @@
-// Numbers for tests: from Philox, so that every machine uses the same ones, and converted between layouts.
+// Numbers for tests: made by Philox, so that every machine uses the same ones, and converted between layouts.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace lockstep::test {
 
-/// Standard normal numbers; every `stream` has different ones.
+/// Standard normal numbers; each `stream` gives different ones.
 std::vector<float> random_normal(std::int64_t n_elements, std::uint32_t stream);
 std::vector<float> random_uniform(std::int64_t n_elements, std::uint32_t stream, double low, double high);
 
-/// An activation of this (nhwc) shape, from nhwc to `layout` and back.
+/// Converts an activation of this (nhwc) shape from nhwc to `layout` and back.
 std::vector<float> to_layout(const Shape& shape, Layout layout, const std::vector<float>& nhwc);
 std::vector<float> from_layout(const Shape& shape, Layout layout, const std::vector<float>& blocked);
 /// True if the layout exists for this shape: channel blocks of 16 need a multiple of 16.
 bool fits(const Shape& shape, Layout layout);
 
-/// Rounds to bf16 in memory, to nearest, ties to even; and back.
+/// Converts to the bits of bf16, rounding to nearest, ties to even; and back.
 std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values);
 std::vector<float> from_bf16_bits(const std::vector<std::uint16_t>& bits);
-/// The same in fp16; 65,520 and more is infinite.
+/// The same for fp16; from 65,520 on, the result is infinite.
 std::vector<std::uint16_t> fp16_bits(const std::vector<float>& values);
 std::vector<float> from_fp16_bits(const std::vector<std::uint16_t>& bits);
 /// Values as an activation of this type stores them: fp32, bf16 or fp16.

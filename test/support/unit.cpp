@@ -16,7 +16,7 @@ namespace {
 
 using Residual = InputNormalization::Residual;
 
-/// Scales of both signs, away from zero; the second row is anything.
+/// Random scales of both signs, away from zero. The second row, the bias, is arbitrary.
 std::vector<float> random_scale_bias(std::int64_t channels, std::uint32_t stream) {
   std::vector<float> values = random_uniform(2 * channels, stream, 0.5, 1.5);
   for (std::int64_t c = 0; c < channels; ++c) {
@@ -68,7 +68,7 @@ UnitInputs absolute(UnitInputs in) {
        {&in.x, &in.dy, &in.added_dy, &in.weight, &in.scale_bias, &in.residual, &in.residual_scale_bias,
         &in.mean_inverse_stddev, &in.residual_mean_inverse_stddev, &in.added, &in.dx_before, &in.dweight_before})
     *values = test::absolute(*values);
-  // x - mean is a sum of absolute values when the mean is negative.
+  // If the mean is negated, x - mean becomes a sum of absolute values.
   for (std::vector<float>* values : {&in.mean_inverse_stddev, &in.residual_mean_inverse_stddev})
     for (std::size_t c = 0; c < values->size() / 2; ++c) (*values)[c] *= -1;
   return in;
@@ -95,7 +95,7 @@ class UnitRun {
     }
   }
 
-  /// `sums_dtype`: of the sums of the normalisation.
+  /// `sums_dtype` is the type of the normalisation's sums.
   void prepare_backward(DType sums_dtype = DType::fp64) {
     backward_.dy = upload_dy(in_.dy);
     backward_.x = forward_.x;
@@ -146,7 +146,7 @@ class UnitRun {
     out.residual_sums = download(residual_sums_, in_.mean_inverse_stddev.size());
   }
 
-  /// In fp64 or fp32.
+  /// Sums in fp64 or fp32.
   struct Sums {
     void *fp64 = nullptr, *fp32 = nullptr;
   };
@@ -287,8 +287,8 @@ UnitOutputs magnitudes(Pool2dDescription d, UnitInputs in, const UnitModes& mode
   if (d.normalization) d.normalization->relu = false;
   UnitOutputs out = run(backend, d, in, modes);
   if (d.kind == Pool2dDescription::Kind::average || d.inference) return out;
-  // Over absolute values another element may be the greatest: use all windows that contain an element. The gradient of
-  // the average is dy / n_elements, so dy times n_elements bounds that of the maximum.
+  // With absolute values, another element may be the maximum, so all windows that contain an element are used. The
+  // gradient of the average is dy / n_elements, so dy times n_elements bounds the gradient of the maximum.
   const auto n_elements =
       static_cast<float>(d.kernel_size == 0 ? d.x[1] * d.x[2] : std::int64_t{d.kernel_size} * d.kernel_size);
   for (std::vector<float>* gradient : {&in.dy, &in.added_dy})
@@ -319,9 +319,9 @@ UnitInputs rounded_to(DType dtype, UnitInputs in) {
 
 void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expected, const UnitOutputs& magnitude,
                             const UnitLengths& lengths, DType dtype) {
-  // What surrounds a sum: scale, bias, residual, added gradient, x_hat, storing: at most 16 roundings. Reductions to
-  // fp64 add the errors of their elements; a square doubles them. In bf16 besides, three roundings to 8 bits: of the
-  // input's z, of the data gradient, and of the result. In fp16 four to 11 bits: of scale and bias too.
+  // What surrounds a sum (scale, bias, residual, added gradient, x_hat, storing) is at most 16 roundings. Reductions to
+  // fp64 add the errors of their elements; a square doubles them. In bf16, there are also three roundings to 8 bits: of
+  // the input's z, of the data gradient, and of the result. In fp16 there are four to 11 bits: of scale and bias too.
   const double kAround = dtype == DType::bf16   ? 16 + 3 * kBf16Roundoff / kRoundoff
                          : dtype == DType::fp16 ? 16 + 4 * kFp16Roundoff / kRoundoff
                                                 : 16;

@@ -1,6 +1,6 @@
-// One description of inputs and outputs for the fusable units, convolution and pooling: create the inputs of a
-// description, run forward and backward on any backend, and compare with the reference.
-// All activations here are nhwc and all weights canonical; the runner converts them to what the description requires.
+// One description of inputs and outputs for the fusable units, convolution and pooling: creates the inputs of a
+// description, runs forward and backward on any backend, and compares with the reference. All activations here are nhwc
+// and all weights canonical; run() converts them to what the description requires.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct UnitModes {
   GradientMode dx = GradientMode::overwrite;  // without normalisation
   GradientMode dweight = GradientMode::overwrite;
   bool added = false;
-  bool added_is_dz = false;            // the added gradient lies where dz is written
+  bool added_is_dz = false;            // the added gradient is at the address where dz is written
   bool added_dy = false;               // pooling reads two gradients of its output
   bool low_precision_dweight = false;  // in the type of x, if the op offers that, and then cast
 };
@@ -27,7 +27,7 @@ struct UnitInputs {
   std::vector<float> x, dy, added_dy, weight;  // added_dy: of pooling
   std::vector<float> scale_bias, residual, residual_scale_bias;
   std::vector<float> mean_inverse_stddev, residual_mean_inverse_stddev, added;
-  std::vector<float> dx_before, dweight_before;  // what gradients find when they accumulate
+  std::vector<float> dx_before, dweight_before;  // what the gradients contain before they accumulate
 };
 
 struct UnitOutputs {
@@ -35,25 +35,25 @@ struct UnitOutputs {
   std::vector<double> statistics, sums, residual_sums;
 };
 
-/// Random, with no ReLU within 0.02 of its kink, where fp32 and double could differ in sign.
+/// Random inputs with no ReLU within 0.02 of its kink, where fp32 and double could differ in sign.
 UnitInputs make_inputs(const Conv2dDescription& description, std::uint32_t stream);
 UnitInputs make_inputs(const Pool2dDescription& description, std::uint32_t stream);
 
-/// Activations, their gradients and weights rounded to bf16 or fp16: a run in that type then has the same inputs.
+/// Rounds activations, their gradients and weights to bf16 or fp16, so that a run in that type has the same inputs.
 UnitInputs rounded_to(DType dtype, UnitInputs inputs);
 
-/// Forward, then backward unless description.inference. Outputs that are not computed stay empty.
+/// Runs forward, then backward unless description.inference. Outputs that are not computed stay empty.
 UnitOutputs run(Backend& backend, const Conv2dDescription& description, const UnitInputs& inputs,
                 const UnitModes& modes);
 UnitOutputs run(Backend& backend, const Pool2dDescription& description, const UnitInputs& inputs,
                 const UnitModes& modes);
 
-/// The same formulas over absolute values: bounds the terms of every sum (compare.h).
+/// The same formulas with absolute values, which bound the terms of every sum (compare.h).
 UnitOutputs magnitudes(Conv2dDescription description, UnitInputs inputs, const UnitModes& modes);
 UnitOutputs magnitudes(Pool2dDescription description, UnitInputs inputs, const UnitModes& modes);
 
-/// Every output is within rounding. The numbers of operations are `n_forward` for an element of y, `n_data` for one of
-/// dx, and `n_weight` for one of dweight.
+/// The lengths of the sums: `n_forward` operations for an element of y, `n_data` for one of dx, and `n_weight` for one
+/// of dweight. Every output must be within rounding.
 struct UnitLengths {
   double n_forward = 1;
   double n_data = 1;
@@ -64,7 +64,7 @@ UnitLengths lengths(const Pool2dDescription& description);
 void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expected, const UnitOutputs& magnitude,
                             const UnitLengths& lengths, DType dtype = DType::fp32);
 
-/// Every normalisation that a description can have, none first.
+/// Every normalisation that a description can have; the first is none.
 std::vector<std::optional<InputNormalization>> all_normalizations();
 /// Programs with sanitizers are several times slower: their tests take every third normalisation.
 inline int normalization_step() { return has_address_sanitizer() ? 3 : 1; }

@@ -1,4 +1,5 @@
-// The interface of a recording backend's stream for code that gets its native() handle, such as the NCCL of the tests.
+// The interface to a recording backend's stream for code that gets its native() handle, such as the fake NCCL of the
+// tests.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,7 @@ namespace lockstep::test {
 class WorkQueue {
  public:
   virtual ~WorkQueue() = default;
-  /// Runs after the work that was queued before, on the stream's thread.
+  /// Runs `work` after the work that was queued before, on the stream's thread.
   virtual void put(std::function<void()> work) = 0;
 };
 

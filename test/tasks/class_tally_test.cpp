@@ -1,4 +1,4 @@
-// Results by class: what is counted, how ranks are added, and what is printed and drawn.
+// Results by class: what is counted, how the counts of ranks are added, and what is printed and drawn.
 #include "tasks/image_classification/class_tally.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace lockstep::tasks {
 namespace {
 
-/// Outputs that are greatest at the first of `order`, then at the second, and so on.
+/// Outputs that are largest for the first class of `order`, then for the second, and so on.
 std::vector<float> outputs(int n_classes, const std::vector<int>& order) {
   std::vector<float> out(static_cast<std::size_t>(n_classes), -100);
   for (std::size_t i = 0; i < order.size(); ++i) out[static_cast<std::size_t>(order[i])] = -static_cast<float>(i);
@@ -19,8 +19,8 @@ TEST(ClassTally, CountsLabelsAndPredictions) {
   ClassTally tally(7, {"cat", "dog"});
   tally.add(0, outputs(7, {0}));
   tally.add(0, outputs(7, {1, 0}));
-  tally.add(1, outputs(7, {2, 3, 4, 5, 1}));     // the fifth
-  tally.add(1, outputs(7, {2, 3, 4, 5, 6, 1}));  // the sixth
+  tally.add(1, outputs(7, {2, 3, 4, 5, 1}));     // the label is fifth
+  tally.add(1, outputs(7, {2, 3, 4, 5, 6, 1}));  // the label is sixth
   tally.add(-1, outputs(7, {1}));                // no label
   EXPECT_EQ(tally.n_samples(), 4);
   EXPECT_EQ(tally.count(0, 0), 1);

@@ -1,4 +1,5 @@
-// What a checkpoint records for inference: made from the configuration and the train set, written, read and checked.
+// What a checkpoint records for inference: it is made from the configuration and the train set, written, read and
+// checked.
 #include "tasks/image_classification/description.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +102,7 @@ TEST(ImageDescription, WhatTheConfigurationAsksForStaysInEffect) {
 
 TEST(ImageDescription, ADataSetThatDoesNotFitIsReportedWithTheRemedyForTheDifference) {
   Config config;
-  config.data.validation = "synthetic";  // 32x32, with the channels and the classes of the model
+  config.data.validation = "synthetic";  // 32x32, with the model's channels and classes
   const auto message_of = [&](const data::ImageSetInfo& set) -> std::string {
     const auto task = make_task(config);
     task->adopt(to_json(describe(Config{}, set)), "file.h5");
@@ -122,12 +123,12 @@ TEST(ImageDescription, ADataSetThatDoesNotFitIsReportedWithTheRemedyForTheDiffer
   other.mean = other.stddev = {0.5f};
   EXPECT_NE(message_of(other).find("import it again with --channels 1"), std::string::npos);
   EXPECT_NE(message_of(train_set()).find("the same class folders"), std::string::npos);
-  config.model.classes = 5;  // of a model that cannot change
+  config.model.classes = 5;  // the number of classes of the model, which cannot change
   EXPECT_NE(message_of(train_set()).find("has 10 classes, but the model of file.h5 has outputs for 5: give a data set"),
             std::string::npos);
 }
 
-// An export of another program has no names. The data set on which it is evaluated has.
+// An export of another program has no class names. The data set on which it is evaluated has.
 TEST(ImageDescription, ClassesWithoutNamesHaveThoseOfTheValidationSet) {
   Config config;
   config.data.validation = "data/samples/cifar10_test.h5";

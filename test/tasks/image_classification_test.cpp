@@ -1,4 +1,4 @@
-// The task of image classification: the data it accepts, what it reports, and what it records of the model.
+// The image classification task: the data it accepts, what it reports, and what it records about the model.
 #include "tasks/image_classification/task.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::shared_ptr<const data::ImageSet> set_of(int size, int classes, int channels
   return data::make_synthetic_set(1, 20, size, size, channels, classes, "train");
 }
 
-/// A set with another path whose class names matter.
+/// A set with a different path and names of classes that matter.
 class NamedSet final : public data::ImageSet {
  public:
   explicit NamedSet(std::vector<std::string> class_names) : info_(set_of(8, 2)->info()) {
@@ -132,7 +132,7 @@ TEST(StampDifferences, NamesTheMembersOfObjectsInWhichTheyDiffer) {
 
 TEST(ImageClassification, RejectsDataThatDoNotFit) {
   Config config;
-  // The message has the remedy for the difference that it names.
+  // The message contains the remedy for the difference that it names.
   const auto error_of = [&](const std::shared_ptr<const data::ImageSet>& train,
                             const std::shared_ptr<const data::ImageSet>& validation) {
     return message_of(ErrorCode::model_mismatch, [&] { make_image_classification(config, train, validation); });

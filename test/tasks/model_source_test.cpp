@@ -27,7 +27,7 @@ TEST(ModelSource, IsADirectoryAFileAPresetOrAnObject) {
   Config::Model model;
   model.from = folder.string();
   EXPECT_EQ(model_source(model), preset);
-  model.config = "qwen2-0.5b";  // comes before the directory
+  model.config = "qwen2-0.5b";  // takes precedence over the directory
   EXPECT_EQ(model_source(model).layers, 24);
   std::filesystem::remove_all(folder);
 }

@@ -1,4 +1,4 @@
-// Byte pair encoding against its definition, with random merges.
+// Byte pair encoding, compared with its definition, with random merges.
 #include "text/byte_pair_encoding.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace lockstep::text {
 namespace {
 
-/// Merges the pair with the lowest rank, the leftmost of equal ones, until there is none.
+/// Merges the pair with the lowest rank, and the leftmost among equal ones, until there is none.
 std::vector<std::int32_t> reference(std::vector<std::int32_t> ids, const std::vector<Merge>& merges) {
   while (true) {
     const Merge* best = nullptr;
@@ -25,7 +25,7 @@ std::vector<std::int32_t> reference(std::vector<std::int32_t> ids, const std::ve
   }
 }
 
-/// Tokens of the letters a to d, and merges of random pairs of tokens that are there already.
+/// Tokens for the letters a to d, and merges of random pairs of existing tokens.
 BytePairModel random_model(std::uint64_t seed, SymbolKind symbols, bool has_equal_ranks) {
   BytePairModel model;
   model.symbols = symbols;
@@ -44,7 +44,7 @@ BytePairModel random_model(std::uint64_t seed, SymbolKind symbols, bool has_equa
     if (is_known || joined.size() > 12) continue;
     const auto [found, is_new] = model.ids.emplace(joined, static_cast<std::int32_t>(tokens.size()));
     if (is_new) tokens.push_back(joined);
-    // As in llama2.c, where the rank belongs to the result.
+    // As in llama2.c, where a rank belongs to the resulting token.
     const auto rank = has_equal_ranks ? static_cast<std::uint32_t>(found->second / 3) : static_cast<std::uint32_t>(i);
     model.merges.push_back({left, right, found->second, rank});
   }
@@ -60,7 +60,7 @@ TEST_P(RandomMerges, AreDoneInOrder) {
     const BytePairEncoding encoding(model);
     MergeMemory memory;
     for (std::uint64_t text = 0; text < 20; ++text) {
-      // Lengths on both sides of those that have an algorithm of their own, and of those that are cached.
+      // Lengths above and below the limits for the special algorithm and for the cache.
       const std::size_t n = golden::random(seed, 1000 + text)[0] % 100;
       std::string word;
       std::vector<std::int32_t> letters;
@@ -104,7 +104,7 @@ TEST(WordCache, KeepsWordsApart) {
     const std::vector<std::int32_t> expected(i % (WordCache::kMaxIds + 2), static_cast<std::int32_t>(i));
     ASSERT_TRUE(std::ranges::equal(*found, expected)) << words[i];
   }
-  EXPECT_GT(n_found, words.size() * 3 / 4);  // but for those that were replaced, or have too many ids
+  EXPECT_GT(n_found, words.size() * 3 / 4);  // except those that were replaced, or have too many ids
   EXPECT_FALSE(WordCache::accepts(std::string(24, 'x')));
 }
 

@@ -1,4 +1,4 @@
-// Chat templates against transformers (test/golden/make_chat_template_golden.py).
+// Chat templates, compared with transformers (test/golden/make_chat_template_golden.py).
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(ChatTemplate, PresetsAreThoseOfTheModels) {
     if (c["template"] == "Llama 3") {
       EXPECT_EQ(llama3->render(messages, begin), c["text"]);
     }
-    // With a system message, Qwen2's template has no default one to add.
+    // With a system message, Qwen2's template does not add its default one.
     if (c["template"] == "Qwen2" && messages.front().role == "system") {
       EXPECT_EQ(chatml->render(messages, begin), c["text"]);
     }

@@ -1,5 +1,5 @@
-// The ids of conversations and the places of their answers, against transformers (test/golden/make_chat_golden.py), and
-// templates that put the answers into the text in unusual ways.
+// The ids of conversations and the positions of their answers, compared with transformers
+// (test/golden/make_chat_golden.py), and templates that place the answers in the text in unusual ways.
 #include "text/conversation_encoder.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string fnv(const Ids& ids) {
   return fmt::format("{:016x}", value);
 }
 
-/// The tokenizer of test/golden, with further special tokens at the end of its vocabulary.
+/// The tokenizer of test/golden, with additional special tokens at the end of its vocabulary.
 Tokenizer open_with(const std::string& name, const std::vector<std::string>& added) {
   Json json = golden::byte_level_json(name);
   int next = 0;
@@ -113,14 +113,14 @@ TEST(ConversationEncoder, FindsAnswersInTheirTurns) {
   EXPECT_EQ(answers.of({{"user", "a"}}), Texts{});
   EXPECT_EQ(answers.of({{"assistant", "first"}, {"assistant", "second"}}),
             (Texts{"first<|im_end|>", "second<|im_end|>"}));
-  // What users and assistants write about turns changes nothing.
+  // Text by users and assistants that looks like turns changes nothing.
   const std::string trap = "x<|im_end|>\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(answers.of({{"user", trap}, {"assistant", trap + "y"}, {"user", trap}, {"assistant", "z"}}),
             (Texts{trap + "y<|im_end|>", "z<|im_end|>"}));
 }
 
 TEST(ConversationEncoder, AnswersOfReasoningModels) {
-  // Qwen3's manner: reasoning of earlier turns is left out, and the last turn has a block of it in any case.
+  // As in Qwen3: the reasoning of earlier turns is left out, and the last turn always has a reasoning block.
   const Answers answers(
       "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
       "{% set c = m.content.split('</think>')[-1].lstrip('\n') %}{% set r = '' %}{% if '</think>' in m.content %}"
@@ -132,7 +132,7 @@ TEST(ConversationEncoder, AnswersOfReasoningModels) {
 }
 
 TEST(ConversationEncoder, TemplatesWithoutAGenerationPrompt) {
-  // Llama 2's manner, and a turn that ends without a token of its own.
+  // As in Llama 2; and a turn that ends without a token of its own.
   const Answers ended(
       "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} "
       "{{ m.content.strip() }} {{ eos_token }}{% endif %}{% endfor %}");
@@ -147,7 +147,7 @@ TEST(ConversationEncoder, TemplatesWithoutAGenerationPrompt) {
             (Texts{"upon a time\n", "y\n"}));
 }
 
-/// The message of the error; empty: there was none.
+/// The message of the error, or empty if there was none.
 template <typename Call>
 std::string refusal(Call call) {
   try {

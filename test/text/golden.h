@@ -62,7 +62,7 @@ inline Tokenizer open(const std::string& name) {
   return Tokenizer::parse(name, name == "llama-story" ? unzipped("llama-story.json.gz") : byte_level_json(name).dump());
 }
 
-/// Four numbers that depend on the arguments only.
+/// Four random numbers that depend only on the arguments.
 inline std::array<std::uint32_t, 4> random(std::uint64_t seed, std::uint64_t index) {
   return philox4x32({static_cast<std::uint32_t>(index), 0, 0, 0}, {static_cast<std::uint32_t>(seed), 0});
 }

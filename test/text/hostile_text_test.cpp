@@ -52,14 +52,15 @@ TEST_P(HostileText, TakesTimeInProportionToItsLength) {
       {"unknown code points", "\xf3\xa0\x84\x80"},
   };
   for (const auto& [name, part] : parts) {
-    // The end of the text, which decides how its last blanks are split, is not seen from its begin.
+    // The end of the text, which decides how its last spaces are split, cannot be seen from its start.
     const std::string small = repeat(part, kShort) + " x", large = repeat(part, kShort * kFactor) + " x";
     double small_seconds = 1e9, large_seconds = 1e9, limit = 0;
-    // The shortest time of several attempts, since other programs disturb the measurement.
+    // The shortest time of several attempts counts, since other programs disturb the measurement.
     for (int attempt = 0; attempt < 5 && large_seconds > limit; ++attempt) {
       small_seconds = std::min(small_seconds, seconds_to_encode(tokenizer, small));
       large_seconds = std::min(large_seconds, seconds_to_encode(tokenizer, large));
-      // n log n, and caches that are too small, make it up to twice the factor. The square would be 16 times.
+      // n log n, and caches that are too small, can make it up to twice the factor. Quadratic time would be 16 times
+      // the factor.
       limit = 4.0 * kFactor * std::max(small_seconds, 1e-4);
     }
     EXPECT_LT(large_seconds, limit) << GetParam() << ", " << name << ", 64 KiB: " << small_seconds << " s";

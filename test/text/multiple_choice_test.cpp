@@ -1,4 +1,4 @@
-// Questions of multiple choice: the forms of the data sets, and Python's functions on strings that the harness uses on
+// Multiple-choice questions: the formats of the data sets, and Python's string functions that the harness applies to
 // them. test/commands/evaluate_choices_test.py compares whole files with the harness.
 #include "text/multiple_choice.h"
 

@@ -40,15 +40,15 @@ TEST(Nfc, ComposesKnownExamples) {
   EXPECT_EQ(nfc(text_of({0x1112, 0x1161, 0x11ab})), text_of({0xd55c}));        // Hangul
   EXPECT_EQ(nfc(text_of({0x212b})), text_of({0xc5}));                          // a singleton
   EXPECT_EQ(nfc(text_of({0x958})), text_of({0x915, 0x93c}));                   // excluded from composition
-  EXPECT_EQ(nfc(text_of({'q', 0x307, 0x323})), text_of({'q', 0x323, 0x307}));  // ordered
+  EXPECT_EQ(nfc(text_of({'q', 0x307, 0x323})), text_of({'q', 0x323, 0x307}));  // reordered
   EXPECT_EQ(nfc(text_of({0x1e0b, 0x323})), text_of({0x1e0d, 0x307}));
   EXPECT_EQ(nfc(text_of({0x344})), text_of({0x308, 0x301}));
   EXPECT_EQ(nfc(""), "");
 }
 
-/// Each code point after letters and marks of several classes, and before them.
+/// Each code point before and after letters and marks of several classes.
 TEST(Nfc, AgreesWithUtf8procForEveryCodePoint) {
-  constexpr char32_t kLastAssigned = 0x323af;  // but for tags and private use, which decompose into nothing else
+  constexpr char32_t kLastAssigned = 0x323af;  // except tags and private use, which do not decompose
   for (char32_t c = 1; c <= kLastAssigned; ++c) {
     if (c >= 0xd800 && c < 0xe000) continue;
     const std::string text = text_of({'e', c, 0x301, 'x', c, 0x1161, c, 0x323, 0x30b, c, 'e', 0x327, c});
@@ -84,7 +84,7 @@ TEST(Normalizer, AppliesItsStepsInOrder) {
             unchanged.data());
 }
 
-/// A small file must not fill the memory.
+/// A small file must not fill memory.
 TEST(Normalizer, LimitsWhatReplacementsMakeOfAText) {
   std::vector<NormalizerStep> doubled(60, {NormalizerStep::Kind::replace, "a", "aa"});
   std::string buffers[2];

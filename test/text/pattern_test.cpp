@@ -33,7 +33,7 @@ TEST(Pattern, FindsUnicodeClasses) {
   EXPECT_EQ(matches({R"(\s+(?!\S)|\s+)", "t"}, "a   b  "), (Strings{"  ", " ", "  "}));
 }
 
-/// White space is what Unicode calls White_Space: not U+180E, U+200B or U+FEFF.
+/// White space is exactly Unicode's White_Space: not U+180E, U+200B or U+FEFF.
 TEST(Pattern, TakesWhiteSpaceAndWordCharactersAsOnigurumaDoes) {
   const Pattern space(R"(\s)", "t"), no_space(R"(\S)", "t"), in_class(R"([\s])", "t"), word(R"(\w)", "t");
   MatchMemory memory;
@@ -106,7 +106,7 @@ TEST(Pattern, RefusesWhatTheDialectsTakeDifferently) {
   }
 }
 
-/// PCRE2's own limit would end the search.
+/// PCRE2's own limit would end the search early.
 TEST(Pattern, GivesBackAsManyBlanksAsThereAre) {
   const Pattern pattern(R"(\s*[\r\n]+|\s+(?!\S))", "t");
   const std::string blanks(20'000'000, ' ');

@@ -1,4 +1,4 @@
-// ROUGE, stems and final numbers against rouge_score, NLTK and the filters of lm-evaluation-harness
+// ROUGE, stems and final numbers, compared with rouge_score, NLTK and the filters of lm-evaluation-harness
 // (test/golden/make_rouge_golden.py). The answers of conversations are compared if ../shared is there.
 #include "text/rouge.h"
 
@@ -53,7 +53,7 @@ TEST(Rouge, AgreesWithRougeScore) {
   }
 }
 
-/// The words of a text that single spaces separate, as Python's split(" ").
+/// The words of a text, separated by single spaces as by Python's split(" ").
 std::vector<std::string> pieces(const std::string& text) {
   std::vector<std::string> out(1);
   for (const char c : text) {

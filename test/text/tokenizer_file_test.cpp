@@ -1,4 +1,4 @@
-// Damaged tokenizer files, and files that need what is not supported: each error names what and where.
+// Damaged tokenizer files, and files that need unsupported features: each error says what is wrong and where.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ Refusal refusal_of(const std::string& content) {
   return {ErrorCode::internal, "was accepted"};
 }
 
-/// A tokenizer that is accepted.
+/// A tokenizer file that is accepted.
 Json small() {
   return Json::parse(R"({
     "version": "1.0", "truncation": null, "padding": null,
@@ -259,7 +259,7 @@ TEST(Llama2cFile, NamesWhatIsDamaged) {
     EXPECT_EQ(refusal.code, ErrorCode::tokenizer_damaged) << refusal.message;
     EXPECT_NE(refusal.message.find(part), std::string::npos) << refusal.message << "\n  instead of " << part;
   };
-  // The first token begins after the length of the longest: score, length 5, "<unk>".
+  // The first token begins after the number that gives the length of the longest token: score, length 5, "<unk>".
   expect(good.substr(0, good.size() - 1), "ends in the middle of a token");
   expect(good.substr(0, 7), "ends in the middle of a token");
   expect(good.substr(0, 3), "ends in the middle of a token");

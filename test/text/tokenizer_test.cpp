@@ -1,5 +1,5 @@
 // timeout: 300
-// Tokenizers against the vectors of other programs: llama.cpp, Hugging Face's library, llama2.c.
+// Tokenizers, compared with the vectors of other programs: llama.cpp, Hugging Face's library, llama2.c.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST(Tokenizer, GivesTheIdsOfLlama2c) {
   }
 }
 
-/// Every option that is supported, in small tokenizers.
+/// Every supported option, in small tokenizers.
 TEST(Tokenizer, GivesTheIdsOfHuggingFaceForAllOptions) {
   const Json variants = Json::parse(golden::unzipped("variants.json.gz"));
   EXPECT_EQ(variants.size(), 17u);
@@ -124,7 +124,7 @@ TEST(Tokenizer, KnowsItsVocabularyAndItsBeginAndEnd) {
   EXPECT_EQ(gpt2.end_token(), 50256);  // the usual name
   EXPECT_EQ(gpt2.begin_token(), std::nullopt);
   EXPECT_EQ(story.vocabulary_size(), 2048);
-  EXPECT_EQ(story.begin_token(), 1);  // what the template adds
+  EXPECT_EQ(story.begin_token(), 1);  // the token that the template adds
   EXPECT_EQ(story.end_token(), std::nullopt);
   EXPECT_EQ(small.vocabulary_size(), 512);
   EXPECT_EQ(small.begin_token(), 1);
@@ -207,7 +207,7 @@ TEST(Tokenizer, RefusesIdsThatNoTokenHas) {
   const Tokenizer gaps = Tokenizer::parse("gaps", R"({"model": {"vocab": {"a": 0, "b": 2}, "merges": []}})");
   EXPECT_EQ(gaps.vocabulary_size(), 3);
   EXPECT_EQ(message(gaps, {1}), "no token of the vocabulary has the id 1");
-  EXPECT_EQ(gaps.decode(Ids{0, 2}), "a b");  // without a decoder, Hugging Face's library puts blanks between tokens
+  EXPECT_EQ(gaps.decode(Ids{0, 2}), "a b");  // without a decoder, Hugging Face's library puts spaces between tokens
 }
 
 TEST(Tokenizer, EncodesInSeveralThreads) {

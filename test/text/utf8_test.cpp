@@ -33,7 +33,7 @@ TEST(Utf8, LeavesValidTextWhereItIs) {
   EXPECT_TRUE(buffer.empty());
 }
 
-/// The Unicode Standard, section 3.9, table 3-8 and the best practice for U+FFFD.
+/// The Unicode Standard, section 3.9, table 3-8, and the best practice for U+FFFD.
 TEST(Utf8, ReplacesMaximalSubparts) {
   const std::string r = "\xef\xbf\xbd";
   EXPECT_EQ(repaired("\x61\xf1\x80\x80\xe1\x80\xc2\x62\x80\x63\x80\xbf\x64"),
@@ -45,8 +45,8 @@ TEST(Utf8, ReplacesMaximalSubparts) {
   EXPECT_EQ(repaired("eight bytes and then \xe4\xb8"), "eight bytes and then " + r);
 }
 
-/// Whatever the bytes are, the result is valid, and as long as the blocks of eight bytes are read it does not matter
-/// where they begin.
+/// Whatever the bytes are, the result is valid. Text is read in blocks of eight bytes, and where the blocks begin must
+/// not matter.
 TEST(Utf8, RepairsRandomBytes) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     std::string text;

@@ -1,5 +1,5 @@
-// Choices that were made under load are marked in the stored tables. Their own run keeps them, and other runs make them
-// again.
+// Choices that were made under load are marked in the stored tables. Their own run keeps them, and other runs make
+// these choices again.
 #include "train/algorithm_store.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 const DeviceInfo kDevice{.name = "a processor, 1 thread", .libraries = {"a library 1.0"}};
 
-/// A run directory, and a cache that is not the user's.
+/// A run directory, and a cache that is not the user's own.
 class AlgorithmStoreTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -77,7 +77,7 @@ TEST_F(AlgorithmStoreTest, TheirOwnRunKeepsThemAndTheirMark) {
   EXPECT_EQ(resumed.under_load(), Algorithms::Keys{"b"}) << "so that the cache does not get it as a good one";
   EXPECT_TRUE(store().load(AlgorithmStore::Sources::cache).choices().empty());
 
-  // What the cache knows better does not replace what the run used.
+  // Better choices in the cache do not replace the ones that the run used.
   store().save_in_cache(Algorithms(Algorithms::Choices{{"b", "fast"}, {"c", "fast"}}));
   EXPECT_EQ(store().load().choices(), (Algorithms::Choices{{"a", "fast"}, {"b", "slow"}, {"c", "fast"}}));
 }

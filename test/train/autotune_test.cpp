@@ -1,5 +1,5 @@
 // ranks: 2
-// Rank 0 times algorithms for longer than the watchdog's limit; the broadcasts show the other rank that it is at work.
+// Rank 0 times algorithms for longer than the watchdog's limit; its broadcasts show the other rank that it is working.
 #include "train/autotune.h"
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// The memory of a base beside which adapters are trained: in 16 bits without fp32 masters, in NF4, and as planned; and
-// of a model that generates text.
+// The memory of a base model beside which adapters are trained: with 16 bits without fp32 masters, in NF4, and as
+// planned; and the memory of a model that generates text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,12 +79,12 @@ TEST_P(BaseMemory, IsAsPlanned) {
     EXPECT_EQ(sizes.count(memory.nf4_weights), 1u);
   }
   const graph::ParameterTable& table = run_->plan().parameters();
-  std::size_t n_matrices = 0, n_in_fp32 = 0;  // of the base: read in the compute type, and otherwise
+  std::size_t n_matrices = 0, n_in_fp32 = 0;  // elements of the base: read in the compute type, and in fp32
   for (const graph::Parameter& p : table.parameters()) {
     EXPECT_EQ(p.is_base, !p.trainable) << p.name;
     if (p.is_base) (p.kind == graph::ParameterKind::norm ? n_in_fp32 : n_matrices) += p.n_elements;
   }
-  // Two bytes for each of a base in 16 bits, and fp32 only for what is trained, the norms, tables and padding.
+  // A 16-bit base takes two bytes per element; only what is trained, the norms, tables and padding take fp32.
   if (is_bf16() && !is_in_nf4()) {
     EXPECT_LT(memory.parameters, 4 * (table.n_trainable() + n_in_fp32) + 8192);
     EXPECT_GE(memory.compute_weights, 2 * n_matrices);
@@ -102,7 +102,7 @@ TEST_P(BaseMemory, StaysAsItIsWhileAdaptersAreTrained) {
   const double first = run_->step(0);
   for (int step = 1; step < 4; ++step) run_->step(step);
   EXPECT_NE(run_->all_weights(), before);
-  // Adapters of zeros again: the loss of the base.
+  // With adapters of zeros, the loss is again that of the base.
   std::vector<checkpoint::NamedTensor> zeros;
   for (const graph::Parameter& p : run_->plan().parameters().parameters())
     for (const graph::ParameterPart& part : p.parts)
@@ -117,7 +117,7 @@ TEST_P(BaseMemory, OfGenerationIsThatOfTheWeightsInTheirType) {
   const checkpoint::ModelFile file = base();
   std::size_t n_values = 0, greatest = 0;
   for (const checkpoint::NamedTensor& tensor : file.tensors) n_values += tensor.values.size();
-  const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});  // the other is frozen
+  const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});  // the run's backend is frozen
   test::RecordingBackend backend(*cpu);
   const train::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
                                {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);

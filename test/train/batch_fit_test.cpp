@@ -13,7 +13,7 @@ std::unique_ptr<tasks::Task> a_task(const Config& config) {
   return tasks::make_image_classification(config, data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train"), nullptr);
 }
 
-/// On the CPU, as if it had this amount of memory.
+/// The batch that fits on the CPU if it had this much memory.
 std::int64_t fits(const Config& config, std::size_t memory_bytes, std::int64_t limit = 1 << 20) {
   const auto task = a_task(config);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
@@ -72,7 +72,8 @@ struct OnH200 {
   std::unique_ptr<Backend> backend = make_planning_backend("h200");
 };
 
-// 2,752 images fit into 141 GB, but after the first convolution they have more elements than cuDNN's kernels address.
+// 2,752 images fit into 141 GB, but after the first convolution they have more elements than cuDNN's kernels can
+// address.
 TEST(BatchFit, TriesASmallerBatchIfAnOpRefusesIt) {
   OnH200 h200;
   try {
@@ -83,7 +84,7 @@ TEST(BatchFit, TriesASmallerBatchIfAnOpRefusesIt) {
     EXPECT_NE(std::string(error.what()).find("2209349632 elements"), std::string::npos) << error.what();
   }
   EXPECT_NO_THROW(h200.plan(2672));
-  constexpr std::size_t kMemory = std::size_t{200} << 30;  // as if the memory were no limit
+  constexpr std::size_t kMemory = std::size_t{200} << 30;  // memory is not the limit
   EXPECT_EQ(batch_that_fits(h200.config, *h200.task, 1, *h200.backend, {}, kMemory, 1 << 20), 2672);
   const std::size_t of_h200 = h200.backend->device().memory_bytes;
   const std::int64_t found = batch_that_fits(h200.config, *h200.task, 1, *h200.backend, {}, of_h200, 1 << 20);
@@ -133,7 +134,7 @@ TEST(ResolveBatch, TheBatchOfARankMakesTheGlobalOne) {
   Config got = resolved(config, 4, 200, 5000);
   EXPECT_EQ(got.train.batch_per_rank, 200);
   EXPECT_EQ(configured_global_batch(got, 4), 800);
-  got = resolved(config, 4, 2000, 5000);  // the data set is smaller: 1250 a rank
+  got = resolved(config, 4, 2000, 5000);  // the data set is smaller: 1250 per rank
   EXPECT_EQ(got.train.batch_per_rank, 1248);
   config.train.accumulate = 2;
   EXPECT_EQ(configured_global_batch(resolved(config, 4, 200, 5000), 4), 1600);

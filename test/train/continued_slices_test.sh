@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 300
 # cores: 2
-# Training on one slice of the documents after the other, as in the recipe of docs/data.md: checkpoints carry the slice and
-# the epoch in their names, and training continues from any of them on another number of ranks.
+# Training on one slice of the documents after another, as in the recipe of docs/data.md: the names of checkpoints
+# contain the slice and the epoch, and training continues from any of them on a different number of ranks.
 source test/support/check.sh
 check_output=$work/log
 for i in {1..40}; do echo "{\"text\": \"$(tail -c +$((150 * i)) LICENSE | head -c 120 | tr -s ' \n"' ' ')\"}"; done >"$work/lines.jsonl"
@@ -29,7 +29,7 @@ check "  and the name of the model" grep -qE '^llama-0\.[0-9]m$' <<<"$name"
 check "  as on two ranks, bit by bit" train 2 two data.end=20 train.epochs=2
 check "  after the last epoch" same "first/checkpoints/${name}_0-20-epoch-2.h5" "two/checkpoints/${name}_0-20-epoch-2.h5"
 
-# With the weights alone: a new run, from step 0.
+# With only the weights: a new run, from step 0.
 next=(data.start=20 data.end=40 train.epochs=1)
 for epoch in 1 2; do
   from=$work/first/checkpoints/${name}_0-20-epoch-$epoch.h5
@@ -42,7 +42,7 @@ check "  epochs lead to different models" refused 1 'tensors differ' same from1/
 card() { grep -A40 '^Slices of the training data' "$work/$1/model/README.md" | sed -n 's/^| \([0-9].*\) |$/\1/p' | head -4; }
 check "the card lists the slices with their steps" test "$(card from1)" == $'0 to 19 | 5\n20 to 39 | 5'
 
-# With the state of the optimizer: the run goes on.
+# With the state of the optimizer: the run continues.
 from=$work/first/checkpoints/${name}_0-20-epoch-1.h5
 next=(data.start=20 data.end=40 train.epochs=2 checkpoint.resume_from="$from")
 check "another slice is a change" refused 2 'data.start: 0 before, 20 now' train_refused 2 resumed "${next[@]}"

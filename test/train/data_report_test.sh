@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 120
-# A run that waits for a slow data set says so at the end, in the words of its task, and a run with a fast one does not.
+# A run that waits for a slow data set says so at its end, in the words of its task; a run with a fast one does not.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none

@@ -1,4 +1,4 @@
-// The report on steps that wait for data: when it is made, about which rank, and what it advises.
+// The report on steps that wait for data: when it is made, which rank it names, and what it advises.
 #include "train/data_watch.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ DataSource source() {
   return {.readers = 8, .cores = 16, .samples = "images", .faster = {"--store decoded", "a smaller --short-side"}};
 }
 
-/// Steps that waited `wait_seconds` of `seconds` while `busy` readers were at work, each reading 1,150 samples/s.
+/// Steps that waited `wait_seconds` of `seconds` while `busy` readers were working, each reading 1,150 samples/s.
 DataUsage usage(double seconds, double wait_seconds, double busy = 8) {
   const double read_seconds = busy * seconds;
   return {.seconds = seconds,

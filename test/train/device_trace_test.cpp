@@ -1,4 +1,4 @@
-// The row "device" of a trace: what a device whose streams are queues executed, and when.
+// The row "device" of a trace: what was executed, and when, by a device whose streams are queues.
 #include "train/device_trace.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(DeviceTrace, RecordsWhenTheDeviceRanEachPartOfAStep) {
     n_entries = run.plan().largest().graph->order().entries().size();
     for (const comm::Bucket& bucket : run.plan().buckets())
       n_norms += bucket.begin < run.plan().parameters().n_trainable();
-    device.slow_down(0.2);  // the host is far ahead, and its own spans would show nothing
+    device.slow_down(0.2);  // the host is far ahead, so its own spans show nothing
     for (int step = 0; step < kSteps; ++step) run.step(step);
   }
   const trace::Clock::time_point end = trace::Clock::now();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 200
-# evaluation.patience ends a run whose evaluations do not improve, also over several starts. checkpoint.best names the figure
-# that decides what is better.
+# evaluation.patience ends a run whose evaluations do not improve, even over several starts. checkpoint.best names the
+# figure that decides which evaluation is better.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none
@@ -13,7 +13,7 @@ train() { "$lockstep" train "${small[@]}" run.name="$1" "${@:2}"; }
 is() { [[ $1 == "$2" ]] || { echo "found '$1', expected '$2'"; return 1; }; }
 evaluations() { sed -nE "/\"event\":\"evaluation\"/ s/.*\"step\":([0-9]+),.*\"$2\":([^,}]*).*/\\1 \\2/p" "$work/$1/metrics.jsonl"; }
 best_step() { sed -nE 's/.*"best":[^0-9]*step-0*([0-9]+).*/\1/p' <<<"\"best\": $(readlink "$work/$1/checkpoints/best")"; }
-# The step of the first best evaluation, and the one at which so many in a row were not better.
+# The step of the evaluation after which PATIENCE evaluations in a row had been no better than the best before them.
 expected_end() { # expected_end RUN KEY PATIENCE SIGN: SIGN 1: greater is better
   evaluations "$1" "$2" | awk -v patience="$3" -v sign="$4" '
     NR == 1 || sign * $2 > best { best = sign * $2; none = -1 }
@@ -38,16 +38,16 @@ check "  and says why" grep -q "done: nothing was left to do after step $end: th
 check "without patience it trains on" train patient evaluation.patience=0
 check "  to the end" is "$(last_step patient)" 60
 
-# The count survives stops between evaluations and inside the sequence of those without improvement.
+# The count survives stops between evaluations and within the sequence of evaluations without improvement.
 check "stops before its patience ends" train starts evaluation.patience=3 train.max_steps=$((end - 4))
 check "  stops again" train starts evaluation.patience=3 train.max_steps=$((end - 2))
 check "  resumes" train starts evaluation.patience=3
 check "  and ends where the uninterrupted run did" is "$(last_step starts)" "$end"
 
-# Checkpoints at the end only: what an evaluation saves is kept only while it is the best.
+# Checkpoints only at the end: what an evaluation saves is kept only as long as it is the best.
 check "without intervals of checkpoints" train rare checkpoint.every_epochs=0 checkpoint.keep=1 checkpoint.best=loss
 check "  best is the best evaluation" is "$(best_step rare)" "$(expected_best rare loss -1)"
-# With the rounding of other processors, the last one is the best.
+# With the rounding of other processors, the last evaluation is the best.
 if grep -q ' avx512f ' /proc/cpuinfo; then check "  which was not the last" test "$(best_step rare)" -lt 60; fi
 check "  and is all that is kept besides the last" is "$(cd "$work/rare/checkpoints" && echo *.h5)" \
   "$(printf 'step-%08d.h5\n' "$(best_step rare)" 60 | sort -u | paste -sd' ')"
@@ -58,7 +58,7 @@ for measure in loss accuracy; do
   check "  links to the best $measure" is "$(best_step "by-$measure")" "$(expected_best "by-$measure" $measure "$sign")"
 done
 check "auto is accuracy" is "$(best_step whole)" "$(expected_best whole accuracy 1)"
-# The measure that auto stands for is the same one: a worse checkpoint does not become the best.
+# `auto` stands for the same measure: a worse checkpoint does not become the best.
 check "accuracy instead of auto, on resume" train whole checkpoint.every_steps=3 checkpoint.keep=0 train.epochs=4 checkpoint.best=accuracy \
   optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate
 check "  keeps the best" is "$(best_step whole)" "$(expected_best whole accuracy 1)"

@@ -1,4 +1,4 @@
-"""The averages of the weights in checkpoints are those that the class of torchvision's references computes.
+"""The averages of the weights in checkpoints equal those that torchvision's references compute.
 
 A run saves every step. From the weights of its checkpoints, torch.optim.swa_utils.AveragedModel, with which torchvision's
 references average, computes the averages again. LOCKSTEP is the program. Skipped without torch.
@@ -94,7 +94,7 @@ with tempfile.TemporaryDirectory() as folder:
         if step < WARMUP:
             average.n_averaged.fill_(0)
         for name, expected in average.module.tensors().items():
-            # Two roundings of a term as large as the greater of the two values.
+            # Two roundings of a term that is as large as the larger of the two values.
             error = (averages[name] - expected).abs().max().item()
             assert error <= 4e-7 * max(expected.abs().max().item(), 1e-3), (step, name, error)
             if step <= WARMUP:
@@ -105,7 +105,7 @@ with tempfile.TemporaryDirectory() as folder:
         assert torch.equal(values, averages[name]), name
     for name, values in read_safetensors(os.path.join(run_folder, "model.safetensors")).items():
         assert torch.equal(values, weights[name]), name
-    # The evaluation of the averages in the run is that of the program `evaluate`, and of the exported model.
+    # The evaluation of the averages in the run agrees with the command `evaluate`, and with that of the exported model.
     last = [json.loads(line) for line in open(os.path.join(run_folder, "metrics.jsonl"))]
     last = [event for event in last if event["event"] == "evaluation"][-1]
     for arguments in (["--ema", checkpoint], [os.path.join(run_folder, "model_ema.safetensors")]):

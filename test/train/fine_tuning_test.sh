@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 300
 # The whole recipe of fine-tuning: a trained network gets a new head with a learning rate of its own, on frozen layers,
-# with class weights and balanced sampling. The same bits on any number of ranks, also after a resume; what is frozen
-# keeps its values; patterns that select nothing are refused.
+# with class weights and balanced sampling. The bits are the same on any number of ranks, even after resuming; what is
+# frozen keeps its values; patterns that select nothing are refused.
 source test/support/check.sh
 
 small=(model.width=16 data.train=synthetic data.validation=synthetic data.image_size=16 data.synthetic_samples=60
@@ -14,7 +14,7 @@ train() { ranks "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 last=checkpoints/step-00000010.h5
 same() { cmp "$work/$1/$last" "$work/$2/$last"; }
 log_has() { grep -q -- "$2" "$work/$1/log.txt"; }
-# Name and checksum of the tensors whose names begin with $2.
+# The names and checksums of the tensors whose names begin with $2.
 tensors() { "$lockstep" checkpoint info "$work/$1/$last" | grep -E "$2"; }
 
 check "trains a network from scratch" train 1 run.name=base
@@ -47,7 +47,8 @@ check "other frozen layers are refused on resume" refused 2 'train.freeze' \
 check "frozen layers without weights from a file are reported" train 1 run.name=random train.max_steps=1 train.freeze=layer1
 check "  by the log" log_has random 'the frozen parameters keep random values'
 
-# Steps whose samples all have the weight 0 change nothing, and are no failed steps. Here, no sample is of the 11th class.
+# Steps whose samples all have weight 0 change nothing, and do not count as failed. Here, no sample is of the 11th
+# class.
 unweighted=(data.train=data/samples/cifar10_train.h5 data.validation= model.classes=11 "train.class_weights=[0,0,0,0,0,0,0,0,0,0,1]"
   train.max_skipped_in_a_row=0 checkpoint.every_steps=2 checkpoint.keep=0 run.name=unweighted)
 check "steps without weight do not end a run" train 2 "${unweighted[@]}" train.max_steps=4

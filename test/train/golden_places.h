@@ -1,4 +1,5 @@
-// The places of a tensor whose values golden files have, as in test/golden/make_golden.py and make_language_golden.py.
+// The places of a tensor whose values golden files contain, as in test/golden/make_golden.py and
+// make_language_golden.py.
 #pragma once
 
 #include <cstddef>

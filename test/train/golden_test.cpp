@@ -1,6 +1,6 @@
-// Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures. Initial weights are the same
-// function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: the differences between
-// its runs in fp32, or in bf16, and its run in fp64.
+// Ten steps of two networks, compared with PyTorch. test/golden/make_golden.py made the figures. Initial weights are
+// the same function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: the
+// differences between its runs in fp32, or in bf16, and its run in fp64.
 // timeout: 900
 // sanitizers: no
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Each pixel `scale` x `scale` times: larger images without another file.
+/// Repeats each pixel `scale` x `scale` times, to get larger images without another file.
 class Enlarged final : public data::ImageSet {
  public:
   Enlarged(std::unique_ptr<data::ImageSet> set, int scale)
@@ -71,7 +71,8 @@ Config config_of(const Json& golden, Precision precision) {
   return config;
 }
 
-/// Euclidean distance to PyTorch's fp64 values at the stored places of all tensors; `norm` is theirs.
+/// The Euclidean distance to PyTorch's fp64 values at the stored places of all tensors. `norm` receives the norm of
+/// PyTorch's values.
 template <typename Get>
 double distance(const Json& first_step, const char* what, const Get& get, double& norm) {
   double difference = 0, squares = 0;
@@ -90,7 +91,7 @@ double distance(const Json& first_step, const char* what, const Get& get, double
 void expect_as_in_pytorch(const char* network, Precision precision, std::size_t n_steps,
                           const std::unique_ptr<Backend>& backend) {
   const Json golden = read_golden(network);
-  // tf32 has as many bits as fp16: its bounds.
+  // tf32 has as many significant bits as fp16, so it has the same bounds.
   const Json& theirs = golden.at(std::string(name(precision == Precision::tf32 ? Precision::fp16 : precision)));
   const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   const Json& first_step = golden["first_step"];
@@ -137,7 +138,8 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
 }
 
 #ifdef LOCKSTEP_CUDA
-/// The CUDA kernels, compiled for the host, with plain loops instead of cuDNN: tests the levels, passes and loss scale.
+/// The CUDA kernels, compiled for the host, with plain loops instead of cuDNN. This tests the levels, passes and loss
+/// scale.
 TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
   for (const Precision precision : {Precision::fp16, Precision::bf16})
     for (const char* network : {"resnet18_32", "resnet50_64"})
@@ -145,7 +147,7 @@ TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
 }
 #endif
 
-/// Plans the network, and remembers the choices that `algorithms` makes.
+/// Plans the network, so that `algorithms` stores the choices.
 void plan(const Json& golden, Precision precision, const std::shared_ptr<Algorithms>& algorithms) {
   const auto world = comm::single_world();
   const Config config = config_of(golden, precision);
@@ -157,7 +159,7 @@ void plan(const Json& golden, Precision precision, const std::shared_ptr<Algorit
 
 bool is_layout(const std::string& key) { return key.starts_with("layout"); }
 
-/// This algorithm for all convolutions that it fits, and `layout_of(i)` for the i-th shape of activations.
+/// Uses `algorithm` for all convolutions that it fits, and `layout_of(i)` for the i-th shape of activations.
 template <typename LayoutOf>
 std::unique_ptr<Backend> backend_with(const Json& golden, Precision precision, const std::string& algorithm,
                                       const LayoutOf& layout_of) {
@@ -184,10 +186,10 @@ TEST(GoldenAlgorithms, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
   }
 }
 
-/// Its rounding errors are larger than those of other algorithms, but ten steps stay within the same bounds.
+/// Winograd's rounding errors are larger than those of other algorithms, but ten steps stay within the same bounds.
 TEST(GoldenAlgorithms, WinogradGivesTenStepsAsInPyTorch) {
   if (test::in_emulator()) GTEST_SKIP() << "ten steps of two networks take hours in an emulator";
-  // oneDNN has fast implementations of nchw16c, for what Winograd's algorithm does not fit, for AVX-512 only.
+  // For convolutions that Winograd does not fit, oneDNN has fast nchw16c implementations only with AVX-512.
   const auto blocks = [](std::size_t) { return cpu::isa() == cpu::Isa::avx512 ? "nchw16c" : "nhwc"; };
   for (const char* network : {"resnet18_32", "resnet50_64"})
     expect_as_in_pytorch(network, Precision::fp32, 10,

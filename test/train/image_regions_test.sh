@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # timeout: 600
-# Decoded images of several sizes, whose regions are resized by the op image_input: the same bits on any number of ranks
-# and readers, as images that reader threads resize, and in a run that is stopped and resumed.
+# Decoded images of several sizes, whose regions are resized by the op image_input: the bits are the same on any number
+# of ranks and readers, as when reader threads resize the images, and in a run that is stopped and resumed.
 source test/support/check.sh
 
-# The images of the fuzzer's corpus, without its first byte: 9x7 in colour, 16x16 grey, 19x17 progressive.
+# The images of the fuzzer's corpus, without the fuzzer's first byte: 9x7 in colour, 16x16 grey, 19x17 progressive.
 for class in cat dog; do
   mkdir -p "$work/in/$class"
   for i in 1 2 3 4; do
@@ -34,7 +34,7 @@ train() { # RANKS SET RUN KEY=VALUE...
 }
 last=checkpoints/step-00000006.h5
 same() { cmp "$work/$1/$last" "$work/$2/$last"; }
-same_tensors() { "$lockstep" checkpoint diff "$work/$1/$last" "$work/$2/$last"; } # the data sets have other hashes
+same_tensors() { "$lockstep" checkpoint diff "$work/$1/$last" "$work/$2/$last"; } # the data sets have different hashes
 check "trains on regions" train 1 whole one
 check "  which the input resizes" grep -q 'resiz' <("$lockstep" plan "${small[@]}" data.train="$work/whole.h5" \
   data.validation="$work/whole.h5")

@@ -1,5 +1,5 @@
-// A model for inference: it computes what the evaluation of a replica computes, and reports files that do not fit.
-// With --logits it writes its outputs for test/checkpoint/onnx_test.py.
+// A model for inference: it computes what the evaluation of a replica computes, and reports files that do not fit. With
+// --logits it writes its outputs, for test/checkpoint/onnx_test.py.
 #include "train/inference.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ checkpoint::ModelFile file_of(const Replica& replica) {
   return {.path = "model.h5", .state = {}, .tensors = replica.named_tensors(1)};
 }
 
-/// With padding after the samples, as the loader has it.
+/// The first batch, with padding after the samples, as from the loader.
 data::Batch first_batch(const data::Dataset& set, std::int64_t n_samples, std::int64_t capacity,
                         std::vector<std::vector<std::byte>>& memory) {
   const std::vector<data::Field> fields = set.fields();

@@ -1,7 +1,7 @@
 // ranks: 2
 // environment: LOCKSTEP_RANKS_PER_NODE=1
 // sanitizers: no
-// Ranks draw the initial weights together. They are those of one rank, also where gradients travel in 16 bits.
+// Ranks draw the initial weights together. The result is the same as on one rank, even if gradients travel in 16 bits.
 #include <string>
 
 #include "test/comm/test_world.h"

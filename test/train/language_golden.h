@@ -1,4 +1,4 @@
-// What tests against the golden files of language models share: test/golden/make_language_golden.py and
+// Shared by the tests that use the golden files of language models: test/golden/make_language_golden.py and
 // make_lora_golden.py. Weights, tokens and documents are the same functions of the seed in both languages.
 #pragma once
 
@@ -79,7 +79,8 @@ inline Config golden_config(const Json& golden, Precision precision) {
   return config;
 }
 
-/// As in make_language_golden.py: normal with the standard deviation 0.2, around 1 in norms. By the names of files.
+/// As in make_language_golden.py: normally distributed with standard deviation 0.2, around 1 in norms, by the tensors'
+/// names in files.
 inline std::vector<checkpoint::NamedTensor> golden_weights(const graph::ParameterTable& table, std::uint32_t seed) {
   std::vector<checkpoint::NamedTensor> out;
   for (const graph::Parameter& p : table.parameters())
@@ -94,8 +95,8 @@ inline std::vector<checkpoint::NamedTensor> golden_weights(const graph::Paramete
   return out;
 }
 
-/// Euclidean distance of the gradients, times `factor`, to PyTorch's fp64 ones at the stored places of all trained
-/// tensors.
+/// The Euclidean distance between the gradients, times `factor`, and PyTorch's fp64 gradients at the stored places of
+/// all trained tensors.
 inline double gradient_distance(const Json& exact, const train::Replica& replica, const graph::ParameterTable& table,
                                 double factor) {
   double difference = 0;

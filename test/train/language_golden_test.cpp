@@ -1,6 +1,6 @@
-// Ten steps of small Llama, Qwen2 and Qwen3 models against PyTorch and transformers.
-// test/golden/make_language_golden.py made the figures, and says what they are. Weights, tokens and documents are the
-// same functions of the seed in both languages.
+// Ten steps of small Llama, Qwen2 and Qwen3 models, compared with PyTorch and transformers.
+// test/golden/make_language_golden.py made the figures, and describes them. Weights, tokens and documents are the same
+// functions of the seed in both languages.
 // timeout: 300
 // sanitizers: -LanguageGoldenOnHost.*:*/llama*:*/qwen2*:*_none
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using test::kGoldenSteps;
 
 void expect_as_in_pytorch(const char* name_of_model, Precision precision, const char* recompute, int n_steps,
                           const std::unique_ptr<Backend>& backend) {
-  // fp16 and tf32 have 3 bits more than bf16: a quarter of its bounds.
+  // fp16 and tf32 have 3 more significant bits than bf16, so their bounds are a quarter of those of bf16.
   const bool is_finer = precision == Precision::fp16 || precision == Precision::tf32;
   const double part = is_finer ? 0.25 : 1;
   const Json golden = test::read_golden("language_" + std::string(name_of_model)),
@@ -45,7 +45,7 @@ void expect_as_in_pytorch(const char* name_of_model, Precision precision, const 
                 losses[static_cast<std::size_t>(step)], apart, bound / 3);
     EXPECT_LT(apart, bound) << "step " << step + 1;
     if (step > 0) continue;
-    // Before the step is applied, gradients are divided by the count of a step without masked tokens.
+    // Before the step is applied, gradients are divided by the number of tokens in a step without masked tokens.
     const double nominal = static_cast<double>(golden["batch"]) * (static_cast<double>(golden["sequence_length"]) - 1);
     const double error =
         test::gradient_distance(golden["first_step"]["gradients"], run.replica(), run.plan().parameters(),
@@ -56,7 +56,7 @@ void expect_as_in_pytorch(const char* name_of_model, Precision precision, const 
   }
 }
 
-/// Those in which the tested device computes.
+/// The precisions in which the tested device computes.
 std::vector<Precision> precisions() {
   if (test::tested_device().device == "cpu") return {Precision::fp32, Precision::bf16};
   return {Precision::fp32, Precision::bf16, Precision::tf32, Precision::fp16};
@@ -70,7 +70,7 @@ TEST_P(LanguageGolden, TenStepsAsInPyTorch) {
 }
 
 #ifdef LOCKSTEP_CUDA
-/// The CUDA kernels, compiled for the host, with plain loops instead of cuDNN and cuBLASLt: tests the lists of
+/// The CUDA kernels, compiled for the host, with plain loops instead of cuDNN and cuBLASLt. This tests the lists of
 /// documents, the divided backward pass of attention, and the loss scale.
 TEST(LanguageGoldenOnHost, TheFirstStepsInHalfPrecisionAsInPyTorch) {
   for (const Precision precision : {Precision::fp16, Precision::bf16})

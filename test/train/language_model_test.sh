@@ -19,7 +19,7 @@ train() { # RANKS NAME KEY=VALUE...
 }
 same() { "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest"; }
 differ() { ! same "$@"; }
-# Batches of another size are added up in another order, and few rows are multiplied by another kernel than many.
+# Batches of another size are summed in another order, and few rows are multiplied by a different kernel than many.
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && a - b < 1e-8 * a && b - a < 1e-8 * a) }'; }
 measure() { sed -n "s/.*\"event\":\"evaluation\".*\"$2\":\([-+0-9.e]*\).*/\1/p" "$1" | tail -1; }
 
@@ -43,7 +43,7 @@ check "documents one by one" train 1 unpacked data.pack=false data.train="$work/
 check "bf16, accumulation" train 2 bf16 precision=bf16 train.accumulate=2
 check "synthetic tokens" train 1 synthetic data.train=synthetic data.validation=synthetic data.synthetic_samples=64
 
-# The median, since on a busy machine a reader may not get a processor in time.
+# Uses the median, since on a busy machine a reader may not get a processor in time.
 waits() { # RUN: the median share of a step, in per cent, in which it waited for data
   sed -nE 's/.*"event":"step".*"step_seconds":([-+0-9.e]+).*"data_wait_seconds":([-+0-9.e]+),"exposed.*/\1 \2/p' "$work/$1/metrics.jsonl" |
     awk '{printf "%.4f\n", 100 * $2 / $1}' | sort -n | awk '{share[NR] = $1} END {if (NR < 20) exit 1; print share[int((NR + 1) / 2)]}'

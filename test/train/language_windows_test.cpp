@@ -1,4 +1,4 @@
-// The loss of each token of a document is the same whether the document has a window of its own, or shares one with
+// The loss of each token of a document is the same whether the document has a window of its own or shares one with
 // others: neither attention nor positions cross documents, and padding changes nothing.
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr const char* kModels[] = {
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "max_position_embeddings": 64, "tie_word_embeddings": false, "rope_theta": 100.0})"};
 
-/// Documents of 2 to 30 tokens, and the place of each in the stream.
+/// Documents of 2 to 30 tokens, and the position of each in the stream.
 struct Documents {
   data::TestText text{.documents = {}, .vocabulary_size = kVocabulary};
   std::vector<std::int64_t> begins{0};
@@ -43,7 +43,7 @@ struct Documents {
   }
 };
 
-/// Weights with the standard deviation 0.2, so that a wrong rotation shows.
+/// Weights with standard deviation 0.2, so that a wrong rotation is noticed.
 checkpoint::ModelFile weights_of(const models::LlamaConfig& model) {
   checkpoint::ModelFile file{.path = "model", .state = {}, .tensors = {}};
   for (const auto& [name, shape] : models::llama_tensors(model)) {

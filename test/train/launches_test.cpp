@@ -1,4 +1,4 @@
-// The kernels that a training step of ResNet-50 launches, counted on the list of launches of the emulated kernels.
+// The kernels that a training step of ResNet-50 launches, counted from the list of launches of the emulated kernels.
 // timeout: 600
 // sanitizers: no
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-/// With all its channels, so that buckets are those of a real training; small images, on which the number of kernels
-/// does not depend.
+/// All channels are used, so that the buckets are those of a real training. Images are small, since their size does not
+/// change the number of kernels.
 Config resnet50() {
   Config config = test::resnet50_config(64, 2);
   config.data.augment = {"flip"};
@@ -28,7 +28,7 @@ std::map<std::string, int> launches_of_a_step(const Config& config) {
   const auto world = comm::single_world();
   const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator);
-  run.step(0);  // after the initial weights, which are rounded once
+  run.step(0);  // the first step also rounds the initial weights
   cuda_fibers::LaunchList list;
   run.step(1);
   std::map<std::string, int> by_kind;
@@ -37,9 +37,9 @@ std::map<std::string, int> launches_of_a_step(const Config& config) {
   return by_kind;
 }
 
-/// Counted: every launch of a kernel of ours, and one for each call of cuDNN or cuBLASLt, whose plans may consist of
-/// more than one kernel. Not counted: copies and fills of memory, and kernels of NCCL. What has to be launched:
-/// docs/gpus.md, "The kernels of a step".
+/// Counted are every launch of our own kernels, and one for each call of cuDNN or cuBLASLt, whose plans may consist of
+/// more than one kernel. Not counted are copies and fills of memory, and NCCL's kernels. docs/gpus.md, "The kernels of
+/// a step", lists what has to be launched.
 TEST(Launches, OfAStepOfResNet50) {
   constexpr int kConvolutions = 53, kGraphs = 3 * kConvolutions - 1, kBlocksWithTwoNorms = 4, kMost = 285;
   int all = 0, of_cudnn = 0, of_norms = 0, n_roundings = 0;

@@ -1,4 +1,4 @@
-// Trained models of the Llama family on the CPU: their logits, and the text that they continue with, token by token.
+// Trained models of the Llama family on the CPU: their logits, and the text that they generate, token by token.
 // test/golden/README.md tells where the models and the expected values come from.
 #include "models/llama.h"
 
@@ -60,7 +60,7 @@ class Logits {
     }
   }
 
-  /// (n_places, vocabulary); those after the last id are of padding, which no earlier place attends to.
+  /// (n_places, vocabulary). The logits after the last id belong to padding, to which no earlier place attends.
   const float* operator()(const Ids& ids) {
     std::fill_n(graph_.tensor<std::int32_t>(tokens_), n_places_, 0);
     std::copy(ids.begin(), ids.end(), graph_.tensor<std::int32_t>(tokens_));

@@ -1,5 +1,5 @@
-// Adapters against PEFT: ten steps of small Llama and Qwen2 models, and logits with an adapter that PEFT has saved.
-// test/golden/make_lora_golden.py made the figures, and says what they are.
+// Adapters, compared with PEFT: ten steps of small Llama and Qwen2 models, and logits with an adapter that PEFT has
+// saved. test/golden/make_lora_golden.py made the figures, and describes them.
 // timeout: 300
 // sanitizers: -*_none
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ Config config_of(const Json& golden, Precision precision) {
   return config;
 }
 
-/// All of them are normal with the standard deviation 0.2, the base by the names of its tensors.
+/// All weights are normally distributed with standard deviation 0.2; those of the base are drawn by tensor name.
 void load_golden_weights(train::Replica& replica, std::uint32_t seed) {
   checkpoint::ModelFile base{.path = "golden", .state = {}, .tensors = {}};
   std::vector<checkpoint::NamedTensor> adapters;
@@ -53,7 +53,7 @@ void expect_as_in_peft(const char* name_of_case, Precision precision, const char
                        const std::unique_ptr<Backend>& backend) {
   const Json golden = test::read_golden("lora_" + std::string(name_of_case));
   const bool is_finer = precision == Precision::fp16 || precision == Precision::tf32;
-  const double part = is_finer ? 0.25 : 1;  // of bf16, as in language_golden_test.cpp
+  const double part = is_finer ? 0.25 : 1;  // of bf16's bounds, as in language_golden_test.cpp
   const Json& theirs = golden.at(is_finer ? "bf16" : std::string(name(precision)));
   const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   Config config = config_of(golden, precision);
@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
                                   std::string(name(std::get<1>(info.param))) + "_" + std::get<2>(info.param);
                          });
 
-/// The directory of the base, whose weights are a function of the seed.
+/// The directory of the base model, whose weights are a function of the seed.
 std::string write_base(const Json& golden, const std::string& folder) {
   Config config = test::golden_config(golden, Precision::fp32);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
@@ -120,7 +120,7 @@ std::string write_base(const Json& golden, const std::string& folder) {
   return folder;
 }
 
-/// An adapter that PEFT has saved gives the logits that it has there, and so does one that was written again.
+/// An adapter that PEFT has saved gives the same logits as in PEFT, and so does one that was written again.
 TEST(LoraFiles, LogitsOfAnAdapterOfPeft) {
   const Json golden = test::read_golden("lora_qwen2");
   const std::string base = write_base(golden, testing::TempDir() + "/base");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 200
-# Adapters (model.lora) from the command line: the same bits on any number of ranks, resumed, sharded and recomputed; the
-# files of a run, evaluation, generation, merging, and input that does not fit.
+# Adapters (model.lora) from the command line: the same bits on any number of ranks, and when resumed, sharded or
+# recomputed; the files of a run, evaluation, generation, merging, and input that does not fit.
 source test/support/check.sh
 cat >"$work/config.json" <<'JSON'
 {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 1024, "hidden_size": 40, "intermediate_size": 48,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Loss scaling in whole training runs. In fp32, a power of two that is multiplied in and divided out changes no bit of the
-# gradients. So the trained weights must be the same with a loss scale as without one, however the scale changes.
+# Loss scaling in whole training runs. In fp32, multiplying by a power of two and dividing by it again changes no bit of
+# the gradients, so the trained weights must be the same with a loss scale as without one, however the scale changes.
 source test/support/check.sh
 
 small=(model.width=16 data.train=synthetic data.image_size=16 data.synthetic_samples=96 data.augment=[crop,flip] train.global_batch=16

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Of images.
+/// The naming of figures for images.
 Naming naming() {
   static const std::unique_ptr<tasks::Task> task = tasks::make_task(Config{});
   return naming_of(*task);
@@ -192,7 +192,7 @@ TEST_F(MetricsTest, ResumingRemovesLaterSteps) {
     Metrics metrics(options());
     write_run(metrics, 1, 5);
   }
-  // As left by a process that was killed while it wrote, after a later step.
+  // As left by a process that had written a later step and was killed while it wrote.
   std::ofstream(directory_ + "/metrics.jsonl", std::ios::app) << "{\"event\":\"step\",\"step\":2,\"epo";
   {
     Metrics metrics(options(3));
@@ -213,7 +213,7 @@ TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
     StepRecord later = a_step(6);
     later.totals.run_seconds = 40;
     metrics.step(later);
-    metrics.checkpoint({.step = 5, .path = "step.h5", .totals = {.count = 640, .run_seconds = 5}});  // begun before it
+    metrics.checkpoint({.step = 5, .path = "step.h5", .totals = {.count = 640, .run_seconds = 5}});  // started earlier
   }
   const History none = Metrics(options(0)).history();
   EXPECT_EQ(none.totals.count, 0);
@@ -395,7 +395,7 @@ TEST(EpochLine, WithAndWithoutEvaluation) {
             "Epoch [3/3] LR: 0.001000 | Loss (train): 5.149 | Accuracy (train): 2.16% | Throughput: 704.9 img/s");
 }
 
-/// A task names its figures. This one has another measure and another unit.
+/// A task names its figures. This one has a different measure and a different unit.
 TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
   const tasks::Measure measures[] = {
       tasks::loss_measure(),

@@ -4,8 +4,8 @@
 // cores: all
 // Communication overlaps with the backward pass: with buckets of 4 MiB and a communicator that sleeps 20 ms per bucket,
 // the median step grows by less than 40 % of the sum of the sleeps. Steps with and without sleeps alternate, and the
-// median is that of the differences of neighbours, so that other load of the machine affects both. If it has too much
-// load, there are up to three rounds: without overlap none of them passes.
+// median is that of the differences between neighbours, so that other load on the machine affects both. If the load is
+// too high, there are up to three rounds; without overlap none of them passes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Patterns of the names of parameters and layers.
+// Patterns for the names of parameters and layers.
 #include "train/parameter_names.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A model with a tied, a frozen and a split parameter trains, is saved, and resumes with the same bits. And the weights
-// that ops read in bf16 are always the fp32 masters, rounded.
+// A model with a tied, a frozen and a split parameter is trained, saved, and resumed with the same bits. And the
+// weights that ops read in bf16 are always the fp32 masters, rounded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kFeatures = 16;
 
-/// Image classification with another model than those of the configuration.
+/// Image classification with a model other than those of the configuration.
 class OwnModel final : public tasks::Task {
  public:
   explicit OwnModel(std::unique_ptr<tasks::Task> images, int image_size)
@@ -81,7 +81,7 @@ std::unique_ptr<Backend> make_cpu() { return make_backend({.device = "cpu", .thr
 
 class Parameters : public testing::Test {
  protected:
-  /// With a backend of its own, since a run forbids further allocations.
+  /// Starts a run with its own backend, since a run forbids further allocations.
   std::unique_ptr<test::SmallRun> start(MakeBackend make) {
     backends_.push_back(make());
     communicators_.push_back(comm::make_communicator(config_.comm, *world_, *backends_.back()));
@@ -177,7 +177,7 @@ TEST_F(Parameters, ThatAreFrozenHaveNoGradientAndNoOptimizerState) {
   EXPECT_EQ(n_reduced, table.n_gradients());
 }
 
-/// The weights that a run reads are its masters in that type.
+/// The weights that a run reads must be its masters, rounded to that type.
 void expect_rounded_masters(test::SmallRun& run, DType dtype) {
   const std::vector<float> masters = test::ReplicaProbe::masters(run.replica());
   const auto bits = dtype == DType::bf16 ? test::bf16_bits(masters) : test::fp16_bits(masters);
@@ -185,7 +185,7 @@ void expect_rounded_masters(test::SmallRun& run, DType dtype) {
   EXPECT_NE(test::rounded_to(dtype, masters), masters);
 }
 
-/// Its loss is above the limit: it runs forward and backward, and changes nothing.
+/// A step whose loss is above the limit: it runs forward and backward, and changes nothing.
 void run_a_skipped_step(test::SmallRun& run) {
   const std::vector<float> before = run.all_weights();
   run.step(0, {}, 0.01f);
@@ -205,7 +205,7 @@ const Device kDevicesOf16Bits[] = {
 #endif
 };
 
-/// Initial values, what the optimizer writes or a skipped step leaves, a checkpoint, and imported weights.
+/// Tests initial values, what the optimizer writes or a skipped step leaves, a checkpoint, and imported weights.
 TEST_F(Parameters, In16BitsAreReadAsTheRoundedMasters) {
   config_.loss_scale.initial = 128;
   for (const auto& [make, precision] : kDevicesOf16Bits)
@@ -224,7 +224,7 @@ TEST_F(Parameters, In16BitsAreReadAsTheRoundedMasters) {
       run_a_skipped_step(*trained);
       expect_rounded_masters(*trained, dtype);
 
-      // Both have rounded other weights before.
+      // Both have rounded other weights before this.
       const checkpoint::test::ScratchDirectory scratch;
       checkpoint::save(scratch.file("a.h5"), trained->replica().sources(), {{"step", 2}}, *world_);
       run_a_skipped_step(*loaded);

@@ -1,4 +1,4 @@
-// The files beside the weights of a published model: what is written where nothing could be copied.
+// The files next to the weights of a published model: what is written if nothing could be copied.
 #include "train/published_model.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ models::LlamaConfig model_with(std::int64_t begin, std::vector<std::int64_t> end
   return model;
 }
 
-/// A tokenizer with the one special token <|endoftext|>, 0.
+/// A tokenizer whose only special token is <|endoftext|>, with id 0.
 Files with_sample_tokenizer() { return {{"tokenizer.json", read_file("data/samples/tokenizer.json")}}; }
 
 TEST(PublishedModel, WritesTheFilesOfATokenizer) {

@@ -1,7 +1,7 @@
 // ranks: 1 2 3 4
 // timeout: 300
 // N ranks compute what one rank computes. With synchronised batch norm, the gradients of one step agree within fp32
-// rounding, also if some samples have no label. All replicas hold the same bits after 50 steps.
+// rounding, even if some samples have no label. All replicas hold the same bits after 50 steps.
 #include <cstdio>
 #include <set>
 #include <string>
@@ -26,7 +26,7 @@ std::vector<float> gradients(const Config& config, Backend& backend, Communicato
   return run.all_gradients();
 }
 
-/// Twice the error that one rank has against double precision is allowed, since only rounding differs.
+/// The allowed error is twice that of one rank against double precision, since only rounding differs.
 void gradients_agree(World& world) {
   Config config = test::small_config(16, 10);  // 10: shards differ on 3 and 4 ranks
   config.batch_norm.synchronize = true;
@@ -59,7 +59,7 @@ void replicas_stay_equal(World& world) {
     check(theirs == std::to_string(mine), world.rank(), "replicas differ after 50 steps");
 }
 
-/// Synthetic images, of which every third has no label.
+/// Synthetic images, every third of which has no label.
 class PartlyLabelled final : public data::ImageSet {
  public:
   explicit PartlyLabelled(std::shared_ptr<const data::ImageSet> set) : set_(std::move(set)) {}
@@ -74,7 +74,7 @@ class PartlyLabelled final : public data::ImageSet {
   std::shared_ptr<const data::ImageSet> set_;
 };
 
-/// One step on 10 samples, of which 7 have labels: how far it moves the weights, and by which gradients.
+/// One step on 10 samples, 7 of which have labels: how far it moves the weights, and with which gradients.
 struct Moved {
   std::vector<float> weights, gradients;
   train::StepResult result;
@@ -93,7 +93,7 @@ Moved step_on_partly_labelled(Backend& backend, Communicator& communicator) {
   return moved;
 }
 
-/// The loss is a mean over the samples that have a label, on whatever ranks they are.
+/// The loss is a mean over the samples that have a label, whichever ranks they are on.
 void unlabelled_samples_are_left_out(World& world) {
   const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator({}, world, *cpu);
@@ -107,7 +107,7 @@ void unlabelled_samples_are_left_out(World& world) {
   check(ours.result.sums.count == 7 && ours.result.is_applied == 1, world.rank(), "the labels were not counted");
   check(std::abs(ours.result.sums.loss - exact.result.sums.loss) < 1e-5 * exact.result.sums.loss, world.rank(),
         "the loss counts samples without a label");
-  // Gradients have the weight 1 / 10. Weights near 1 round the small differences.
+  // The gradients have the weight 1 / 10. Weights near 1 round small differences.
   std::vector<float> mean_gradient = ours.gradients;
   for (float& g : mean_gradient) g *= 10.0f / 7;
   const double by_mean = test::relative_distance(ours.weights, mean_gradient);
@@ -138,7 +138,7 @@ std::vector<std::vector<float>> state_after_steps(const Config& config, Backend&
   return out;
 }
 
-/// train.shard divides the work differently, but computes the same.
+/// train.shard divides the work differently, but the results are the same.
 void sharding_changes_no_bits(World& world) {
   for (const Precision precision : {Precision::fp32, Precision::bf16})
     for (const char* kind : {"sgd", "adamw"}) {
@@ -155,7 +155,7 @@ void sharding_changes_no_bits(World& world) {
     }
 }
 
-/// Flags are summed with the loss: all ranks read how many of them set a flag in this step, and the loss is unchanged.
+/// Flags are summed with the loss: all ranks learn how many of them set a flag in this step, and the loss is unchanged.
 void flags_are_counted(World& world) {
   Config config = test::small_config(8, 8);
   config.optimizer.learning_rate = 0;  // each step begins with the same weights
@@ -177,7 +177,7 @@ void flags_are_counted(World& world) {
 
 void the_rank_that_differs_is_named(World& world) {
   train::require_equal_replicas(world, 42, 7);
-  if (world.size() < 3) return;  // of two ranks, either may be wrong
+  if (world.size() < 3) return;  // with two ranks, either may be wrong
   std::string message;
   try {
     train::require_equal_replicas(world, world.rank() == 1 ? 43 : 42, 7);
@@ -187,7 +187,7 @@ void the_rank_that_differs_is_named(World& world) {
   check(message.find("rank 1 on " + world.host()) != std::string::npos, world.rank(), "not named: " + message);
 }
 
-/// One bit of one weight of one rank.
+/// Flips one bit of one weight of one rank.
 void a_flipped_bit_is_found(World& world) {
   const Config config = test::small_config(8, 8);
   const auto cpu = make_backend(test::tested_device());

@@ -1,7 +1,7 @@
 // timeout: 400
 // sanitizers: no
-// Whole networks: the cpu backend, which works in passes, and the CUDA backend's ops on the host, against the
-// double-precision reference, which fuses everything, with the same graph. And what a step must not do: allocate, or
+// Whole networks: the cpu backend, which works in passes, and the CUDA backend's ops on the host, compared with the
+// double-precision reference, which fuses everything, on the same graph. And what a step must not do: allocate, or
 // depend on memory reuse.
 #include "train/replica.h"
 
@@ -42,9 +42,9 @@ std::unique_ptr<Backend> backend_of([[maybe_unused]] Case::Device device) {
   return make_backend({.device = "cpu", .threads = 1});
 }
 
-/// Fifty layers at their initial weights are chaotic: gradients grow block by block, and flipped ReLU decisions move
-/// them by percents whatever the arithmetic (PyTorch's fp32 too). With the last norm of each block at a quarter the
-/// network is well conditioned, and every path still carries gradient.
+/// Fifty layers with their initial weights are chaotic: gradients grow block by block, and flipped ReLU decisions move
+/// them by several per cent whatever the arithmetic (PyTorch's fp32 too). With the last norm of each block at a
+/// quarter, the network is well conditioned, and every path still carries gradient.
 void calm(train::Replica& replica) {
   std::vector<checkpoint::NamedTensor> tensors = replica.named_tensors(0);
   for (checkpoint::NamedTensor& t : tensors)
@@ -74,8 +74,8 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   calm(exact.replica());
   EXPECT_EQ(ours.all_weights(), exact.all_weights());  // layouts lose nothing
   const double loss = ours.step(0), exact_loss = exact.step(0);
-  // Rounding of fp32 activations, 50 layers deep; measured 1e-7 for the loss and 1e-6 to 2e-5 for gradients, most of
-  // it from ReLU and max-pool decisions that flip. A wrong path (a branch missing, a mask) is off by 0.1 or more.
+  // Rounding of fp32 activations through 50 layers; measured: 1e-7 for the loss and 1e-6 to 2e-5 for gradients, mostly
+  // from ReLU and max-pool decisions that flip. A wrong path (a missing branch, a mask) is off by 0.1 or more.
   EXPECT_NEAR(loss, exact_loss, 3e-6 * exact_loss);
   EXPECT_LT(test::relative_distance(ours.all_gradients(), exact.all_gradients()), 2e-4);
   EXPECT_LT(test::relative_distance(ours.all_weights(), exact.all_weights()), 2e-5);
@@ -83,18 +83,18 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   const auto ours_named = ours.replica().named_tensors(1), exact_named = exact.replica().named_tensors(1);
   for (std::size_t i = 0; i < ours_named.size(); ++i) {
     if (!ours_named[i].name.ends_with("running_var") && !ours_named[i].name.ends_with("running_mean")) continue;
-    if (ours_named[i].values == exact_named[i].values) continue;  // of a frozen norm: zeros
+    if (ours_named[i].values == exact_named[i].values) continue;  // gradients of a frozen norm: zeros
     EXPECT_LT(test::relative_distance(ours_named[i].values, exact_named[i].values), 1e-4) << ours_named[i].name;
   }
 }
 
-// The first trained layer reads a normalised input that is stored; further on, a norm is frozen between trained layers,
-// and one branch of a block.
+// The first trained layer reads a normalised input that is stored; further on, a norm between trained layers is frozen,
+// and so is one branch of a block.
 const std::vector<std::string> kFrozen{"conv1",         "bn1", "layer1", "layer2.1.bn1", "layer3.0.downsample",
                                        "layer4.1.conv2"};
 
-// Images are large enough that the last stage has 2x2 pixels: a batch norm over a handful of values divides by
-// variances near zero, and then rounding alone moves gradients by percents.
+// Images are large enough that the last stage has 2x2 pixels: a batch norm over only a few values divides by variances
+// near zero, and then rounding alone changes gradients by several per cent.
 INSTANTIATE_TEST_SUITE_P(Networks, WholeNetwork,
                          testing::Values(Case{"ResNet18Cifar", 18, "cifar", 16, 4, 1, false},
                                          Case{"ResNet18Frozen", 18, "cifar", 16, 4, 1, true, Case::Device::cpu,
@@ -117,9 +117,9 @@ INSTANTIATE_TEST_SUITE_P(CudaOnHost, WholeNetwork,
                          [](const auto& info) { return info.param.name; });
 #endif
 
-/// Whatever is frozen, a short step down the gradient lowers the loss by the rate times the squared norm of the
-/// gradient: no path to a trained parameter is missing, and none is counted that leads to frozen ones only. Frozen
-/// parameters and the statistics of frozen norms do not change.
+/// Whatever is frozen, a short step along the negative gradient lowers the loss by the learning rate times the squared
+/// norm of the gradient: no path to a trained parameter is missing, and no path that leads only to frozen ones is
+/// counted. Frozen parameters and the statistics of frozen norms do not change.
 TEST(Replica, TrainsWhatIsNotFrozen) {
   const std::vector<std::vector<std::string>> cases{{},
                                                     kFrozen,
@@ -214,7 +214,7 @@ TEST(Replica, FreezingIsChecked) {
   EXPECT_NE(message_of({"*.weight"}).find("freeze both or neither"), std::string::npos);
 }
 
-/// The weights of classes multiply the loss of training, whose mean divides by the sum of the weights.
+/// Class weights multiply the training loss, whose mean divides by the sum of the weights.
 TEST(Replica, ClassWeights) {
   const auto run_with = [](const std::vector<double>& weights, std::vector<float>& gradients) {
     Config config = test::small_config(8, 12);
@@ -236,7 +236,7 @@ TEST(Replica, ClassWeights) {
   const double loss = run_with({}, plain);
   EXPECT_NEAR(run_with({0.5, 0.5, 0.5}, alike), loss, 1e-6 * loss);  // equal weights change nothing
   EXPECT_LT(test::relative_distance(alike, plain), 1e-5);
-  // There are 4 samples of each class, and the sum of losses is linear in the weights.
+  // There are 4 samples per class, and the sum of losses is linear in the weights.
   const double of_first = run_with({1, 0, 0}, unused), of_last = run_with({0, 0, 2}, unused);
   EXPECT_NEAR(run_with({1, 0, 3}, unused), (of_first + 3 * of_last) / 4, 1e-6);
   EXPECT_GT(std::abs(of_first - of_last), 1e-3);
@@ -259,7 +259,7 @@ TEST(Replica, OverfitsOneBatch) {
   EXPECT_LT(last, 0.02);
 }
 
-/// A step of SGD moves each parameter by its group's learning rate: the first group that selects it.
+/// A step of SGD moves each parameter by the learning rate of its group, which is the first group that selects it.
 TEST(Replica, GroupsOfParametersHaveTheirOwnLearningRateAndDecay) {
   const auto weights_after = [](const std::vector<std::string>& groups, double learning_rate) {
     Config config = test::small_config(8, 8);
@@ -316,7 +316,7 @@ TEST(Replica, GradientsOfAccumulatedMicroBatchesAreTheirMean) {
   const std::vector<float> accumulated = gradients_of(12, 3, 0);
   std::vector<float> mean(accumulated.size());
   for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
-    const std::vector<float> gradients = gradients_of(4, 1, micro_batch);  // of the same samples
+    const std::vector<float> gradients = gradients_of(4, 1, micro_batch);  // for the same samples
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += gradients[i] / 3;
   }
   EXPECT_LT(test::relative_distance(accumulated, mean),
@@ -342,7 +342,7 @@ TEST(Replica, ClippingBoundsTheUpdate) {
   EXPECT_NEAR(std::sqrt(moved), 0.25, 1e-4);  // fp32 rounding of weights near 1
 }
 
-/// Parameters, optimizer state and running statistics as a checkpoint has them.
+/// Parameters, optimizer state and running statistics, as in a checkpoint.
 std::vector<std::vector<float>> whole_state(const train::Replica& replica) {
   std::vector<std::vector<float>> out;
   for (const checkpoint::TensorSource& source : replica.sources()) {
@@ -381,7 +381,7 @@ TEST(Replica, ASkippedStepChangesNothing) {
   EXPECT_EQ(run.replica().hash(), hash);
 }
 
-/// Its job can be lost.
+/// A communicator whose job can be lost.
 class LosingCommunicator final : public Communicator {
  public:
   explicit LosingCommunicator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -403,7 +403,7 @@ class LosingCommunicator final : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-// A captured step calls nothing of the communicator, so a lost rank is noticed before and after it.
+// A captured step calls no function of the communicator, so a lost rank is noticed before and after the step.
 TEST(Replica, UsesNoResultsOfALostJob) {
   const Config config = test::small_config(8, 8);
   const auto world = comm::single_world();
@@ -424,7 +424,7 @@ TEST(Replica, UsesNoResultsOfALostJob) {
   EXPECT_THROW(run.replica().prepare_samples(), Error);
 }
 
-/// Fifteen steps on one batch; `look` is called with the run before the first step.
+/// Runs fifteen steps on one batch; `look` is called with the run before the first step.
 void expect_loss_to_fall(const std::string& optimizer, double learning_rate,
                          const std::function<void(test::SmallRun&)>& look = {}) {
   Config config = test::small_config(8, 16);

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using comm::test_world;
 
-/// The directory of this test's ranks, created by rank 0.
+/// A configuration with the directory of this test's ranks, which rank 0 creates.
 Config config_in(const std::string& place) {
   const char* parent = std::getenv("TMPDIR");
   Config config;

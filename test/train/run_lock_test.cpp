@@ -1,4 +1,4 @@
-// The lock of a run directory: which jobs are rejected, whose lock is taken over, and what remains at the end.
+// The lock of a run directory: which jobs are rejected, whose lock is taken over, and what is left at the end.
 #include "train/run_lock.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST_F(RunLockTest, ADirectoryWithContentStays) {
 }
 
 TEST_F(RunLockTest, ALockOfAnEndedProcessIsTakenOver) {
-  write_lock(this_host(), ::getpid(), "-", 0, 3);  // our pid, but another process, since it began at another time
+  write_lock(this_host(), ::getpid(), "-", 0, 3);  // our pid, but another process: it began at another time
   EXPECT_EQ(refusal(), "");
 }
 

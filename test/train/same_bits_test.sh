@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # timeout: 600
-# Runs that must produce the same bits. With train.micro_batches and reproducible: on any number of ranks, also when a
-# run is stopped and resumed on another number. Without train.micro_batches: on the same number of ranks. Everything
-# that could cause a difference is used: batch norm, augmentation, label smoothing, clipping, a short last batch,
-# several buckets, evaluation.
+# Runs that must produce the same bits. With train.micro_batches and reproducible: on any number of ranks, even if a run
+# is stopped and resumed on another number. Without train.micro_batches: on the same number of ranks. Everything that
+# could cause a difference is used: batch norm, augmentation, label smoothing, clipping, a short last batch, several
+# buckets, evaluation.
 source test/support/check.sh
 
-# 3 steps per epoch, the last of 8 samples. Each run keeps only its last checkpoint.
+# 3 steps per epoch, of which the last has 8 samples. Each run keeps only its last checkpoint.
 small=(model.width=16 data.train=synthetic data.image_size=32 data.synthetic_samples=40 data.augment=[crop,flip] data.drop_last=false
   train.global_batch=16 train.epochs=2 train.label_smoothing=0.1 train.clip_norm=0.5 optimizer.learning_rate=0.02
   schedule.warmup_steps=2 comm.bucket_mb=0.25 checkpoint.keep=1 log.every_steps=1 log.tensorboard=false log.progress=false
@@ -86,7 +86,7 @@ check "  a run with fp32 cannot resume it" refused 2 'precision: bf16 before, fp
 forget bf16
 forget one
 
-# Gradients are rounded between nodes, which a fixed tree does not allow.
+# Gradients are rounded between nodes, which is incompatible with a fixed tree.
 rounded=(comm.gradients=bf16 log.every_steps=1 train.check_replicas_every_steps=2)
 on_nodes() { LOCKSTEP_RANKS_PER_NODE=2 train 4 "${rounded[@]}" "$@"; }
 check "gradients in bf16 between 2 nodes" on_nodes run.name=one
@@ -97,7 +97,7 @@ check "  cannot be combined with micro-batches" refused 2 'bits depend on the no
 forget again
 forget one
 
-# Without evaluation the training loss decides which checkpoint is best: it too is the same after stops.
+# Without evaluation, the training loss decides which checkpoint is best; it too is the same after stops.
 fast=(train.accumulate=2 cpu.threads=1)
 check "2 ranks, accumulating" train 2 "${fast[@]}" run.name=first
 check "  a second time" train 2 "${fast[@]}" run.name=again

@@ -1,4 +1,4 @@
-// Learning rates against closed forms, and against PyTorch's schedulers (test/golden/schedule.json).
+// Learning rates, compared with closed forms and with PyTorch's schedulers (test/golden/schedule.json).
 #include "train/schedule.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Config::Schedule of_kind(const std::string& kind) {
 }
 
 TEST(Schedule, LengthIsConfiguredOrFollowsFromEpochs) {
-  Config::Schedule config = of_kind("cosine");  // its rate is half in the middle, and 0 at the end
+  Config::Schedule config = of_kind("cosine");  // the rate is halved in the middle, and 0 at the end
   const Schedule from_epochs(config, 0.1, 10, 3);
   EXPECT_NEAR(from_epochs.learning_rate(15), 0.05, kRounding);
   EXPECT_NEAR(from_epochs.learning_rate(30), 0.0, kRounding);
@@ -76,7 +76,7 @@ TEST(Schedule, WarmupByEpochsMayBeAFraction) {
   EXPECT_NEAR(schedule.learning_rate(15), 0.3, kRounding);
 }
 
-/// As the LinearLR of PyTorch, which reaches the whole rate only after its last step.
+/// Like PyTorch's LinearLR, which reaches the full rate only after its last step.
 TEST(Schedule, WarmupMayBeginWithAPartOfTheRate) {
   Config::Schedule config = of_kind("cosine");
   config.warmup_steps = 4;
@@ -94,7 +94,7 @@ TEST(Schedule, RatesThatChangePerEpochAreThoseOfItsFirstStep) {
   config.update = "epoch";
   config.warmup_epochs = 2;
   const Schedule schedule(config, 1.0, 10, 6);
-  const std::vector<double> expected{0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0};  // 1 / W, 2 / W, and the fall to 0
+  const std::vector<double> expected{0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0};  // 1 / W, 2 / W, and the decay to 0
   for (int step = 0; step < 70; ++step)
     EXPECT_NEAR(schedule.learning_rate(step), expected[static_cast<std::size_t>(step / 10)], kRounding) << step;
   EXPECT_NEAR(schedule.learning_rate(75), 0.0, kRounding);
@@ -115,7 +115,7 @@ TEST(Schedule, PerEpochAgreesWithPyTorch) {
     const Schedule schedule(config, c["learning_rate"], kSteps, epochs);
     const auto rates = c["rates"].get<std::vector<double>>();
     ASSERT_EQ(std::ssize(rates), epochs);
-    // PyTorch computes a rate from that of the epoch before: its rounding errors add up.
+    // PyTorch computes a rate from that of the previous epoch, so its rounding errors add up.
     for (int step = 0; step < kSteps * epochs; ++step)
       EXPECT_NEAR(schedule.learning_rate(step), rates[static_cast<std::size_t>(step / kSteps)], 1e-13) << step;
   }
@@ -191,7 +191,7 @@ TEST(Schedule, IsAFunctionOfTheStepAlone) {
   const Schedule whole(config, 0.1, 15, 10);
   std::vector<double> forwards;
   for (int step = 0; step < 150; ++step) forwards.push_back(whole.learning_rate(step));
-  const Schedule resumed(config, 0.1, 15, 10);  // called in another order, from the middle on
+  const Schedule resumed(config, 0.1, 15, 10);  // starts in the middle
   for (int step = 149; step >= 70; --step)
     EXPECT_EQ(resumed.learning_rate(step), forwards[static_cast<std::size_t>(step)]);
 }

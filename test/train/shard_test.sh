@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# The optimizer sharded over ranks: the same checkpoints as without, on any number of ranks and nodes, after resuming
-# with and without it, and less memory.
+# The optimizer sharded over ranks: the same checkpoints as without sharding, on any number of ranks and nodes, after
+# resuming with and without it, and with less memory.
 source test/support/check.sh
 cat >"$work/config.json" <<'JSON'
 {"architectures": ["Qwen3ForCausalLM"], "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 160, "head_dim": 16,
@@ -19,7 +19,7 @@ train() { # RANKS NAME KEY=VALUE...
   "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n "$1" "$lockstep" train "${common[@]}" run.name="$2" "${@:3}"
 }
 same() { "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest"; }
-# Rounded: the losses of samples are added rank by rank.
+# Losses are rounded, because those of samples are added rank by rank.
 losses() { sed -n 's/.*"event":"evaluation".*"loss":\([0-9.e-]*\).*/\1/p' "$work/$1/metrics.jsonl" | xargs printf '%.9f\n'; }
 averages() { sed -n 's/.*"ema_loss":\([0-9.e-]*\).*/\1/p' "$work/$1/metrics.jsonl" | xargs printf '%.9f\n'; }
 equal_losses() { [[ $(losses "$1" | wc -l) == 3 && $(losses "$1") == "$(losses "$2")" ]]; }
@@ -87,7 +87,7 @@ quarter() { # WHAT
   ((shard * 100 < whole * 26 && shard * 100 > whole * 24))
 }
 check "plans a quarter of the optimizer's memory" quarter optimizer
-averages_quarter() { # as a state of the optimizer, of which AdamW has two
+averages_quarter() { # like an optimizer state, of which AdamW has two
   local whole shard
   whole=$(memory averages ema.decay=0.9) shard=$(memory averages ema.decay=0.9 train.shard=optimizer)
   echo "$whole bytes, and $shard with shards"

@@ -1,4 +1,4 @@
-// The ranges of samples that a model was trained on, over several runs.
+// The ranges of samples on which a model was trained, over several runs.
 #include "train/slices.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Slices, AResumedRunAddsTheSliceThatEnded) {
   EXPECT_EQ(two.begin, 50);
   const nlohmann::json state = state_of(second, 80, two);
   EXPECT_EQ(slices_of(state).earlier, two.earlier);
-  EXPECT_EQ(slices_after(state, second).earlier, two.earlier);  // the same run, once more
+  EXPECT_EQ(slices_after(state, second).earlier, two.earlier);  // the same run again
   const Slices three = slices_after(state, third);
   EXPECT_EQ(three.earlier, (List{{0, 1000, 50}, {1000, 2000, 30}}));
   EXPECT_EQ(three.begin, 80);

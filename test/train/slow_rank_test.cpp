@@ -1,4 +1,4 @@
-// Finding the rank that the others wait for.
+// Finding the rank for which the others wait.
 #include "train/slow_rank.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(SlowRank, TheRankThatWaitsLeastIsNamed) {
 }
 
 TEST(SlowRank, NoneIsNamedIfAllWaitEqually) {
-  EXPECT_FALSE(find_slow_rank(std::vector<double>{0.6, 0.6, 0.55}, 0.2));  // the network
+  EXPECT_FALSE(find_slow_rank(std::vector<double>{0.6, 0.6, 0.55}, 0.2));  // the cause is the network
   EXPECT_FALSE(find_slow_rank(std::vector<double>{0.9}, 0.2));
 }
 

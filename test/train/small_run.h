@@ -46,7 +46,7 @@ inline Config resnet50_config(int image_size, std::int64_t global_batch) {
   return config;
 }
 
-/// Reads what only tests read: the gradients of the last step, over all ranks, times the loss scale.
+/// Reads what only tests read: the gradients of the last step, summed over all ranks and multiplied by the loss scale.
 class ReplicaProbe {
  public:
   static std::vector<float> gradient(const train::Replica& replica, const std::string& name) {
@@ -55,11 +55,11 @@ class ReplicaProbe {
   static std::vector<float> parameter(const train::Replica& replica, const std::string& name) {
     return unpacked(replica, name, replica.parameter_arena_.masters());
   }
-  /// The weights that ops read in bf16, of all parameters, in the places of the arena.
+  /// The weights that ops read in 16 bits, for all parameters, in arena order.
   static std::vector<std::uint16_t> compute_weights(const train::Replica& replica) {
     return of_parameters(replica, static_cast<const std::uint16_t*>(replica.parameter_arena_.compute_weights()));
   }
-  /// The masters, likewise.
+  /// The masters, in the same order.
   static std::vector<float> masters(const train::Replica& replica) {
     return of_parameters(replica, replica.parameter_arena_.masters());
   }
@@ -97,12 +97,12 @@ inline std::shared_ptr<const data::ImageSet> synthetic_set(const Config& config)
 
 class SmallRun {
  public:
-  /// Of images; those of the configuration if no set is given.
+  /// A run on images; uses the set of the configuration if none is given.
   SmallRun(const Config& config, Backend& backend, Communicator& communicator,
            std::shared_ptr<const data::ImageSet> set = nullptr)
       : SmallRun(config, backend, communicator,
                  tasks::make_image_classification(config, set ? std::move(set) : synthetic_set(config), nullptr)) {}
-  /// Of a task whose train set is open.
+  /// A run of a task whose train set is open.
   SmallRun(const Config& config, Backend& backend, Communicator& communicator, std::unique_ptr<tasks::Task> task)
       : set_(task->train_set()),
         task_(std::move(task)),
@@ -112,7 +112,8 @@ class SmallRun {
     replica_.initialize(config.run.seed);
   }
 
-  /// One step on samples step*batch, step*batch+1, ... of the set. Returns the loss, a mean over all ranks' samples.
+  /// Runs one step on the samples step*batch, step*batch+1, ... of the set. Returns the loss, a mean over all ranks'
+  /// samples.
   double step(std::int64_t number, const train::StepFlags& flags = {},
               float loss_limit = std::numeric_limits<float>::infinity()) {
     start(number, flags, loss_limit);
@@ -120,7 +121,7 @@ class SmallRun {
     return result_.sums.loss / result_.sums.weight;
   }
 
-  /// The same without reading its result.
+  /// The same without reading the result.
   void start(std::int64_t number, const train::StepFlags& flags = {},
              float loss_limit = std::numeric_limits<float>::infinity()) {
     const Config& config = plan_.config();
@@ -146,7 +147,7 @@ class SmallRun {
   train::StepPlan& plan() { return plan_; }
   const train::StepResult& result() const { return result_; }
 
-  /// All gradients, or all weights, of trained parameters in the table's order.
+  /// All gradients, or all weights, of trained parameters in table order.
   std::vector<float> all_gradients() const {
     return all([&](const std::string& n) { return ReplicaProbe::gradient(replica_, n); });
   }
@@ -155,7 +156,7 @@ class SmallRun {
   }
 
  private:
-  /// Without data.drop_last the last step of an epoch uses the remaining samples.
+  /// Without data.drop_last, the last step of an epoch uses the remaining samples.
   train::BatchShape shape_of(std::int64_t step) const {
     train::BatchShape shape = plan_.batch();
     const std::int64_t n = set_->info().n_samples, tail = n % shape.global_batch;
@@ -196,12 +197,12 @@ class SmallRun {
   std::unique_ptr<tasks::Task> task_;
   train::StepPlan plan_;
   train::Replica replica_;
-  std::vector<std::vector<std::byte>> memory_;  // of each field
+  std::vector<std::vector<std::byte>> memory_;  // one per field
   data::Batch batch_;
   train::StepResult result_;
 };
 
-/// Euclidean norm of a - b, over that of b.
+/// Euclidean norm of a - b, divided by that of b.
 template <typename A, typename B>
 double relative_distance(const std::vector<A>& a, const std::vector<B>& b) {
   double difference = 0, norm = 0;

@@ -27,7 +27,7 @@ TEST(SpikeLimit, ZeroDisablesIt) {
 
 TEST(SpikeLimit, MeanAndStandardDeviationOfTheWindow) {
   SpikeLimit limit(4);
-  for (int i = 0; i < 1000; ++i) limit.add(77);                    // leave the window
+  for (int i = 0; i < 1000; ++i) limit.add(77);                    // these leave the window
   for (int i = 0; i < 50; ++i) limit.add(i % 2 == 0 ? 1.0 : 3.0);  // mean 2, standard deviation 1
   EXPECT_FLOAT_EQ(limit.value(), 6);
 }

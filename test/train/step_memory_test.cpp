@@ -2,8 +2,8 @@
 // timeout: 400
 // sanitizers: no
 // environment: LOCKSTEP_RANKS_PER_NODE=2
-// Memory is what was planned: a step allocates no large memory, the frozen backend refuses allocations, and the memory
-// that steps and a save add to the process is at most 8 % more than the plan, and at most 5 % less. 4 ranks are on two
+// Memory use is as planned: a step allocates no large memory, the frozen backend refuses allocations, and the memory
+// that steps and a save add to the process is at most 8 % more and at most 5 % less than the plan. 4 ranks are on two
 // simulated nodes.
 #include <malloc.h>
 
@@ -31,7 +31,7 @@ using comm::test_world;
 
 void check(bool good, int rank, const std::string& what) { EXPECT_TRUE(good) << "rank " << rank << ": " << what; }
 
-/// Resets VmHWM, after freed memory was returned to the system.
+/// Resets VmHWM, after returning freed memory to the system.
 void forget_peak() {
   ::malloc_trim(0);
   std::ofstream("/proc/self/clear_refs") << 5;
@@ -79,16 +79,16 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
     replica.result(0);
   }
   const std::uint64_t before_save = resident_memory_bytes();
-  const std::string path = fmt::format("/tmp/lockstep_step_memory_test.{}.h5", ::getppid());  // the same of all ranks
+  const std::string path = fmt::format("/tmp/lockstep_step_memory_test.{}.h5", ::getppid());  // the same on all ranks
   saver.start(path, checkpoint::test::small_state(), {});
   check(!saver.wait().error, world.rank(), "the save failed");
-  // The system provides the memory of the copy when the first save writes to it.
+  // The system provides the memory of the copy only when the first save writes to it.
   check(resident_memory_bytes() > before_save + plan.memory().checkpoint / 2, world.rank(),
         "the copy took memory before there was a save");
   if (world.rank() == 0) std::filesystem::remove(path);
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
   const double planned = static_cast<double>(plan.memory().total());
-  // Besides its buffers a communicator has queues of requests, with more of them where many chunks are under way.
+  // In addition to its buffers, a communicator has queues of requests; there are more if many chunks are in flight.
   const std::int64_t buffer_bytes = static_cast<std::int64_t>(plan.memory().node_buffers);
   const bool is_leader = world.n_nodes() > 1 && world.local_rank() == 0;
   check((buffer_bytes > 0) == is_leader, world.rank(), "only leaders have buffers for other nodes");
@@ -97,11 +97,11 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   check((plan.memory().partial_sums > 0) == (micro_batches > 0), world.rank(), "the plan lacks partial sums");
   std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
               planned / (1 << 20), grown / (1 << 20), 100 * (grown / planned - 1));
-  // Besides its copy, a save needs some memory for a moment. Of its buffers, a leader has used those of as many chunks
-  // as were under way at the same time.
+  // In addition to its copy, a save briefly needs some memory. Of its buffers, a leader has touched only as many as
+  // there were chunks in flight at the same time.
   const double least = 0.95 * (planned - static_cast<double>(buffer_bytes));
   check(grown < 1.08 * planned && grown > least, world.rank(), "the plan is more than 5 % or 8 % off");
-  world.barrier();  // no rank frees memory that others still sum
+  world.barrier();  // no rank may free memory that others still sum
 }
 
 void steps_take_no_memory(World& world, int micro_batches, Precision precision = Precision::fp32) {
@@ -119,7 +119,7 @@ void steps_take_no_memory(World& world, int micro_batches, Precision precision =
   std::printf("rank %d: %zu small blocks in 3 steps, the largest of %zu bytes, %lld bytes held\n", world.rank(),
               count.n_allocations, count.largest_bytes, static_cast<long long>(count.held_bytes));
   // The queues of the communication thread allocate and free blocks of some hundred bytes, and oneDNN's matrix products
-  // on AVX2 some of 17 kB.
+  // on AVX2 some blocks of 17 kB.
   check(!heap_is_counted() || count.largest_bytes <= (cpu::isa() == cpu::Isa::avx512 ? 4096u : 20'000u), world.rank(),
         "a step allocated memory on the heap");
   check(!heap_is_counted() || count.held_bytes <= 4096, world.rank(), "a step kept memory");

@@ -1,4 +1,4 @@
-// The scalars of a step that depend on when the optimizer began, and the momentum of the average of the weights.
+// The scalars of a step that depend on when the optimizer started, and the momentum of the average of the weights.
 #include "train/step_scalars.h"
 
 #include <gtest/gtest.h>
@@ -31,11 +31,11 @@ TEST(StepScalarsTest, WeightsEnterTheirAverageAtIntervals) {
   };
   EXPECT_EQ(momenta({}, 2), std::vector<float>(9)) << "there is none";
   EXPECT_EQ(momenta({.decay = 0.75}, 0), (std::vector<float>{1, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25}));
-  // As torchvision's references: a copy within the warm-up, and once more after it.
+  // As in torchvision's references: a copy during the warm-up, and once more after it.
   EXPECT_EQ(momenta({.decay = 0.75}, 3), (std::vector<float>{1, 1, 1, 1, 0.25, 0.25, 0.25, 0.25, 0.25}));
   EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2}, 3), (std::vector<float>{0, 1, 0, 1, 0, 0.25, 0, 0.25, 0}));
   EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2}, 0), (std::vector<float>{0, 1, 0, 0.25, 0, 0.25, 0, 0.25, 0}));
-  // Intervals that begin with each epoch, here of 5 steps.
+  // The intervals start anew with each epoch, here of 5 steps.
   EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2, .intervals = "epoch"}, 0),
             (std::vector<float>{1, 0, 0.25, 0, 0.25, 0.25, 0, 0.25, 0}));
   EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2, .intervals = "epoch"}, 5),

@@ -2,10 +2,10 @@
 // timeout: 600
 // sanitizers: no
 // A whole training on a stand-in for a device whose streams are queues (test/support/recording_backend.h) has the same
-// bits as on the inner backend, where each call runs its work before it returns. So every copy, op and sum waits for
-// the events that it needs, with each communicator, whether a step runs call by call or is captured and launched as a
-// whole. The test also checks the order of a step's calls, that nothing is allocated between them, and that the host
-// waits for none of them, not even to decide on a loss scale.
+// bits as on the inner backend, where each call runs its work before it returns. This shows that every copy, op and sum
+// waits for the events that it needs, with each communicator, whether a step runs call by call or is captured and
+// launched as a whole. The test also checks the order of a step's calls, that nothing is allocated between them, and
+// that the host waits for none of them, not even to decide on a loss scale.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -27,15 +27,15 @@ using test::GraphCapture;
 constexpr GraphCapture kCaptures[] = {GraphCapture::off, GraphCapture::on};
 const char* text_of(GraphCapture capture) { return capture == GraphCapture::off ? "call by call" : "captured"; }
 
-/// What is trained, and for how long: until each kind of micro-batch was run, captured and launched again
-/// (QueuedGraph), where steps are captured.
+/// What is trained, and for how many steps: if steps are captured, until each kind of micro-batch was run, captured and
+/// launched again (QueuedGraph).
 struct Training {
   const char* name;
   int steps;
   void (*change)(Config&);
 };
-// Sums by a tree; then sums in the middle of each micro-batch, where ranks run three per step and every third step is
-// short.
+// Sums by a tree; then sums in the middle of each micro-batch, where each rank runs three micro-batches per step and
+// every third step is short.
 const Training kTrainings[] = {
     {"micro-batches", 6, [](Config& config) { config.train.micro_batches = 4; }},
     {"synchronised norms", 9,
@@ -75,7 +75,7 @@ std::unique_ptr<Communicator> communicator_of(const Config& config, World& world
 std::unique_ptr<Backend> cpu() { return make_backend({.device = "cpu", .threads = 1}); }
 std::string uuid_of(World& world) { return "GPU-" + std::to_string(world.rank()); }
 
-/// The calls that a device would refuse.
+/// Checks that calls which a device would refuse are refused.
 void check_refusals(test::RecordingBackend& device, World& world, const std::string& name) {
   for (const test::Call& call : device.recording().calls())
     check(!call.what.starts_with("refused"), world.rank(), name + ": " + call.what);
@@ -109,7 +109,7 @@ void the_bits_are_the_same(World& world, const Training& training) {
   }
   struct Case {
     const char* backend;
-    double slowness_ms;  // of each operation
+    double slowness_ms;  // delay of each operation
     GraphCapture capture;
   };
 #ifdef LOCKSTEP_CUDA
@@ -142,12 +142,12 @@ std::ptrdiff_t count(const std::vector<test::Call>& calls, const std::string& wh
   return std::ranges::count(calls, what, &test::Call::what);
 }
 
-/// For a step whose last micro-batch runs call by call, as it also does while it is captured.
+/// For a step whose last micro-batch runs call by call, which it also does while it is captured.
 void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, World& world) {
   const auto place = [&](const std::string& what) { return std::ranges::find(calls, what, &test::Call::what); };
   const auto optimizer = place("optimizer.apply"), norm = place("clip_norm.apply");
   check(optimizer != calls.end() && norm < optimizer, world.rank(), "the norm is not computed before the update");
-  // Before the norm the compute stream waits for the batch, for as many sums as there are buckets, and for the loss.
+  // Before the norm, the compute stream waits for the batch, for one sum per bucket, and for the loss.
   const int compute = norm->stream;
   const auto waits = std::count_if(
       calls.begin(), norm, [&](const test::Call& call) { return call.what == "wait" && call.stream == compute; });
@@ -155,7 +155,7 @@ void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, Worl
   check(waits == sums + run.plan().batch().n_micro_batches, world.rank(),
         fmt::format("the update comes after {} waits, for {} sums and {} batches", waits, sums,
                     run.plan().batch().n_micro_batches));
-  // The first sum is issued while ops of the backward pass are still to come.
+  // The first sum is issued while ops of the backward pass are still to be issued.
   const auto backward = place("conv2d.backward");
   const auto first_sum =
       std::find_if(backward, calls.end(), [&](const test::Call& call) { return call.what == "record"; });
@@ -216,9 +216,9 @@ struct Scaled {
 };
 
 constexpr int kTooGreatAt = 6;
-constexpr float kTooGreat = 1e38f;  // for fp32 too
+constexpr float kTooGreat = 1e38f;  // even for fp32
 
-/// The scale is too great in one step. The host begins the next step before it learns that.
+/// The scale is too large in one step. The host begins the next step before it learns of that.
 Scaled train_scaled(test::SmallRun& run, const std::function<void(int step)>& before_step) {
   train::Replica& replica = run.replica();
   Scaled out;

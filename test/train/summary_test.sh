@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 200
-# The figures of a run over several starts: metrics.json covers the whole run, the speed of an epoch is that of its steps,
-# and the last line of the log tells how the run ended.
+# The figures of a run over several starts: metrics.json covers the whole run, the speed of an epoch is that of its
+# steps, and the last line of the log says how the run ended.
 source test/support/check.sh
 
 export LOCKSTEP_CACHE=none
@@ -9,7 +9,7 @@ small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.val
   data.synthetic_samples=96 train.global_batch=12 train.epochs=3 optimizer.learning_rate=0.05 cpu.threads=1
   log.every_steps=1 log.progress=false log.tensorboard=false run.directory="$work")
 train() { "$lockstep" train "${small[@]}" run.name="$1" "${@:2}"; }
-number() { sed -nE "s/^  \"$2\": ([^,]*),?\$/\\1/p" "$work/$1/metrics.json"; } # number RUN KEY: of the summary
+number() { sed -nE "s/^  \"$2\": ([^,]*),?\$/\\1/p" "$work/$1/metrics.json"; } # number RUN KEY: from the summary
 is() { [[ $1 == "$2" ]] || { echo "found '$1', expected '$2'"; return 1; }; }
 less() { awk -v a="$1" -v b="$2" 'BEGIN { print a, "<", b; exit !(a < b) }'; }
 best_of_events() { # best_of_events RUN KEY LEAST|GREATEST
@@ -22,7 +22,7 @@ summary_is_of_all_starts() { # summary_is_of_all_starts RUN
   check "  and so is the best accuracy" is "$(number "$1" best_accuracy)" "$(best_of_events "$1" accuracy GREATEST)"
 }
 
-is_part() { awk -v u="$1" 'BEGIN { print u; exit !(u > 0 && u <= 1.05) }'; } # of the matmul rate, which is measured too
+is_part() { awk -v u="$1" 'BEGIN { print u; exit !(u > 0 && u <= 1.05) }'; } # a fraction of the measured matmul rate
 check "trains in three starts" train starts train.max_steps=8
 check "  uses a part of the matmul rate" is_part "$(number starts model_flops_utilization)"
 check "  in each step" is_part "$(sed -nE '/"event":"step"/ s/.*"model_flops_utilization":([^,}]*).*/\1/p' "$work/starts/metrics.jsonl" | sort -g | tail -1)"
@@ -31,7 +31,7 @@ first_seconds=$(number starts seconds)
 check "  the second ends inside an epoch" train starts train.max_steps=13
 check "  a start adds its seconds" less "$first_seconds" "$(number starts seconds)"
 second_seconds=$(number starts seconds)
-# The best figures must not be lost with the start that had them: from here on nothing is learned.
+# The best figures must not be lost when the start that reached them ends: from here on, nothing is learned.
 check "  the third learns nothing" train starts optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate
 summary_is_of_all_starts starts
 check "  the third adds its seconds" less "$second_seconds" "$(number starts seconds)"
@@ -59,7 +59,7 @@ rm "$work/starts/metrics.json"
 check "a summary that is missing is written again" "${again[@]}"
 summary_is_of_all_starts starts
 
-# As left by a process that was killed after a checkpoint and before it could record it.
+# As left by a process that was killed after it wrote a checkpoint and before it could record that.
 check "killed: trains to step 10" train killed train.max_steps=10
 sed -i -E '/"step":(9|10),/d' "$work/killed/metrics.jsonl"
 rm "$work/killed/metrics.json"
@@ -71,7 +71,8 @@ check "evaluates longer than it trains" train slow train.epochs=4 data.train=dat
   data.validation=data/samples/cifar10_test.h5 data.start=0 data.end=48 evaluation.every_epochs=2
 check "  within an epoch it stops" train resumed train.epochs=4 train.max_steps=7
 check "  and resumes" train resumed train.epochs=4
-# Of each epoch, relative to that of its steps: far from 1 only if it is not computed from them. A first step may be slow.
+# The speed of each epoch, relative to that of its steps: far from 1 only if it is not computed from them. The first
+# step may be slow.
 speeds() {
   awk '{
     match($0, /"samples_per_second":[^,}]*/); speed = substr($0, RSTART + 21, RLENGTH - 21)
@@ -80,8 +81,8 @@ speeds() {
   } END { exit bad || n != 4 }' "$work/$1/metrics.jsonl"
 }
 check "  the epochs are as fast as their steps" speeds slow
-# Exactly: the speed of an epoch is computed from all the time in steps, in which neither the evaluation nor the time in which
-# training waited for the checkpoint of the epoch before is contained.
+# This check is exact: the speed of an epoch is computed from all the time spent in steps. That includes neither the
+# evaluation nor the time that training waited for the previous epoch's checkpoint.
 only_steps() {
   python3 - "$work/$1/metrics.jsonl" <<'PYTHON'
 import json, sys

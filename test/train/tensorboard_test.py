@@ -1,4 +1,4 @@
-"""TensorBoard's own reader finds in an event file of ours what was written, also after a resumption.
+"""TensorBoard's own reader finds in our event file what was written, even after resuming.
 
 Exit status 77 (skipped) without the tensorboard package. LOCKSTEP is the program in its build folder.
 """
@@ -54,14 +54,14 @@ def check(accumulator, tag, steps, values):
 
 
 def check_configuration(accumulator, directory):
-    """Written by the first start, and not again by the second one."""
+    """The configuration: written by the first start, and not again by the second one."""
     (text,) = accumulator.Tensors("config")
     assert text.step == 0 and text.tensor_proto.string_val == [b"    run: {name: \"a\"}\n    precision: fp32\n"], text
     metadata = accumulator.SummaryMetadata("config")
     assert metadata.plugin_data.plugin_name == "text", metadata
     assert accumulator.PluginTagToContent("text"), "the tab TEXT is empty"
 
-    # The rows of the tab HPARAMS, as its own code makes them.
+    # The rows of the tab HPARAMS, as TensorBoard's own code computes them.
     from tensorboard import context
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.plugins import base_plugin

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 120
-# Samples of text that evaluations write while a model is trained (evaluation.generate): the same on any number of ranks,
-# those of `lockstep generate`, in all files of a run; and the best checkpoint by perplexity.
+# Samples of text that evaluations write while a model is trained (evaluation.generate): they are the same on any number
+# of ranks and in `lockstep generate`, and appear in all files of a run; and the best checkpoint by perplexity.
 source test/support/check.sh
 cat >"$work/config.json" <<'JSON'
 {"architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 32, "intermediate_size": 48,

@@ -42,7 +42,7 @@ def read(directory, name):
 
 
 def rows_of(trace):
-    """{(rank, thread): its spans}, checked to be in order and nested."""
+    """{(rank, thread): its spans}, after checking that they are in order and nested."""
     rows = collections.defaultdict(list)
     names = {}
     for event in trace["traceEvents"]:
@@ -58,7 +58,7 @@ def rows_of(trace):
             begin, end = span["ts"], span["ts"] + span["dur"]
             assert before <= begin <= end + 1e-6, (span, before)
             before = begin
-            # Nanoseconds as microseconds in doubles: 1e-6 is their rounding.
+            # Nanoseconds are stored as microseconds in doubles, which are rounded by up to 1e-6.
             while open_until and open_until[-1] <= begin + 1e-6:
                 open_until.pop()
             assert not open_until or end <= open_until[-1] + 1e-6, (names[key], span, open_until)
@@ -80,12 +80,12 @@ def check(trace, ranks, steps):
             assert has["step", f"step {step}"] == 1 and has["read", f"read for step {step}"] >= 1, (rank, step)
         for op in [("forward", "layer4.1.conv2"), ("backward", "layer4.1.conv2"), ("update", "optimizer"),
                    ("update", "gradient norm"), ("wait", "communication"), ("all-reduce", "loss")]:
-            # The forward pass is also that of evaluations.
+            # The forward pass also occurs in evaluations.
             assert has[op] >= len(steps) if op[0] == "forward" else has[op] == len(steps), (rank, op, has[op])
         assert has["wait", "data"] >= len(steps) and has["wait", "other ranks"] >= len(steps), (rank, has)
         threads = {name for (pid, _), name in names.items() if pid == rank}
         assert threads == {"main", "communication", "reader", "checkpoint"}, threads
-    # No rank leaves a sum before the last has come to it: clocks that were off would show here.
+    # No rank leaves a sum before the last rank has reached it: clocks that were off would be noticed here.
     sums = collections.defaultdict(list)
     for (rank, _), spans in rows.items():
         sums[rank] += [span for span in spans if span["cat"] == "all-reduce"]
@@ -106,7 +106,7 @@ def main():
         run(directory, "run", ranks=3)  # resumes
         check(read(directory, "run"), 3, [4, 5, 6, 7, 8])
 
-        # Ranks that measure their clocks, though they are the same.
+        # Ranks that measure the differences of their clocks, although these are the same clock.
         run(directory, "nodes", "train.max_steps=2", LOCKSTEP_RANKS_PER_NODE="1")
         about = check(read(directory, "nodes"), 2, [1, 2])
         assert 0 < about["clock_uncertainty_microseconds"] < 1e5, about

@@ -1,4 +1,5 @@
-// The log of the resources of processes and GPUs: its columns and their values, appending to a file, and write errors.
+// The log of the resource usage of processes and GPUs: its columns and their values, appending to a file, and write
+// errors.
 #include "train/usage_log.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,8 @@ class UsageLogTest : public ::testing::Test {
 
   std::string path(const std::string& name) const { return options_.directory + "/" + name + world_->host() + ".csv"; }
 
-  /// Computes for this time and until a file has this many lines, since a loaded machine may be slow to start a thread.
+  /// Computes for `seconds`, and until the file has `n_lines` lines, since a loaded machine may be slow to start a
+  /// thread.
   void log(double seconds, const std::string& file, std::size_t n_lines) {
     const UsageLog log(*world_, options_);
     const auto begin = Clock::now();
@@ -98,7 +100,7 @@ TEST_F(UsageLogTest, WritesProcesses) {
     EXPECT_GE(std::stod(all[i][3]), 0);
   }
   EXPECT_LE(time, after);
-  EXPECT_GT(cpu, 0);  // one thread computed all the time; ticks of 10 ms make 0.1 s uncertain by some 10 %
+  EXPECT_GT(cpu, 0);  // one thread was always busy; 10 ms ticks make 0.1 s uncertain by about 10 %
   EXPECT_LE(cpu, 250);
   EXPECT_NEAR(std::stod(all.back()[4]), static_cast<double>(resident_memory_bytes()) / (1 << 20), 8);
   EXPECT_FALSE(fs::exists(path("gpu_memory_log_")));

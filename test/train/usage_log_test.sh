@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # timeout: 300
-# log.usage_seconds in training runs: the files of each node, extended when the run is resumed, read by `lockstep report memory`;
-# a full disk ends the log alone.
+# log.usage_seconds in training runs: the files of each node, which are extended when the run is resumed, and are read
+# by `lockstep report memory`. A full disk ends only the log.
 source test/support/check.sh
 host=$(hostname)
 small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=480
   train.global_batch=12 train.epochs=1 evaluation.every_epochs=0 device=cpu cpu.threads=1 log.progress=false
   log.tensorboard=false log.slow_rank_percent=0 comm.watchdog_seconds=600 run.directory="$work")
-# train RANKS ARGUMENTS...: its output is in $work/log
+# train RANKS ARGUMENTS...: its output goes to $work/log
 train() {
   mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}" >"$work/log" 2>&1 </dev/null
   local status=$?
@@ -27,7 +27,7 @@ check "it has both ranks" test "$(sed 1d "$usage/process_log_$host.csv" | cut -d
 check "it has two processes" test "$(sed 1d "$usage/process_log_$host.csv" | cut -d, -f3 | sort -u | wc -l)" = 2
 lines=$(wc -l <"$usage/process_log_$host.csv")
 cp "$usage/process_log_$host.csv" "$work/before"
-printf '1700000000.000,0,' >>"$usage/process_log_$host.csv" # as a run that was killed while it wrote leaves it
+printf '1700000000.000,0,' >>"$usage/process_log_$host.csv" # as left by a run that was killed while it wrote
 check "resumes" train 2 run.name=run log.usage_seconds=0.1 train.max_steps=8
 check "  and appends to the existing lines" cmp "$work/before" <(head -"$lines" "$usage/process_log_$host.csv")
 check "  with new lines" test "$(wc -l <"$usage/process_log_$host.csv")" -gt "$lines"
@@ -37,7 +37,7 @@ check "report memory reads it" bash -c "'$lockstep' report memory '$usage/proces
   grep -Eqx '\[process_log - rank 1\] Peak = [1-9][0-9]* MiB, Avg = [0-9]+\.[0-9]{2} MiB, Mode = [1-9][0-9]* MiB' '$work/report'"
 check "  with one line per rank" test "$(wc -l <"$work/report")" = 2
 
-# Simulated nodes have the same name; their files differ.
+# Simulated nodes have the same name, but their files differ.
 export LOCKSTEP_RANKS_PER_NODE=2
 check "trains on 2 simulated nodes" train 3 run.name=nodes log.usage_seconds=0.1 train.max_steps=3
 unset LOCKSTEP_RANKS_PER_NODE

@@ -1,7 +1,7 @@
 // Weight gradients on a second stream, with the emulated kernels of the CUDA backend on a stand-in for a device whose
-// streams are queues (test/support/recording_backend.h): the bits are those of one stream, whichever of the streams is
-// late, call by call and captured; without the events between the streams they are not. The plan of a large network
-// gives the memory that a weight gradient reads to nothing else until it is joined.
+// streams are queues (test/support/recording_backend.h). The bits are those of one stream, whichever stream is late,
+// both call by call and captured; without the events between the streams they are not. The plan of a large network
+// gives the memory that a weight gradient reads to nothing else until that gradient is joined.
 // timeout: 600
 // sanitizers: no
 #include "train/weight_gradient_stream.h"
@@ -28,8 +28,8 @@ struct Training {
   const char* name;
   void (*change)(Config&);
 };
-// Weight gradients that are widened once per bucket; that are added in fp32; sums by a tree, and sums over ranks in the
-// middle of the pass.
+// Weight gradients that are widened once per bucket, and ones that are added in fp32; sums by a tree, and sums over
+// ranks in the middle of the pass.
 const Training kTrainings[] = {
     {"fp16", [](Config& config) { config.precision = Precision::fp16; }},
     {"fp32, accumulated", [](Config& config) { config.train.accumulate = 2; }},
@@ -45,7 +45,7 @@ Config config_of(const Training& training, const std::string& stream) {
   Config config = test::small_config(8, 4);
   config.optimizer.momentum = 0.9;
   config.optimizer.learning_rate = 0.01;
-  config.loss_scale.initial = 16;  // no step is skipped
+  config.loss_scale.initial = 16;  // so that no step is skipped
   config.cuda.weight_gradient_stream = stream;
   training.change(config);
   return config;
@@ -82,7 +82,7 @@ Trained train_on_one_stream(const Training& training) {
   return train(config_of(training, "off"), *backend, [] {});
 }
 
-/// The streams that convolutions run on: that of the step, and that of weight gradients.
+/// The streams on which convolutions run: that of the step, and that of weight gradients.
 struct Streams {
   int step = QueuedDevice::kNone, weight_gradients = QueuedDevice::kNone;
 };

@@ -20,8 +20,8 @@ JOB
   check "losses of two nodes agree with those of one" losses_agree
 }
 log_shows_the_nodes() { in_log "$job" node1 && in_log "$job" node2 && in_log "$job" '\b4 ranks\b'; }
-# The sums are made in another order. Before the first update only their rounding differs; each training step magnifies the
-# difference about tenfold, which a small learning rate and 8 steps keep below one per cent.
+# The sums are made in another order. Before the first update only their rounding differs. Each training step magnifies
+# the difference about tenfold; a small learning rate and only 8 steps keep it below one per cent.
 losses_agree() {
   paste <(values two-nodes step loss) <(values one-node step loss) | awk '
     NF != 2 {bad = 1; next}

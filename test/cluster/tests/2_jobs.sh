@@ -17,16 +17,16 @@ jobs_once() {
   export OVERRIDES="$short $steps_4"
   job_test resnet18-2gpu 2 1 resnet18_2gpu.sh
   job_test resnet50-1gpu 1 1 resnet50_1gpu.sh
-  # Without commas, on the command line; the later of the two values wins.
+  # Overrides without commas, on the command line; the later of two values wins.
   unset OVERRIDES
   job_test resnet50-2gpu 2 1 --export=ALL,OVERRIDES="$short $steps_4 optimizer.learning_rate=0.0625" resnet50_2gpu.sh
   check "OVERRIDES of --export=ALL,OVERRIDES=... arrived" grep -q 'learning_rate: 0.0625' "$work/jobs/runs/resnet50-2gpu/config.yaml"
-  # With commas, in an exported variable.
+  # Overrides with commas, in an exported variable.
   export OVERRIDES="$short $steps_4 data.augment=[flip,crop]"
   LOCKSTEP_LAUNCHER=srun job_test resnet50-4gpu 4 1 resnet50_4gpu.sh
   check "OVERRIDES with a list arrived" grep -q 'augment: \[flip, crop\]' "$work/jobs/runs/resnet50-4gpu/config.yaml"
   check "evaluate.sh: loss and accuracy of the best checkpoint" evaluation_is_there
-  # Language models: the small one, on generated tokens.
+  # Language models: the small one, trained on generated tokens.
   export OVERRIDES="$text_short"
   job_test gpt-small-1gpu 1 1 gpt_small_1gpu.sh
   job_test smollm135m-4gpu 4 1 smollm135m_4gpu.sh

@@ -1,6 +1,6 @@
 # Under srun: when the time is up, the job saves, is requeued and resumes. After scancel it saves and is not requeued.
 # Slurm checks time limits rarely, so the signal may come up to a minute early; here it comes immediately. No machine
-# finishes 1000 epochs before.
+# finishes 1000 epochs before that.
 time_and_cancel() {
   local name=resnet50-2gpu saved
   rm -rf "$work/jobs/runs/$name"

@@ -1,6 +1,6 @@
-# One preemptable run: on 8 nodes until it is stopped, on 7 nodes (one has crashed) until it is preempted, and on 3 nodes to
-# its end. Its weights are equal, byte by byte, to those of an uninterrupted run on 2 ranks of one node, so each step had the
-# same samples.
+# One preemptable run: on 8 nodes until it is stopped, on 7 nodes (one has crashed) until it is preempted, and on 3
+# nodes to the end. Its weights are equal, byte by byte, to those of an uninterrupted run on 2 ranks of one node, so
+# each step had the same samples.
 fewer_nodes() {
   local name=resnet50-preemptable reference=resnet50-2gpu urgent
   rm -rf "$work/jobs/runs/$reference"
@@ -16,7 +16,7 @@ fewer_nodes() {
   scontrol update nodename=node8 state=down reason=crashed
   start_again_now "$job"
   until_true 60 has_step $name $(($(steps_trained $name) + 4))
-  # A job of higher priority gets all nodes for a moment.
+  # A job of higher priority takes all nodes for a moment.
   urgent=$(sbatch --parsable --partition=urgent --nodes=7 --exclusive --output=/dev/null --wrap true)
   check "on 7 nodes, preempted: requeued" until_true 90 has_restarted "$job" 2
   until_true 60 is_over "$urgent"

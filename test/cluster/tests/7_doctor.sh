@@ -1,4 +1,4 @@
-# `lockstep doctor` on 2 nodes x 2 ranks, and each fault that the cluster can have: it must fail the check, by name.
+# `lockstep doctor` on 2 nodes x 2 ranks, and each fault that the cluster can have: it must fail the check of its name.
 doctor_job() { # NAME OPTION...: the environment FAULT is evaluated before rank 2, the first of node2, starts the program
   cat >"$work/doctor.sh" <<JOB
 #!/bin/bash
@@ -10,7 +10,7 @@ JOB
   rm -f "$work/doctor.json"
   submit --job-name="$1" "$work/doctor.sh" && until_true 180 is_over "$job"
 }
-# found STATUS CHECK WHERE VALUE: one check of this name has this status, and what it says matches
+# found STATUS CHECK WHERE VALUE: one check of this name has this status, and its text matches
 found() {
   python3 - "$work/doctor.json" "$@" <<'END' || { show_log "$job"; return 1; }
 import json, re, sys
@@ -56,7 +56,7 @@ doctor_on_the_cluster() {
   python3 test/doctor/other_build.py "$LOCKSTEP" "$work/other-build" || return
   export FAULT="program=$work/other-build"
   fails "another build on one node" versions 'rank 2 on node2' 'compiler .*X' build --quick
-  # Three of them, since the nodes share the processors of a machine on which other programs may run.
+  # Three busy loops, since the nodes share the processors of a machine on which other programs may run.
   export FAULT='for i in 1 2 3; do timeout 40 bash -c "while :; do :; done" >/dev/null 2>&1 </dev/null & done'
   fails "a process that burns time beside one rank" 'other load' node2 'bash .process' load --quick
   export FAULT=

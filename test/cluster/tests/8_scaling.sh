@@ -1,6 +1,6 @@
-# A study of 1 and 2 nodes, twice each, is submitted. A job is cancelled while it waits, and a node crashes under another. The
-# same command repeats these cases only. The nodes are containers on two cores, which other programs may use too, so cases
-# with neighbours are accepted.
+# A study of 1 and 2 nodes, each case twice, is submitted. A job is cancelled while it waits, and a node crashes under
+# another one. The same command then repeats only these cases. The nodes are containers on two cores, which other
+# programs may use too, so cases with neighbours are accepted.
 scaling_study() {
   (cd "$work/jobs" && "$LOCKSTEP" scaling run "$repository/jobs/configs/quickstart.yaml" $short train.global_batch=16 \
     data.synthetic_samples=64 --out study --nodes 1,2 --ranks-per-node 2 --repeat 2 --steps "${steps:-80}" --warmup 5 "$@") >"$work/study.txt" 2>&1

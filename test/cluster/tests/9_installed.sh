@@ -1,5 +1,5 @@
 # What a user of an installation does: make install, module load, check.sh, sbatch, and the memory report.
-# It is the last one, since it replaces the environment of the program by that of the module.
+# It comes last, since it replaces the environment of the program with that of the module.
 installed() {
   local init build=${LOCKSTEP%/*}
   local variables=(BUILD="${build#"$repository"/}")

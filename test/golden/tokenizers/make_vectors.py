@@ -3,9 +3,9 @@
 
     make_vectors.py FOLDER
 
-FOLDER has gpt2, qwen2 and smollm, each with tokenizer.json, and llama-story with tokenizer.json (README.md lists where they
-are from). Writes NAME.json and NAME.merges.gz of the first three, llama-story.json.gz, texts.json.gz with texts and their ids,
-and variants.json.gz: small tokenizers with the options that the large ones do not use.
+FOLDER contains gpt2, qwen2 and smollm, each with tokenizer.json, and llama-story with tokenizer.json (README.md lists
+their sources). Writes NAME.json and NAME.merges.gz of the first three, llama-story.json.gz, texts.json.gz with texts
+and their ids, and variants.json.gz: small tokenizers with the options that the large ones do not use.
 """
 import copy
 import gzip
@@ -27,7 +27,7 @@ DEEPSEEK = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
             r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
             r"\s*[\r\n]+|\s+(?!\S)|\s+"]
 
-# What texts are made of: blanks and marks of all kinds, contractions, digits, added tokens, scripts, composition.
+# What texts are made of: spaces and marks of all kinds, contractions, digits, added tokens, scripts, composition.
 PIECES = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>", "<s>", "</s>", "<mask>", "<|start_story|>",
           "<|end_story|>", "<0x41>", "\u2581", "\u2581<|end_story|>", " ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u180e",
           "\x85", "\u200b", "\x0b", "'s", "'S", "'ll", "'LL", "'\u017f", "'re", "12", "3", "1234567", "\u00bd", "\u2167", "\u0667",
@@ -58,7 +58,7 @@ def write(path, content):
 
 
 def store(folder, name):
-    """The vocabulary is that of `head`, then the results of the merges in order. So the merges are enough."""
+    """The vocabulary is that of `head`, then the results of the merges in order, so storing the merges is enough."""
     file = json.loads((folder / name / "tokenizer.json").read_text())
     model = file["model"]
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
@@ -124,7 +124,7 @@ def byte_level_variants():
     file["pre_tokenizer"] = sequence("pretokenizers", [split(LLAMA3), byte_level(False)])
     file["post_processor"] = sequence("processors", [byte_level(), template(file, ["<s>"], [])])
     file["model"]["ignore_merges"] = True
-    # A token that no merge makes: found only with ignore_merges.
+    # A token that no merge produces: found only with ignore_merges.
     file["model"]["vocab"]["Hello"] = len(file["model"]["vocab"])
     for token in file["added_tokens"]:
         token["id"] += 1
@@ -162,7 +162,7 @@ def byte_level_variants():
     yield "added tokens", file
     for fuse in (False, True):
         file = make()
-        for token in ("\u00c3", "Z"):  # a byte of e with an acute accent, and a letter
+        for token in ("\u00c3", "Z"):  # a byte of an e with an acute accent, and a letter
             del file["model"]["vocab"][token]
         tokens = sorted(file["model"]["vocab"], key=file["model"]["vocab"].get)
         file["model"]["merges"] = [m for m in file["model"]["merges"] if "\u00c3" not in "".join(m) and "Z" not in "".join(m)]
@@ -211,7 +211,7 @@ def code_point_variants():
     file["model"]["ignore_merges"] = True
     file["model"]["vocab"]["\u2581ZZ"] = len(file["model"]["vocab"])
     yield "whole words first, nothing stripped", file
-    # Merges that make a token of a byte.
+    # Merges that produce a byte token.
     parts = ["<", "0", "x", "4", "1", ">", "<0", "<0x", "<0x4", "<0x41"]
     known = set(base["model"]["vocab"])
     file = make(merged=[part for part in parts if part not in known])

@@ -1,4 +1,4 @@
-// What cuDNN does on a device (kernels/cuda/attention_bare.h), by plain loops in double, rounded to the tensors' type.
+// What cuDNN does on a device (kernels/cuda/attention_bare.h), as plain loops in double, rounded to the tensors' type.
 #include <cmath>
 #include <vector>
 
@@ -13,7 +13,7 @@ using Index = std::int64_t;
 class HostAttention final : public PlannedAttention {
  public:
   HostAttention(AttentionGraph graph, const AttentionShape& shape) : graph_(graph), s_(shape), d_(s_.whole) {}
-  /// As on a device, what a deterministic backward pass needs is in proportion to samples and heads.
+  /// As on a device, a deterministic backward pass needs workspace in proportion to samples and heads.
   std::size_t workspace_bytes() const override {
     return graph_ == AttentionGraph::deterministic_backward ? 1024 * static_cast<std::size_t>(s_.samples * s_.kv_heads)
                                                             : 64;
@@ -21,7 +21,7 @@ class HostAttention final : public PlannedAttention {
   std::string plan() const override { return "loops"; }
 
   void run(const AttentionTensors& t, void* workspace, Stream&) override {
-    static_cast<float*>(workspace)[workspace_bytes() / sizeof(float) - 1] = NAN;  // it is there
+    static_cast<float*>(workspace)[workspace_bytes() / sizeof(float) - 1] = NAN;  // checks that the workspace exists
     dispatch(d_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       for (Index i = 0; i < (d_.documents ? s_.documents() : s_.samples); ++i) {
@@ -35,7 +35,7 @@ class HostAttention final : public PlannedAttention {
  private:
   struct Sequence {
     Index length, qkv, y, log_sum_exp,
-        row;  // elements at which it begins; `row`: from one token's statistic to the next
+        row;  // elements at which it begins; `row`: stride between tokens' statistics
     Index head_statistic;
   };
   bool is_backward() const {
@@ -136,12 +136,12 @@ class HostAttention final : public PlannedAttention {
   AttentionGraph graph_;
   AttentionShape s_;
   AttentionDescription d_;
-  std::vector<double> dk_, dv_;  // of a sequence, (tokens, kv heads, head_dim)
+  std::vector<double> dk_, dv_;  // for one sequence: (tokens, kv heads, head_dim)
 };
 
 }  // namespace
 
-/// So small that the backward pass is divided.
+/// Small enough that the backward pass must be divided.
 std::size_t attention_workspace_limit() { return 2048; }
 
 std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const AttentionShape& shape,

@@ -35,7 +35,7 @@ class HostStream final : public Stream {
   void synchronize() override {}
 };
 
-/// Captures nothing, but is in the list of launches.
+/// Captures nothing, but appears in the list of launches.
 class HostGraph final : public CapturedGraph {
  public:
   bool begin(Stream&) override {
@@ -47,7 +47,7 @@ class HostGraph final : public CapturedGraph {
 
 class CudaOnHost final : public cuda::OpsBackend {
  public:
-  // Few multiprocessors, so that loops beyond the grid are tested too.
+  // There are few multiprocessors, so that loops beyond the grid are tested too.
   CudaOnHost(const std::string& convolution, std::shared_ptr<Algorithms> algorithms)
       : OpsBackend(
             {.device = 0, .multiprocessors = 3, .compute_capability = 90, .options = {.convolution = convolution}},

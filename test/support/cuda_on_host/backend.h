@@ -1,4 +1,4 @@
-// A backend whose ops are the CUDA backend's own sources, compiled for the host (runtime.h): for tests.
+// For tests: a backend whose ops are the CUDA backend's own sources, compiled for the host (runtime.h).
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace lockstep::test {
 
-/// Work runs inside its call. Plain loops in double replace cuDNN and cuBLASLt.
-/// `convolution`: the level of fusion of convolutions (kernels/cuda/conv2d_plan.h); empty: the default.
+/// Each call runs its work before it returns. Plain loops in double replace cuDNN and cuBLASLt. `convolution`: the
+/// level of fusion of convolutions (kernels/cuda/conv2d_plan.h); empty: the default.
 std::unique_ptr<Backend> make_cuda_on_host_backend(const std::string& convolution = "",
                                                    std::shared_ptr<Algorithms> algorithms = nullptr);
 

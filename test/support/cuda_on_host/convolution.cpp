@@ -1,6 +1,6 @@
-// What cuDNN does on a device (kernels/cuda/conv2d_bare.h), by plain loops in double, rounded to the tensors' type. The
-// available fused graphs are those for which cuDNN 9.19 has plans on an H200, so the tests cover every level of the
-// unit.
+// What cuDNN does on a device (kernels/cuda/conv2d_bare.h), as plain loops in double, rounded to the tensors' type. The
+// available fused graphs are those for which cuDNN 9.19 has plans on an H200, so that the tests cover every level of
+// the unit.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,7 +26,7 @@ Numbers read(DType dtype, const void* source, Index n) {
   });
   return values;
 }
-/// Also rounds `values`.
+/// Writes `values` to `target`, and also rounds them in place.
 void write(DType dtype, Numbers& values, void* target) {
   dispatch(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -38,7 +38,8 @@ void write(DType dtype, Numbers& values, void* target) {
   });
 }
 
-// Whole networks spend nearly all of their time here. Sanitizers run before the functions that choose a clone.
+// Whole networks spend nearly all of their time here. With sanitizers there are no clones, since their code would run
+// before the functions that choose a clone.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
 #else
@@ -67,7 +68,7 @@ FOR_EACH_PROCESSOR void add_dot(const double* a, const double* b, Index n, doubl
   for (Index i = 0; i < n; ++i) sum += a[i] * b[i];
   total += sum;
 }
-/// sums[i] += sum over j of factors[j] * rows[j][i]: sums are read and written once for all rows.
+/// sums[i] += sum over j of factors[j] * rows[j][i]. The sums are read and written only once for all rows.
 using Factors = std::array<double, kTogether>;
 using Rows = std::array<const double*, kTogether>;
 FOR_EACH_PROCESSOR void add_products(const Factors& factors, const Rows& rows, double* sums, Index n) {
@@ -81,11 +82,11 @@ FOR_EACH_PROCESSOR void add_product(double factor, const double* row, double* su
   for (Index i = 0; i < n; ++i) sums[i] += factor * row[i];
 }
 
-/// Rows of x and y, which are pixels.
+/// A row of x and a row of y. Rows are pixels.
 struct Pair {
   Index x, y;
 };
-/// All pairs that one tap of the window joins.
+/// All pairs that one tap of the window connects.
 std::vector<Pair> pairs_of(Index tap, const ConvolutionShape& s) {
   const Shape y = s.y();
   const Index r = tap / s.kernel_size, t = tap % s.kernel_size;
@@ -118,7 +119,7 @@ class HostConvolution final : public PlannedConvolution {
 
   void run(const ConvolutionTensors& t, void* workspace, Stream&) override {
     cuda_fibers::record_call(std::string("cudnn ") + name(graph_));
-    *static_cast<float*>(workspace) = NAN;  // it is there
+    *static_cast<float*>(workspace) = NAN;  // checks that the workspace exists
     switch (graph_) {
       case Graph::forward:
       case Graph::forward_statistics:
@@ -145,7 +146,7 @@ class HostConvolution final : public PlannedConvolution {
   }
 
  private:
-  /// Calls f(tap, its pairs, first, last) for blocks of output channels whose weights stay in the cache.
+  /// Calls f(tap, its pairs, first, last) for blocks of output channels whose weights fit into the cache.
   template <typename F>
   void for_each_block(F&& f) const {
     constexpr Index kBlock = 8;

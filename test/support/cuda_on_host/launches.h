@@ -1,4 +1,4 @@
-// The list of the kernels that a test launches: those that run on the host, and one for each call of a library.
+// The list of the kernels that a test launches: those that run on the host, and one for each library call.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace lockstep::cuda_fibers {
 
-/// While it exists, launches of this thread are added to it, in their order. Of a kernel: the type of the function,
-/// whose parameters distinguish kernels, since their names are not known at run time. Of a call of a library: what it
-/// computes, as "cudnn NAME" or "cublaslt".
+/// While it exists, launches of this thread are added to it, in order. A kernel is recorded as the type of its
+/// function, whose parameters distinguish kernels, since their names are not known at run time. A library call is
+/// recorded as what it computes: "cudnn NAME" or "cublaslt".
 class LaunchList {
  public:
   LaunchList();
@@ -20,7 +20,7 @@ class LaunchList {
   std::vector<std::string> launches;
 };
 
-/// Adds it to the list, if there is one.
+/// Adds the launch to the list, if there is one.
 void record_launch(const std::type_info& kernel);
 void record_call(const std::string& call);
 

@@ -1,4 +1,4 @@
-// What cuBLASLt does on a device (kernels/cuda/matmul_bare.h), by plain loops in double, rounded once.
+// What cuBLASLt does on a device (kernels/cuda/matmul_bare.h), as plain loops in double, rounded once.
 #include <algorithm>
 #include <cmath>
 

@@ -34,10 +34,10 @@ constexpr std::size_t kStackBytes = std::size_t{128} << 10;
 
 enum class State { ready, at_barrier, at_exchange, done };
 
-/// A place to continue at: frame, stack and instruction pointer, as GCC's builtins save them. Unlike swapcontext(),
-/// they make no system call, and the address sanitizer does not clear the shadow of a whole stack. These functions are
-/// not instrumented, since that would be done for a call that does not return, and GCC must not inline one into
-/// another.
+/// A point at which execution can continue: frame, stack and instruction pointer, as saved by GCC's builtins. Unlike
+/// swapcontext(), these make no system call, and the address sanitizer does not clear the shadow of a whole stack. The
+/// functions below are not instrumented, since the sanitizer would treat the jump as a call that does not return, and
+/// GCC must not inline one into another.
 using Place = std::array<void*, 5>;
 [[noreturn, gnu::noipa, gnu::no_sanitize_address, gnu::no_sanitize_undefined]] void jump_to(Place& to) {
   __builtin_longjmp(to.data(), 1);
@@ -118,7 +118,7 @@ class Block {
     makecontext(&context, entry, 0);
     fiber.has_begun = true;
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(fiber.stack, kStackBytes);  // frames of the thread before it were not left
+    __asan_unpoison_memory_region(fiber.stack, kStackBytes);  // the previous thread never left its frames
 #endif
     cuda_fibers::begin(main_, context);
   }
@@ -152,8 +152,8 @@ class Block {
   }
 
   /// Runs a warp until each of its threads waits at a barrier or has ended, while the other warps do not run. This is
-  /// the furthest that a warp can get ahead of them, so operations that only a missing barrier would delay run too
-  /// early.
+  /// the furthest that a warp can get ahead of the others, so operations that only a missing barrier would delay run
+  /// too early.
   void run_warp(unsigned first) {
     std::array<unsigned, kWarp> lanes;
     std::iota(lanes.begin(), lanes.end(), first);
@@ -164,8 +164,8 @@ class Block {
     } while (release_exchange(first));
   }
 
-  /// Lets a warp continue whose exchange is complete; false if none of its threads waits in one. As on a device, a
-  /// thread that has ended must not be missing in an exchange that reads from it.
+  /// Lets a warp whose exchange is complete continue. Returns false if none of its threads waits in one. As on a
+  /// device, an exchange must not read from a thread that has ended.
   bool release_exchange(unsigned first) {
     const std::span warp(&fibers_[first], kWarp);
     const auto are_any = [&](State state) { return std::ranges::count(warp, state, &Fiber::state) > 0; };
@@ -182,7 +182,7 @@ class Block {
     return true;
   }
 
-  /// False if all are done: a thread that has ended counts as arrived at a barrier.
+  /// Returns false if all threads are done. A thread that has ended counts as having arrived at a barrier.
   bool release_barrier() {
     bool any = false;
     for (unsigned i = 0; i < n_; ++i) {

@@ -1,8 +1,8 @@
 // CUDA's keywords and functions for a host compiler: a kernel becomes a function that run_grid() calls once for each
 // thread of a grid, each in a fiber of its own. Fibers are switched at __syncthreads() and at warp shuffles. A warp
-// runs until it reaches a barrier, and then the next one runs. The order in which warps and their lanes resume is
-// shuffled differently at each launch (LOCKSTEP_CUDA_ON_HOST_SEED), so that a missing barrier leads to a wrong result,
-// either because another warp has not written yet or because it writes again too early
+// runs until it reaches a barrier, and then the next warp runs. The order in which warps and their lanes resume is
+// shuffled differently for each launch (LOCKSTEP_CUDA_ON_HOST_SEED). A missing barrier therefore leads to a wrong
+// result, either because another warp has not written yet or because it writes again too early
 // (test/kernels/cuda_on_host_test.cpp). Blocks run one after another. A barrier that a live thread never reaches ends
 // the program with a message. Types and host conversions (uint4, __half) are those of the toolkit's own headers.
 #pragma once
@@ -21,7 +21,7 @@
 
 #include "test/support/cuda_on_host/launches.h"
 
-// In a host compiler the toolkit's headers define these as nothing.
+// For a host compiler, the toolkit's headers define these as nothing.
 #undef __shared__
 #define __shared__ static
 #undef __launch_bounds__
@@ -38,19 +38,19 @@ struct HostGrid {
   unsigned blocks = 1, blocks_y = 1, threads = 1, shared_bytes = 0;
 };
 
-/// Runs `thread` blocks * blocks_y * threads times.
+/// Calls `thread` blocks * blocks_y * threads times.
 void run_grid(const HostGrid& grid, const std::function<void()>& thread);
 
-/// Of the thread that is running.
+/// The coordinates of the running thread.
 struct Coordinates {
   dim3 thread, block, block_dim, grid_dim;
 };
 extern Coordinates current;
 
 void block_barrier();
-/// Every lane of the warp passes 8 bytes and receives those of `lane` (of its warp).
+/// Every lane of the warp sends 8 bytes and receives those of `lane` of its warp.
 std::uint64_t exchange(std::uint64_t mine, int lane);
-/// This thread's number in its warp.
+/// This thread's index in its warp.
 int lane();
 void* dynamic_shared_memory();
 
