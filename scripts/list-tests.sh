@@ -55,6 +55,7 @@ awk -v OFS='\t' '
     sub(/^(\/\/|#) */, "", key)
     sub(/:.*/, "", key)
     value[key] = substr($0, RSTART + RLENGTH)
+    if (value[key] == "") { printf "%s: no value after %s:\n", source, key > "/dev/stderr"; failed = 1 }
   }
   source ~ /[.]cpp$/ && /^(TEST|TEST_F|TEST_P)\(/ {
     kind = suite = $0

@@ -1,6 +1,5 @@
 // environment: LOCKSTEP_MAX_ISA=avx2
-// also:
-// Algorithms.AllAlgorithms*:Conv2dWidened.*:All/Conv2dBf16Test.*:Matmul.*:LinearCrossEntropy.*:Widen.*:Attention.*
+// also: Algorithms.AllAlgorithms*:Conv2dWidened.*:All/Conv2dBf16Test.*:Matmul.*:LinearCrossEntropy.*:Widen.*:Attention.*
 // sanitizers: -Algorithms.*:*Conv2d*:Attention.AgreesWithTheReference
 // timeout: 300
 // The tests of bf16 and of algorithms as on a processor with AVX2 only.
