@@ -44,7 +44,7 @@ int launched_rank() {
 }
 
 /// Decides when this rank prints its error. Most errors occur on all ranks, and one message is enough: rank 0 prints it
-/// first and ends the job, and the other ranks learn that by a signal while they wait here. A rank that only lost a
+/// first and ends the job, and the other ranks learn this from a signal while they wait here. A rank that only lost a
 /// peer gives that peer time to print the reason. If the peer died without reporting an error, the first rank of its
 /// node prints the message immediately, because mpirun ends the other ranks within two seconds.
 void let_others_report_first(ErrorCode code, int rank, int status) {
@@ -84,7 +84,7 @@ void print_version(bool as_json) {
   }
 }
 
-/// Commands of several ranks, and those that only print what is the same or of interest in each process.
+/// Commands that run on several ranks, and commands whose output is the same, or of interest, in each process.
 bool is_of_any_process(std::string_view command) {
   constexpr std::string_view kCommands[] = {"train",    "evaluate",   "generate", "doctor",
                                             "gpu-info", "completion", "help"};
@@ -136,7 +136,7 @@ int run_program(int argc, char** argv) {
   return run();
 }
 
-/// An error of the system. A reader of standard output that has gone is none, except where other ranks must end too.
+/// Reports a system error. A closed pipe on standard output is not an error, unless other ranks must be ended too.
 int report(const std::system_error& error) {
   const World* world = current_world().get();
   if (is_broken_pipe(error) && (world == nullptr || world->size() == 1)) end_by_broken_pipe();

@@ -14,7 +14,7 @@ template <typename E>
 struct ActivationTask {
   ActivationFunction function = ActivationFunction::none;
   const E* x = nullptr;
-  const E* dy = nullptr;  // null: forward
+  const E* dy = nullptr;  // null in forward
   E* out = nullptr;
   bool accumulate = false;
 };

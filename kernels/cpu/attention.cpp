@@ -29,7 +29,8 @@
 #ifdef __x86_64__
 #include "kernels/cpu/base/amx_tiles.h"
 
-// Once more for AVX-512 with bf16, in namespace avx512_bf16, and for AMX, in namespace avx512_amx.
+// The kernels are compiled once more for AVX-512 with bf16, in namespace avx512_bf16, and for AMX, in namespace
+// avx512_amx.
 #define LOCKSTEP_LANES 16
 #define LOCKSTEP_BF16_PRODUCTS
 #pragma GCC push_options
@@ -37,14 +38,14 @@
     "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt,prefer-vector-width=512")
 #define LOCKSTEP_ISA avx512_bf16
 #include "kernels/cpu/base/vectors.h"
-// The vectors come first.
+// vectors.h must come first.
 #include "kernels/cpu/attention_kernels.h"
 #undef LOCKSTEP_ISA
 #pragma GCC target("amx-tile,amx-bf16")
 #define LOCKSTEP_ISA avx512_amx
 #define LOCKSTEP_AMX_PRODUCTS
 #include "kernels/cpu/base/vectors.h"
-// The vectors come first.
+// vectors.h must come first.
 #include "kernels/cpu/attention_kernels.h"
 #undef LOCKSTEP_AMX_PRODUCTS
 #undef LOCKSTEP_ISA
@@ -56,7 +57,8 @@
 namespace lockstep::cpu {
 namespace {
 
-/// How products are computed: of fp32 numbers with vectors, or of pairs of bf16 numbers with vectors or AMX.
+/// How products are computed: from fp32 numbers with vector instructions, or from pairs of bf16 numbers with vector
+/// instructions or AMX.
 enum class Products : std::uint8_t { floats, pairs, amx };
 
 Products products_of(DType dtype) {
@@ -65,7 +67,7 @@ Products products_of(DType dtype) {
   return bf16_products_are_usable() ? Products::pairs : Products::floats;
 }
 
-/// Calls the function that was compiled for this processor, the Types in scope and products_.
+/// Calls the version of the function that was compiled for this processor, the Types in scope and products_.
 #ifdef __x86_64__
 #define LOCKSTEP_ATTENTION(function)                                                                                \
   [&](auto&&... arguments) {                                                                                        \
@@ -106,12 +108,12 @@ class CpuAttention final : public Attention {
   }
 
  private:
-  /// A direction: its tiles, the layout of its workspace, and the work of a group of pairs.
+  /// Forward or backward: its tiles, the layout of its workspace, and the work for a group of pairs.
   struct Direction {
     AttentionTiling tiling;
     bool is_backward = false;
     WorkspacePlan plan{};
-    std::int64_t n_pairs = 0;  // of a group
+    std::int64_t n_pairs = 0;  // in a group
     int parts = 1;             // threads
     std::size_t k_transposed = 0, v_transposed = 0, k_rows = 0, v_rows = 0, dk = 0, dv = 0;
     std::size_t progress = 0, scratch = 0, scratch_bytes = 0;  // scratch_bytes: of each thread
@@ -140,10 +142,10 @@ class CpuAttention final : public Attention {
   void run_groups(const Direction& direction, const AttentionTask<typename Types::Element>& task, void* workspace,
                   const Unit& unit);
 
-  // Rows of a unit: a tile of scores and its factors fit into the first cache, 32 KB or more. Those of AMX are two
-  // strips, which fit into the second cache.
+  // Rows of a unit: a tile of scores and its factors fit into the L1 cache of 32 KB or more. For AMX, the rows are two
+  // strips, which fit into the L2 cache.
   static constexpr std::int64_t kForwardRows = 48, kBackwardRows = 64, kAmxRows = 64;
-  static constexpr std::size_t kGroupBytes = std::size_t{16} << 20;  // of packed keys; more only for a pair alone
+  static constexpr std::size_t kGroupBytes = std::size_t{16} << 20;  // of packed keys; more only for a single pair
   static constexpr double kProductsPerPart = 2e6;
 
   AttentionDescription d_;
@@ -170,7 +172,7 @@ void CpuAttention::plan(Direction& direction, const CpuContext& context) {
   const std::size_t of_pair = is_backward ? 3 * keys + 2 * sums : 2 * keys;
   const std::int64_t all = d_.batch * d_.kv_heads;
   direction.n_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(kGroupBytes / of_pair), 1, all);
-  // Half of the products of all pairs of tokens; a thread costs as much as a few million.
+  // Half of the multiplications for all pairs of tokens. Starting a thread costs as much as a few million of them.
   const double products = static_cast<double>(d_.batch * d_.heads * d_.sequence) *
                           static_cast<double>(d_.sequence * d_.head_dim) * (is_backward ? 2.5 : 1);
   const std::int64_t useful =
@@ -202,7 +204,7 @@ void CpuAttention::plan(Direction& direction, const CpuContext& context) {
   direction.scratch = plan.take(static_cast<std::size_t>(direction.parts) * direction.scratch_bytes);
 }
 
-/// Keys of pair `i` of a group.
+/// The keys of pair `i` of a group.
 template <typename N>
 AttentionKeys<N> CpuAttention::keys_of(const Direction& direction, std::int64_t i, void* workspace) {
   const AttentionTiling& t = direction.tiling;
@@ -221,8 +223,8 @@ AttentionKeys<N> CpuAttention::keys_of(const Direction& direction, std::int64_t 
 }
 
 /// For each group of pairs: packs the keys, calls unit(pair, its number in the group, number of the unit, keys,
-/// scratch) for all units, and writes the gradients of keys and values. Units are taken in the order of their numbers,
-/// so a unit may wait for one with a smaller number.
+/// scratch) for all units, and writes the gradients of keys and values. Threads take units in the order of their
+/// numbers, so a unit may wait for one with a smaller number.
 template <typename Types, typename Unit>
 void CpuAttention::run_groups(const Direction& direction, const AttentionTask<typename Types::Element>& task,
                               void* workspace, const Unit& unit) {
@@ -263,7 +265,8 @@ void CpuAttention::forward(const Forward& args, const OpMemory& memory) {
                               .y = static_cast<E*>(args.y)};
   run_groups<Types>(forward_, task, memory.workspace,
                     [&](std::int64_t pair, std::int64_t, std::int64_t unit, const auto& keys, void* scratch) {
-                      // The last units have the most keys, and come first, so that threads finish at the same time.
+                      // The last units have the most keys. They are computed first, so that threads finish at about the
+                      // same time.
                       const std::int64_t longest_first = forward_.tiling.n_units - 1 - unit;
                       LOCKSTEP_ATTENTION(attention_forward)(task, pair, longest_first, keys, scratch);
                     });

@@ -32,13 +32,13 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
 
-/// Anonymous pages are zero-filled and mapped when first touched. `allocated` counts the bytes of a backend's live
+/// Anonymous pages, which are zero-filled and mapped on first touch. `allocated` counts the bytes of a backend's live
 /// buffers.
 class MappedMemory final : public Memory {
  public:
   MappedMemory(std::size_t size_bytes, const std::string& purpose, std::shared_ptr<std::atomic<std::size_t>> allocated)
       : size_bytes_(size_bytes), allocated_(std::move(allocated)) {
-    // Large buffers are aligned to huge pages; small ones take no more than they need.
+    // Large buffers are aligned to huge pages; small ones take only what they need.
     const std::size_t alignment = size_bytes >= kHugePage ? kHugePage : 0;
     mapped_bytes_ = std::max<std::size_t>(size_bytes, 1) + alignment;
     mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -47,7 +47,7 @@ class MappedMemory final : public Memory {
     auto address = reinterpret_cast<std::uintptr_t>(mapped_);
     if (alignment != 0) {
       address = (address + alignment - 1) / alignment * alignment;
-      // Only advice: this fails where huge pages are switched off.
+      // This is only advice: it fails if huge pages are disabled.
       madvise(reinterpret_cast<void*>(address), size_bytes, MADV_HUGEPAGE);
     }
     data_ = reinterpret_cast<void*>(address);
@@ -70,7 +70,7 @@ class MappedMemory final : public Memory {
   std::shared_ptr<std::atomic<std::size_t>> allocated_;
 };
 
-/// Work is done when its call returns; waiting blocks the caller.
+/// Work is complete when its call returns. Waiting for an event blocks the caller.
 class HostStream final : public Stream {
  public:
   void wait(const Event& event) override { event.synchronize(); }
@@ -101,7 +101,8 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
     require(!frozen_, ErrorCode::internal, "{}: {} bytes were requested inside a step, where nothing may be allocated",
             purpose, size_bytes);
-    // The system maps pages when they are touched. It would grant too much here and kill the process in the first step.
+    // The system maps pages on first touch. It would grant too much memory here, and kill the process in the first
+    // step.
     const std::size_t held = *allocated_;
     require(held <= memory_bytes_ && size_bytes <= memory_bytes_ - held, ErrorCode::out_of_memory,
             "{}: {:.3f} GiB are needed, but {:.3f} GiB of the {:.3f} GiB that this rank may use are in use", purpose,

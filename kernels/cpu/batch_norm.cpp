@@ -60,7 +60,7 @@ class CpuBatchNorm final : public BatchNorm {
     for (std::int64_t c = 0; c < n_channels; ++c) {
       const double mean = sum_at(c) / n;
       const double deviations = sum_at(n_channels + c) - mean * sum_at(c);  // sum (x - mean)^2
-      const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
+      const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
       const double inverse_stddev = 1.0 / std::sqrt(variance + description_.epsilon);
       const double scale = args.gamma[c] * inverse_stddev;
       args.scale_bias[c] = static_cast<float>(scale);

@@ -39,7 +39,7 @@ struct CachedAttentionTask {
   }
 };
 
-/// A thread's memory for the queries of a group. Rows of q and sums are `width` apart.
+/// The scratch memory of a thread for the queries of a group. Rows of q and sums are `width` apart.
 struct CachedAttentionScratch {
   std::int64_t width = 0;
   float* q = nullptr;         // (group, width), scaled
@@ -61,7 +61,7 @@ class CpuCachedAttention final : public CachedAttention {
  public:
   CpuCachedAttention(const CachedAttentionDescription& d, const CpuContext& context)
       : d_(d),
-        // A decoding step is short, so that a thread pays off early: a token attends to hundreds of keys.
+        // Additional threads pay off even for a short decoding step, since a token attends to hundreds of keys.
         parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), d.rows * d.kv_heads))),
         width_((d.head_dim + 15) / 16 * 16) {
     const auto floats = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(float); };
@@ -132,7 +132,7 @@ class CpuCachedAttention final : public CachedAttention {
   struct Offsets {
     std::size_t q = 0, sums = 0, scores = 0, greatest = 0, total = 0;
   } at_;
-  std::size_t scratch_bytes_ = 0;  // of a thread
+  std::size_t scratch_bytes_ = 0;  // per thread
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ enum class NormalizedInput : std::uint8_t {
   none,       // x itself is convolved
   stored,     // z is in the caller's memory
   saved,      // z is kept from forward to backward
-  temporary,  // z is in the workspace, and computed again in backward
+  temporary,  // z is in the workspace, and recomputed in backward
 };
 
 NormalizedInput where_z_lies(const Conv2dDescription& d, const CpuOptions& options) {
@@ -51,7 +51,7 @@ class CpuConv2d final : public Conv2d {
 
   Conv2dDescription description_;
   CpuContext context_;
-  std::unique_ptr<BareConvolution> forward_, data_gradient_, weight_gradient_;  // null: not computed
+  std::unique_ptr<BareConvolution> forward_, data_gradient_, weight_gradient_;  // null if not computed
   NormalizedInput normalized_;
   Activation x_shape_, y_shape_;
   std::size_t x_bytes_;
@@ -184,7 +184,7 @@ void CpuConv2d::input_gradient(const Backward& args, const void* z, void* worksp
     const InputNormalization& normalization = *description_.normalization;
     // The data gradient is written to dz first, unless another gradient is still stored there.
     const void* const gradient = data_gradient(args.gradient.dz == args.gradient.added ? nullptr : args.gradient.dz);
-    // Without a residual the mask follows from x, which the sums read anyway.
+    // Without a residual, the mask follows from x, which the sums read anyway.
     const void* const mask = normalization.residual == InputNormalization::Residual::none ? nullptr : z;
     normalize_backward(x_shape_, normalization, args.x, args.normalization, mask, gradient, args.gradient,
                        at<void>(workspace, backward_at_.normalize), context_);

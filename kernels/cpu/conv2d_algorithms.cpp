@@ -17,7 +17,7 @@
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kBlock = 16;  // channels of a block of Layout::nchw16c
+constexpr std::int64_t kBlock = 16;  // channels per block in Layout::nchw16c
 
 struct ConvolutionAlgorithm {
   const char* name;
@@ -34,7 +34,7 @@ const ConvolutionAlgorithm kDirect{.name = "direct",
                                    .make = make_onednn_convolution};
 #endif
 const ConvolutionAlgorithm kMatmul{.name = "matmul", .fits = matmul_convolution_fits, .make = make_matmul_convolution};
-// It rounds more than the others, so it is never the first, which `reproducible` uses.
+// Its rounding errors are larger than those of the others, so it is never the first, which `reproducible` uses.
 const ConvolutionAlgorithm kWinograd{.name = "winograd", .fits = winograd_fits, .make = make_winograd_convolution};
 
 #ifdef LOCKSTEP_DNNL
@@ -75,7 +75,7 @@ const ConvolutionAlgorithm kWidenedMatmul{
         }};
 #endif
 
-/// In the order of a fixed choice.
+/// The algorithms that fit. A fixed choice takes the first.
 std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& d, Direction direction) {
 #ifdef LOCKSTEP_DNNL
   std::vector<const ConvolutionAlgorithm*> own{&kAmx, &kDirect, &kBlocks, &kMatmul, &kWinograd};
@@ -89,7 +89,7 @@ std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& 
   const auto& others = multiplies_bf16 ? in_fp32 : own;
   fitting.insert(fitting.end(), others.begin(), others.end());
 #else
-  // Own products take bf16 as it is.
+  // Our own products take bf16 directly.
   std::vector<const ConvolutionAlgorithm*> fitting{&kAmx, &kBlocks, &kMatmul, &kWinograd};
 #endif
   std::erase_if(fitting, [&](const ConvolutionAlgorithm* algorithm) { return !algorithm->fits(d, direction); });
@@ -107,7 +107,7 @@ struct Candidate {
   Conv2dDescription description;  // x and y are as large as those of the other algorithms
 };
 
-/// The number of samples from which on the fastest algorithm no longer changes.
+/// Limits the batch for timing. With more samples than this, the fastest algorithm no longer changes.
 Conv2dDescription with_fewer_images(Conv2dDescription d, std::int64_t images_a_thread, const CpuContext& context) {
   d.x = {std::min(d.x[0], images_a_thread * std::max(1, context.threads)), d.x[1], d.x[2], d.x[3]};
   return d;
@@ -173,8 +173,8 @@ Timing time_candidates(const std::vector<Candidate>& candidates, Direction direc
 
 constexpr Layout kLayouts[] = {Layout::nchw16c, Layout::nhwc};  // the layouts of fp32; the first is the fixed choice
 
-/// Times all directions of a 3x3 convolution of such activations in each of kLayouts, with their fastest algorithms,
-/// and with no more channels than make a difference.
+/// Times all directions of a 3x3 convolution of such activations in each of kLayouts, with the fastest algorithm for
+/// each. More channels than kChannels would make no difference.
 Timing time_layouts(const Shape& shape, const CpuContext& context) {
   constexpr std::int64_t kImagesAThread = 8, kChannels = 512;
   const std::int64_t channels = std::min(shape[3], kChannels);
@@ -189,7 +189,7 @@ Timing time_layouts(const Shape& shape, const CpuContext& context) {
   Timing timing{.seconds = std::vector<double>(descriptions.size())};
   for (const Direction direction : {Direction::forward, Direction::data_gradient, Direction::weight_gradient}) {
     std::vector<Candidate> candidates;
-    std::vector<std::size_t> ends;  // of each layout's candidates
+    std::vector<std::size_t> ends;  // the end of each layout's candidates
     for (const Conv2dDescription& d : descriptions) {
       for (const ConvolutionAlgorithm* algorithm : algorithms_of(d, direction)) candidates.push_back({algorithm, d});
       ends.push_back(candidates.size());
@@ -204,7 +204,7 @@ Timing time_layouts(const Shape& shape, const CpuContext& context) {
   return timing;
 }
 
-/// The key has no batch size, so that ranks whose batch is one sample smaller use the same algorithm.
+/// The key does not contain the batch size, so that ranks whose batch is one sample smaller use the same algorithm.
 std::string key(const Conv2dDescription& d, Direction direction) {
   return fmt::format("conv2d {}x{}x{} -> {}, {}x{}/{}+{}, {}, {} to {}, weights {}, {}", d.x[1], d.x[2], d.x[3],
                      d.out_channels, d.kernel_size, d.kernel_size, d.stride, d.padding, name(d.dtype), name(d.x_layout),
@@ -264,11 +264,11 @@ std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& 
   check(given);
   if (!algorithms) return algorithms_of(given, direction)[0]->make(given, direction, context);
   Conv2dDescription d = given;
-  // Whichever algorithm is the fastest, the weights have the layout of the first: a layout that fits a narrow winner of
-  // forward could rule out the best algorithm of a gradient.
+  // Whichever algorithm is the fastest, the weights have the layout of the first one: the layout of a forward algorithm
+  // that wins by a narrow margin could rule out the best algorithm of a gradient.
   if (!d.weight_layout) d.weight_layout = first_layout(d, context);
   const std::vector<const ConvolutionAlgorithm*> fitting = algorithms_of(d, direction);
-  constexpr std::int64_t kFewestImages = 2, kMostImages = 32, kPixels = 4096;  // of a thread
+  constexpr std::int64_t kFewestImages = 2, kMostImages = 32, kPixels = 4096;  // per thread
   const Conv2dDescription timed =
       with_fewer_images(d, std::clamp(kPixels / (d.x[1] * d.x[2]), kFewestImages, kMostImages), context);
   std::vector<std::string> names;
@@ -291,7 +291,7 @@ Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContex
   const std::string key = fmt::format("layout {}x{}x{}, {}", shape[1], shape[2], shape[3], name(dtype));
   const std::vector<std::string> names{std::string(name(kLayouts[0])), std::string(name(kLayouts[1]))};
   const auto time_all = [&] {
-    // Tensors are reordered between neighbours of different layouts, so a small gain does not pay.
+    // Tensors are reordered between neighbours with different layouts, so a small gain does not pay off.
     constexpr double kCostOfChange = 1.1;
     Timing timing = time_layouts(shape, context);
     timing.seconds[1] *= kCostOfChange;

@@ -12,11 +12,11 @@
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kBlock = 32;                           // channels, and positions, of 2 x 2 tiles
-constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;  // of images packed together: half of a core's L2
+constexpr std::int64_t kBlock = 32;                           // channels, and also positions, of 2 x 2 tiles
+constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;  // of images packed together: half of a core's L2 cache
 constexpr std::int64_t kTilePair = 2 * amx::kTile;
-// The factor that is multiplied repeatedly stays in the first-level cache (48 KiB): weights of some chunks of input
-// channels, used for a group of blocks of positions; or positions of x and dy, used for all taps.
+// The operand that is reused stays in the L1 cache (48 KiB): weights of some chunks of input channels, which are used
+// for a group of blocks of positions; or positions of x and dy, which are used for all taps.
 constexpr std::int64_t kWeightPairs = 18, kGroup = 8, kPositionBlocks = 10;
 
 /// Positions (conv2d_amx.h) of images of height x width pixels with a border. `begin` positions precede the first
@@ -27,13 +27,13 @@ struct Positions {
   std::int64_t pitch() const { return width + border; }
   std::int64_t image() const { return (height + border) * pitch(); }
   std::int64_t begin() const { return border * (pitch() + 1); }
-  /// The number of positions of so many images, in whole blocks.
+  /// The number of blocks of positions for this many images.
   std::int64_t blocks(std::int64_t images) const { return (images * image() + kBlock - 1) / kBlock; }
-  /// The same, with the positions before and after them that taps reach.
+  /// The number of positions in these blocks, plus those before and after them that taps reach.
   std::int64_t total(std::int64_t images) const { return blocks(images) * kBlock + 2 * begin(); }
 };
 
-/// One image's tensor: (height, width, channels), every stride-th pixel in both directions, beginning at (row, column).
+/// A part of an image (height, width, channels): every stride-th pixel in both directions, beginning at (row, column).
 struct Plane {
   std::int64_t row = 0, column = 0, stride = 1;
 };
@@ -67,18 +67,18 @@ class AmxConvolution final : public BareConvolution {
     std::int64_t height = 0, width = 0, channels = 0;
     std::int64_t n_elements() const { return height * width * channels; }
   };
-  /// One product: packed input to a plane of the output.
+  /// One product, from packed input to a plane of the output.
   struct Product {
     std::vector<Tap> taps;
-    std::vector<int> window;  // the taps' places in the window
+    std::vector<int> window;  // the positions of the taps in the window
     Plane to;
-    std::vector<std::int32_t> pixels;  // of the output, for each position of an image; -1: none
+    std::vector<std::int32_t> pixels;  // the output pixel for each position of an image; -1: none
   };
 
   void plan_weight_gradient();
   Product make_product(const Plane& to, const Image& output) const;
-  /// Packs 32 channels of a plane of images, beginning with `first`, into positions, (total, 32), with zeros around
-  /// them.
+  /// Packs 32 channels of a plane of `count` images, from image `first` on, into positions (total, 32), surrounded by
+  /// zeros.
   void pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel, std::int64_t first,
             std::int64_t count, Bf16* to, std::int64_t total) const;
   void pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to, Range blocks) const;
@@ -86,7 +86,7 @@ class AmxConvolution final : public BareConvolution {
                 const Bf16* weights, Bf16* to, const Image& output, std::int64_t images) const;
   void run(const void* from, const Image& input, const std::vector<Plane>& planes, const std::vector<Product>& products,
            const void* weight, bool over_k, void* to, const Image& output, void* workspace) const;
-  /// x and dy of some images as the weight gradient multiplies them: tiles of 16 channels.
+  /// x and dy of some images, in tiles of 16 channels, as the weight gradient multiplies them.
   struct GradientTiles {
     Bf16 *rows = nullptr, *columns = nullptr;
     std::int64_t total = 0, phases = 0;
@@ -99,7 +99,8 @@ class AmxConvolution final : public BareConvolution {
   std::size_t run_bytes(const Image& input, std::size_t n_planes) const;
   std::int64_t run_at_once(const Image& input, std::size_t n_planes) const;
   std::int64_t gradient_at_once() const;
-  /// Tiles of x hold pairs of positions: taps at an odd distance need the pairs in between.
+  /// Tiles of x hold pairs of positions. Taps at an odd distance need a second set, whose pairs are shifted by one
+  /// position.
   std::int64_t phases() const { return n_taps_ > 1 ? 2 : 1; }
 
   std::int64_t images_at_once(std::int64_t bytes_an_image) const {
@@ -129,7 +130,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
       in_place_(d.kernel_size == 1 && d.stride == 1 && images_ * x_.height * x_.width % kBlock == 0),
       n_taps_(d.kernel_size * d.kernel_size),
       parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_))) {
-  if (in_place_) {  // without neighbours, pixels form images of one block of positions
+  if (in_place_) {  // since taps read no neighbours, pixels can form images of one block of positions
     images_ = images_ * x_.height * x_.width / kBlock;
     x_ = {1, kBlock, x_.channels};
     y_ = {1, kBlock, y_.channels};
@@ -141,8 +142,8 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
   for (std::int64_t row = 0; row < d.stride; ++row)
     for (std::int64_t column = 0; column < d.stride; ++column) x_planes_.push_back({row, column, d.stride});
 
-  // A tap t pixels from the output's pixel times the stride is on plane t mod stride, floor(t / stride) positions
-  // further.
+  // A tap that is t pixels away from (output pixel * stride) reads plane t mod stride, floor(t / stride) positions
+  // away.
   Product forward = make_product({}, y_);
   for (const Plane& plane : x_planes_) data_.push_back(make_product(plane, x_));
   for (int tap = 0; tap < n_taps_; ++tap) {
@@ -156,7 +157,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
     data_[static_cast<std::size_t>(plane)].window.push_back(tap);
   }
   forward_.push_back(std::move(forward));
-  if (d.kernel_size == 1) x_planes_.resize(1);  // no tap reads the others
+  if (d.kernel_size == 1) x_planes_.resize(1);  // no tap reads the other planes
 
   if (direction == Direction::forward) bytes_ = run_bytes(x_, x_planes_.size());
   if (direction == Direction::data_gradient) bytes_ = run_bytes(y_, y_planes_.size());
@@ -207,7 +208,8 @@ void AmxConvolution::pack(const Bf16* images, const Image& shape, const Plane& p
   clear(to, end);
 }
 
-/// Blocks of 32 output channels of the product, each (input channels / 32, taps, two tiles).
+/// Packs the weights for blocks of 32 output channels of the product. Each block is (input channels / 32, taps, two
+/// tiles).
 void AmxConvolution::pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to,
                                   Range blocks) const {
   const std::int64_t c_blocks = x_.channels / 16;
@@ -227,7 +229,7 @@ void AmxConvolution::pack_weights(const Product& product, const Bf16* weight, bo
         }
 }
 
-/// The output's plane of `images` images, whose first position is that of `rows`.
+/// Computes the plane of the output for `images` images, whose first position is that of `rows`.
 void AmxConvolution::multiply(const Product& product, const amx::Rows& rows, std::int64_t plane_size,
                               std::int64_t chunks, const Bf16* weights, Bf16* to, const Image& output,
                               std::int64_t images) const {
@@ -285,7 +287,7 @@ std::size_t AmxConvolution::run_bytes(const Image& input, std::size_t n_planes) 
   return workspace.size_bytes();
 }
 
-/// Images are divided among threads, which pack some of them at a time.
+/// The images are divided among threads. Each thread packs some of its images at a time.
 void AmxConvolution::run(const void* from, const Image& input, const std::vector<Plane>& planes,
                          const std::vector<Product>& products, const void* weight, bool over_k, void* to,
                          const Image& output, void* workspace) const {
@@ -333,12 +335,13 @@ void AmxConvolution::data_gradient(const void* dy, const void* weight, void* dx,
   run(dy, y_, y_planes_, data_, weight, true, dx, x_, workspace);
 }
 
-/// Units: chunks of 32 channels of x's planes, then of dy. `packed` has space for one.
+/// Fills the tiles. Units are chunks of 32 channels: first those of x's planes, then those of dy. `packed` has space
+/// for one chunk.
 void AmxConvolution::gather(const GradientTiles& tiles, const void* x, const void* dy, std::int64_t first,
                             std::int64_t count, Bf16* packed, Range units) const {
   const std::int64_t c_chunks = x_.channels / kBlock, blocks = positions_.blocks(count);
   const std::int64_t x_units = static_cast<std::int64_t>(x_planes_.size()) * c_chunks;
-  // 32 channels in positions; the first of them with the positions before it that taps reach.
+  // Returns 32 channels in positions. The first position is preceded by those that taps reach.
   const auto source = [&](const void* images, const Image& shape, const Plane& plane, std::int64_t chunk) {
     if (in_place_)
       return amx::Rows{static_cast<const Bf16*>(images) + first * shape.n_elements() + chunk * kBlock, shape.channels,
@@ -350,7 +353,7 @@ void AmxConvolution::gather(const GradientTiles& tiles, const void* x, const voi
     const amx::Rows from = source(x, x_, x_planes_[static_cast<std::size_t>(unit / c_chunks)], unit % c_chunks);
     const std::int64_t n_positions = blocks * kBlock + 2 * positions_.begin();
     for (std::int64_t block = 0; block < n_positions; block += kBlock) {
-      const std::int64_t position = std::min(block, n_positions - kBlock);  // the last may overlap
+      const std::int64_t position = std::min(block, n_positions - kBlock);  // the last block may overlap the one before
       for (std::int64_t half = 0; half < 2; ++half)
         for (std::int64_t phase = 0; phase < tiles.phases; ++phase)
           amx::pairs_of_positions(from.base + (position + phase) * from.row + half * 16, from.row,
@@ -366,7 +369,7 @@ void AmxConvolution::gather(const GradientTiles& tiles, const void* x, const voi
   }
 }
 
-/// dweight of all taps from these blocks of positions. Units: 32 input by 32 output channels.
+/// Computes dweight of all taps from these blocks of positions. Units are 32 input channels by 32 output channels.
 void AmxConvolution::multiply_positions(const GradientTiles& tiles, std::int64_t blocks, float* dweight, bool add,
                                         Range units) const {
   const amx::Tiles registers;

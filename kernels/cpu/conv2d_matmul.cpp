@@ -13,17 +13,18 @@
 namespace lockstep::cpu {
 namespace {
 
-// Bytes of gathered rows per thread; but at least so many rows that reading all weights in each product does not
-// matter.
+// Bytes of gathered rows per thread, and a minimum number of rows, with which the time to read all weights in each
+// product does not matter.
 constexpr std::int64_t kGatheredBytes = std::int64_t{1} << 19, kLeastRows = 256;
-// Bytes of the weight gradient that are summed over all rows before those of the next taps.
+// The taps of the weight gradient are computed in groups of at most this many bytes, or one by one. Each group is
+// summed over all rows before the next.
 constexpr std::int64_t kSumBytes = std::int64_t{1} << 19;
 
 /// One product in chunks of rows; the last chunk may have fewer.
 class ChunkedMatmul {
  public:
   ChunkedMatmul() = default;
-  template <typename Make>  // the product of so many rows
+  template <typename Make>  // makes the product for a number of rows
   ChunkedMatmul(std::int64_t total, std::int64_t rows_at_once, const Make& make)
       : total_(total), rows_(rows_at_once), each_(make(rows_)) {
     if (total_ % rows_ > 0) last_ = make(total_ % rows_);
@@ -51,7 +52,8 @@ std::int64_t rows_at_once(std::int64_t total, std::int64_t row_bytes, const CpuC
   const std::int64_t wanted = std::max(kLeastRows, kGatheredBytes / row_bytes) * std::max(1, context.threads);
   const std::int64_t n_chunks = (total + wanted - 1) / wanted, rows = (total + n_chunks - 1) / n_chunks;
   if (kHasOnednn) return rows;
-  // Whole blocks of the weight gradient's sums, so that their order does not depend on the number of threads.
+  // Rounded up to whole blocks of the weight gradient's sums, so that their order does not depend on the number of
+  // threads.
   return std::min(total, (rows + kOwnProductBlock - 1) / kOwnProductBlock * kOwnProductBlock);
 }
 
@@ -70,7 +72,7 @@ class MatmulConvolution final : public BareConvolution {
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
 
  private:
-  /// For forward and the data gradient: positions of the output from taps of the window.
+  /// For forward and the data gradient: computes positions of the output from taps of the window.
   struct TapsProduct {
     Gather gather;
     std::vector<std::int64_t> taps{};  // their positions in the window
@@ -78,7 +80,7 @@ class MatmulConvolution final : public BareConvolution {
     bool has_neighbouring_taps() const { return taps.back() - taps.front() + 1 == std::ssize(taps); }
   };
 
-  /// Weights or their gradient as matrices (c, k), or (k, c), one for each tap.
+  /// The layout of weights or their gradient as matrices (c, k), or (k, c), one for each tap.
   BlockedLayout tap_matrices(bool over_k) const;
   std::vector<TapsProduct> forward_products() const;
   std::vector<TapsProduct> data_products() const;
@@ -86,19 +88,19 @@ class MatmulConvolution final : public BareConvolution {
   void plan_weight_gradient();
   void run(const void* from, const void* weight, void* to, void* workspace);
   void run_product(TapsProduct& product, const void* from, const std::byte* weights, std::byte* to, void* workspace);
-  /// The rows of a matrix: in place, or gathered.
+  /// Returns rows of a matrix, either in place or gathered into the workspace.
   const void* rows_of(const Gather& gather, const void* from, Range rows, void* workspace) const;
   std::int64_t bytes(std::int64_t n_elements) const { return n_elements * element_bytes_; }
 
   Conv2dDescription description_;
   CpuContext context_;
-  Image x_, y_, output_;  // output_: rows of one run
+  Image x_, y_, output_;  // output_: the rows that a run writes
   std::int64_t tap_elements_;
   std::int64_t element_bytes_;
   std::shared_ptr<const BlockedLayout> layout_;
-  std::unique_ptr<Reorder> weights_in_, dweight_out_;  // null where the layouts agree
-  std::vector<TapsProduct> products_;                  // of a run
-  std::vector<Gather> taps_;                           // of the weight gradient: some taps at a time
+  std::unique_ptr<Reorder> weights_in_, dweight_out_;  // null if the layouts agree
+  std::vector<TapsProduct> products_;                  // the products of a run
+  std::vector<Gather> taps_;                           // for the weight gradient: some taps at a time
   ChunkedMatmul taps_matmul_;
   std::size_t bytes_ = 0;
   struct {
@@ -325,12 +327,12 @@ void MatmulConvolution::weight_gradient(const void* x, const void* dy, float* dw
   float* outer = sums;
   if (dweight_out_) {
     outer = accumulate ? at(workspace, at_.outer) : dweight;
-    dweight_out_->execute(sums, outer, scratchpad);  // zeros where the layout pads
+    dweight_out_->execute(sums, outer, scratchpad);  // also writes zeros to the padding of the layout
   }
   if (accumulate) add_into(DType::fp32, dweight, outer, layout_->n_elements(), context_);
 }
 
-/// The same for activations of which one or both are in blocks of channels: they are copied to nhwc, and back.
+/// The same if one or both activations are in blocks of channels: they are copied to nhwc and back.
 class BlockedConvolution final : public BareConvolution {
  public:
   BlockedConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
@@ -385,7 +387,7 @@ class BlockedConvolution final : public BareConvolution {
   }
 
   MatmulConvolution inner_;
-  std::unique_ptr<Reorder> x_, y_;  // null where the caller's tensor is in nhwc
+  std::unique_ptr<Reorder> x_, y_;  // null if the caller's tensor is in nhwc
   std::size_t bytes_ = 0;
   struct {
     std::size_t inner = 0, x = 0, y = 0, reorder = 0;

@@ -46,7 +46,7 @@ class OnednnConvolution final : public BareConvolution {
   void plan_forward();
   void plan_weight_gradient();
   void plan_data_gradient();
-  /// `source`, or its copy at `offset` where a reorder is needed.
+  /// Returns `source`, or its copy at `offset` in the workspace if a reorder is needed.
   static const void* reordered(PlannedReorder& reorder, const void* source, void* workspace, std::size_t offset,
                                void* scratchpad);
 
@@ -56,7 +56,7 @@ class OnednnConvolution final : public BareConvolution {
   dnnl::memory::desc parameter_;  // fp32, in the layout of the weights
   std::size_t bytes_ = 0;
   PlannedPrimitive primitive_;
-  // Each is empty where both sides have one layout.
+  // Each is empty if both sides have the same layout.
   PlannedReorder x_to_inner_, y_from_inner_, dy_to_inner_, dx_from_inner_, weights_to_inner_, dweight_from_inner_;
 
   struct {
@@ -182,7 +182,7 @@ void OnednnConvolution::data_gradient(const void* dy, const void* weight, void* 
 
 std::unique_ptr<BareConvolution> make_onednn_convolution(const Conv2dDescription& d, Direction direction,
                                                          const CpuContext& context) {
-  omp_set_num_threads(context.threads);  // oneDNN plans for as many
+  omp_set_num_threads(context.threads);  // oneDNN plans for this number of threads
   return std::make_unique<OnednnConvolution>(d, direction, context);
 }
 

@@ -13,13 +13,13 @@ Tag tag_of(Layout layout) { return layout == Layout::nhwc ? Tag::nhwc : Tag::nCh
 struct InnerTags {
   Tag x, y;
 };
-/// oneDNN's kernels need x and y in matching layouts: the caller's if they match, otherwise y's. Images of up to 3
-/// channels are the exception: their planes are converted directly to blocks. This has no fast data gradient, but a
-/// first layer never needs it.
+/// oneDNN's kernels need x and y in matching layouts: the caller's if they match, otherwise y's. Images with up to 3
+/// channels are the exception: their planes are converted directly to blocks. There is no fast data gradient for this,
+/// but a first layer never needs one.
 InnerTags inner_tags(const Conv2dDescription& d) {
   const Tag y = tag_of(d.y_layout);
   if (d.x_layout == d.y_layout || d.y_layout == Layout::nhwc) return {y, y};
-  if (d.x[3] > 3) return {Tag::nChw16c, y};  // a last block that is not full is padded with zeros
+  if (d.x[3] > 3) return {Tag::nChw16c, y};  // a partial last block is padded with zeros
   if (d.input_gradient && !d.inference) return {Tag::nhwc, Tag::nhwc};
   return {Tag::nchw, y};
 }

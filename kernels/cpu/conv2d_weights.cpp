@@ -10,14 +10,14 @@
 
 namespace lockstep::cpu {
 
-/// Strides are in elements.
+/// The strides are in elements.
 struct WeightGradientTask {
   static constexpr int kRows = 8;  // input channels whose sums are in registers together
   static constexpr int kMaxTaps = 49;
 
   struct Tap {
-    Range h, w;                 // output pixels for which the tap falls on the image
-    std::int64_t x_offset = 0;  // of its input pixel from that of output pixel (0, 0)
+    Range h, w;                 // output pixels for which the tap is inside the image
+    std::int64_t x_offset = 0;  // offset of its input pixel for output pixel (0, 0)
   };
 
   const float* x = nullptr;   // gathered: [C/16][image][row][column][16]
@@ -25,7 +25,7 @@ struct WeightGradientTask {
   float* dweight = nullptr;
   bool accumulate = false;
   std::int64_t images = 0, images_at_once = 0, c_blocks = 0, k_blocks = 0;
-  std::int64_t x_image = 0, x_block = 0, x_row = 0, x_pixel = 0;  // x_row, x_pixel: for a step of one in the output
+  std::int64_t x_image = 0, x_block = 0, x_row = 0, x_pixel = 0;  // x_row, x_pixel: for one step in the output
   std::int64_t dy_image = 0, dy_block = 0, dy_row = 0;
   std::int64_t dweight_block = 0;  // from one block of output channels to the next
   int n_taps = 0;
@@ -40,10 +40,10 @@ struct WeightGradientTask {
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kMaxPixels = 64;  // of an output image
+constexpr std::int64_t kMaxPixels = 64;  // maximum size of an output image
 
-/// From [image][block][pixels][16] to [block][image][pixels][16]. In nchw16c the same block of different images is
-/// stored at multiples of 4 KiB for these sizes, so a few images would use up all ways of their sets in the first-level
+/// Copies from [image][block][pixels][16] to [block][image][pixels][16]. With these sizes, the same block of different
+/// images in nchw16c is stored at multiples of 4 KiB. A few images would then use up all ways of their sets in the L1
 /// cache: 8 images of 4x4x512 ran at three quarters of the speed.
 void gather_blocks(const float* from, float* to, std::int64_t images, std::int64_t blocks, std::int64_t size,
                    Range range) {
@@ -112,7 +112,7 @@ void WeightGradient::weight_gradient(const void* x, const void* dy, float* dweig
   task.dy_block = task.images * task.dy_image;
   task.n_taps = d.kernel_size * d.kernel_size;
   task.dweight_block = task.c_blocks * task.n_taps * 256;
-  // One block of x and two of dy for so many images stay in the first-level cache while all taps use them.
+  // For this many images, one block of x and two blocks of dy stay in the L1 cache while all taps use them.
   constexpr std::int64_t kCacheBytes = 24 * 1024;
   const std::int64_t image_bytes = (task.x_image + 2 * task.dy_image) * std::int64_t{sizeof(float)};
   task.images_at_once = std::max<std::int64_t>(1, kCacheBytes / image_bytes);

@@ -11,9 +11,9 @@
 namespace lockstep::cpu {
 namespace {
 
-// Of a group of images in fp32, x and y together, per thread: what the second-level cache holds.
+// The size per thread of a group of images in fp32, x and y together: the capacity of the L2 cache.
 constexpr std::int64_t kGroupBytes = std::int64_t{1} << 20;
-// Fewer output pixels do not pay for reading and reordering all weights once more.
+// With fewer output pixels, reading and reordering all weights once more does not pay off.
 constexpr std::int64_t kLeastPixels = 1024;
 
 ImageRows rows_of(const Shape& s) { return {s[0], s[1] * s[2], s[3]}; }
@@ -48,7 +48,7 @@ class WidenedConvolution final : public BareConvolution {
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
 
  private:
-  /// Some images of x and of y, in bf16 and in fp32.
+  /// A group of images of x and of y, in bf16 and in fp32.
   struct Group {
     BareConvolution& convolution;
     ImageRows x, y;
@@ -58,15 +58,15 @@ class WidenedConvolution final : public BareConvolution {
   void place(Direction direction);
   template <typename Work>  // (group)
   void for_each_group(const Work& work);
-  /// In fp32, in the layout of the fp32 algorithm.
+  /// The weights in fp32, in the layout of the fp32 algorithm.
   const float* widened_weights(const void* weight, void* workspace);
 
   Conv2dDescription description_, fp32_;
   CpuContext context_;
-  std::int64_t images_;  // of a group
+  std::int64_t images_;  // per group
   std::unique_ptr<BareConvolution> group_, last_group_;
   std::shared_ptr<const BlockedLayout> layout_, inner_layout_;
-  std::unique_ptr<Reorder> reorder_;  // of weights or their gradient; null where the layouts agree
+  std::unique_ptr<Reorder> reorder_;  // of weights or their gradient; null if the layouts agree
   std::size_t bytes_ = 0;
   struct {
     std::size_t x = 0, y = 0, weights = 0, inner_weights = 0, group = 0, scratchpad = 0;
@@ -167,7 +167,7 @@ void WidenedConvolution::weight_gradient(const void* x, const void* dy, float* d
   });
   if (!reorder_) return;
   float* const outer = accumulate ? at(workspace, at_.weights) : dweight;
-  reorder_->execute(sums, outer, at<void>(workspace, at_.scratchpad));  // zeros where the layout pads
+  reorder_->execute(sums, outer, at<void>(workspace, at_.scratchpad));  // also writes zeros to the padding
   if (accumulate) add_into(DType::fp32, dweight, outer, layout_->n_elements(), context_);
 }
 

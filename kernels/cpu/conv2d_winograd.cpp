@@ -10,8 +10,8 @@
 
 namespace lockstep::cpu {
 
-constexpr std::int64_t kTileSize = 4;  // m: outputs in a row of a tile
-constexpr int kPoints = 36;            // of a transformed tile, (m + 2)^2
+constexpr std::int64_t kTileSize = 4;  // m: outputs per row of a tile
+constexpr int kPoints = 36;            // points of a transformed tile, (m + 2)^2
 
 /// Images in either layout, of fp32 or bf16. Strides are in elements; a block has 16 channels.
 struct WinogradImages {
@@ -29,10 +29,10 @@ struct WinogradImages {
 struct WinogradTiles {
   std::int64_t height = 0, width = 0;  // of an image, in pixels
   std::int64_t rows = 0, columns = 0;  // of an image, in tiles
-  std::int64_t at_once = 0;            // as many are in memory, transformed
+  std::int64_t at_once = 0;            // the number of transformed tiles that are in memory at a time
 };
 
-/// A tile's image and first output.
+/// The image and the first output of a tile.
 struct WinogradTile {
   std::int64_t image, row, column;
 };
@@ -42,8 +42,8 @@ inline WinogradTile tile_at(const WinogradTiles& tiles, std::int64_t number) {
           in_image % tiles.columns * kTileSize};
 }
 
-/// Elements from one point of the transform to the next, of vectors in `n_blocks` blocks. All points of a tile are
-/// written together; the additional vector keeps them out of the same set of the cache.
+/// The number of elements from one point of the transform to the next, for vectors in `n_blocks` blocks. All points of
+/// a tile are written together; the additional vector keeps them out of the same cache set.
 constexpr std::int64_t winograd_point_stride(std::int64_t n_blocks, std::int64_t vectors_per_block) {
   return n_blocks * vectors_per_block * 16 + 16;
 }
@@ -52,7 +52,7 @@ constexpr std::int64_t winograd_point_stride(std::int64_t n_blocks, std::int64_t
 struct WinogradProduct {
   WinogradImages from, to;
   const float* weights = nullptr;  // (K/16, C/16, 3, 3, 16 c, 16 k)
-  bool is_turned = false;          // the data gradient's
+  bool is_turned = false;          // for the data gradient: the weights are rotated and transposed
 };
 
 struct WinogradWeightGradient {
@@ -70,8 +70,8 @@ struct WinogradWeightGradient {
 namespace lockstep::cpu {
 namespace {
 
-// Enough that the transform of the weights, which is repeated for each group of tiles, takes a twentieth of the time of
-// the products, and few enough that the transformed pixels of 64 channels stay in a second-level cache of 1 MiB.
+// Large enough that the transform of the weights, which is repeated for each group of tiles, takes only a twentieth of
+// the time of the products. Small enough that the transformed pixels of 64 channels stay in an L2 cache of 1 MiB.
 constexpr std::int64_t kTilesAtOnce = 96;
 constexpr std::int64_t kTileMultiple = 12;  // the most tiles that a kernel multiplies together
 
@@ -114,7 +114,7 @@ class WinogradConvolution final : public BareConvolution {
   WinogradTiles tiles_;
   int parts_;
   std::shared_ptr<const BlockedLayout> layout_;
-  std::unique_ptr<Reorder> reorder_;  // of the weights or their gradient; null where the layouts agree
+  std::unique_ptr<Reorder> reorder_;  // of the weights or their gradient; null if the layouts agree
   std::size_t bytes_ = 0, part_bytes_ = 0;
   struct {
     std::size_t weights = 0, outer_weights = 0, scratchpad = 0, parts = 0, pixels = 0, gradients = 0, sums = 0;

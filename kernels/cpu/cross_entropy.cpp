@@ -11,7 +11,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// The labels of a row, and the weight of the first.
+/// The labels of a row, and the weight of the first label.
 struct Target {
   std::int32_t own = 0, other = 0;
   double weight = 1;
@@ -22,11 +22,11 @@ Target target_of(const std::int32_t* labels, const MixedLabels& mixed, std::int6
   return {labels[row], mixed.labels[row], *mixed.weight};
 }
 
-/// What forward computes for one row; rows are later added up in their order.
+/// What forward computes for one row. The results of rows are added up later, in row order.
 struct RowResult {
   double loss = 0;
   double correct = 0;
-  double weight = 0;  // of the label's class, or classes
+  double weight = 0;  // of the class of the label, or of both classes
 };
 
 class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {

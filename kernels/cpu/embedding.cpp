@@ -13,7 +13,8 @@
 
 namespace lockstep::cpu {
 
-/// An id in the upper half, a position in the lower: sorted by id, then by position. A negative id is a large number.
+/// An id in the upper half, and a position in the lower half: sorted by id, then by position. A negative id becomes a
+/// large number.
 using IdAndPosition = std::uint64_t;
 constexpr std::int64_t id_of(IdAndPosition entry) { return static_cast<std::int64_t>(entry >> 32); }
 constexpr std::int64_t position_of(IdAndPosition entry) { return static_cast<std::int64_t>(entry & 0xffffffffu); }

@@ -19,11 +19,11 @@ namespace {
 
 /// The position of an output image in its padded source.
 struct Placement {
-  std::int64_t row = 0, column = 0;  // of the output's corner in the source; may be negative
-  bool flipped = false;              // left and right, after the crop
+  std::int64_t row = 0, column = 0;  // of the output's corner in the source image; may be negative
+  bool flipped = false;              // horizontally, after the crop
 };
 
-/// The weights of one direction. Its memory is reused for the next image.
+/// The weights along one axis. Their memory is reused for the next image.
 class AxisWeights {
  public:
   AxisWeights() = default;
@@ -103,8 +103,8 @@ class CpuImageInput final : public ImageInput {
   }
 
  private:
-  /// What a part needs to resize regions. Offsets in the workspace: the rows of the region, resized along rows, and one
-  /// row of the resized image.
+  /// What each part of the work needs to resize regions. The offsets in the workspace are those of the rows of the
+  /// region, resized along rows, and of one row of the resized image.
   struct PartResizer {
     AxisWeights along_rows, along_columns;
     std::size_t rows_offset = 0, row_offset = 0;
@@ -126,7 +126,7 @@ class CpuImageInput final : public ImageInput {
     return placement;
   }
 
-  /// One pixel; bytes outside of the source are zero.
+  /// Writes one pixel. Bytes outside of the source are zero.
   void put(const std::uint8_t* pixel, E* out) const {
     const std::int64_t channels = description_.x[3];
     for (std::int64_t c = 0; c < channels; ++c)
@@ -141,7 +141,8 @@ class CpuImageInput final : public ImageInput {
     }
   }
 
-  /// One row of the output from one of the image before the crop; null: it is outside.
+  /// Writes one row of the output from a row of the image before the crop. If `row` is null, it is outside of the
+  /// image.
   void put_row(const std::uint8_t* row, const Placement& placement, E* out) const {
     const std::int64_t width = description_.x[2], channels = description_.x[3];
     for (std::int64_t w = 0; w < width; ++w, out += channels) {
@@ -186,7 +187,7 @@ class CpuImageInput final : public ImageInput {
   ImageInputDescription description_;
   std::vector<E> table_;  // (256, C)
   int parts_;
-  std::size_t row_bytes_;              // of a resized row
+  std::size_t row_bytes_;              // size of a resized row
   std::vector<PartResizer> resizers_;  // (parts), if there are regions
   std::size_t workspace_bytes_ = 0;
 };

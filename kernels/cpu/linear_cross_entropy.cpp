@@ -44,16 +44,16 @@ struct SoftmaxResult {
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20;  // of a chunk
+constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20;  // size of the logits of a chunk
 
 struct RowResult {
   double loss = 0;
   bool is_correct = false;
 };
 
-/// The products of a chunk of some number of rows.
+/// The products for a chunk with some number of rows.
 struct ChunkProducts {
-  std::unique_ptr<Product> logits, dx, dweight, dweight_added;  // the last one adds to what is there
+  std::unique_ptr<Product> logits, dx, dweight, dweight_added;  // dweight_added adds to the previous contents
 };
 
 std::string text(const LinearCrossEntropyDescription& d) {
@@ -101,7 +101,7 @@ class CpuLinearCrossEntropy final : public LinearCrossEntropy {
 
   void plan();
   ChunkProducts plan_chunk(std::int64_t rows);
-  /// `x` and `weight` are of the inner type.
+  /// `x` and `weight` have the inner type.
   void run_chunk(const Forward& args, const void* x, const void* weight, void* workspace, std::int64_t first);
   void softmax(const Forward& args, void* workspace, std::int64_t first, std::int64_t rows);
   template <typename E>
@@ -112,7 +112,7 @@ class CpuLinearCrossEntropy final : public LinearCrossEntropy {
   CpuContext context_;
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
-  DType inner_;  // as they are multiplied
+  DType inner_;  // the type in which tensors are multiplied
   ChunkProducts products_, last_products_;
   std::string algorithm_;
   std::size_t scratchpad_bytes_ = 0, workspace_bytes_ = 0;
@@ -210,7 +210,7 @@ void CpuLinearCrossEntropy::softmax(const Forward& args, void* workspace, std::i
   });
 }
 
-/// A null `gradients`: there are none. They may be the logits.
+/// If `gradients` is null, no gradients are computed. They may be stored in place of the logits.
 template <typename E>
 RowResult CpuLinearCrossEntropy::softmax_row(const SoftmaxRow& row, double scale, E* gradients) {
   if (row.target < 0) {

@@ -22,7 +22,7 @@
 
 namespace lockstep::cpu {
 
-/// target = drop(source), or target += drop(source), each row by itself.
+/// target = drop(source), or target += drop(source), for each row.
 template <typename F, typename T>
 struct DropoutTask {
   using From = F;
@@ -33,7 +33,7 @@ struct DropoutTask {
   To* target = nullptr;
   const std::uint32_t* ids = nullptr;
   std::uint32_t stream = 0, epoch = 0;
-  std::uint8_t* masks = nullptr;  // (rows, blocks): the elements that are kept, drawn first or read
+  std::uint8_t* masks = nullptr;  // (rows, blocks): the elements that are kept; drawn if `draws` is set, otherwise read
   bool draws = true, accumulate = false;
 };
 
@@ -61,20 +61,20 @@ class CpuLora final : public Lora {
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override;
 
  private:
-  /// What a dropout is applied to: the input, for which it is drawn, or its gradient, which is added.
+  /// What dropout is applied to: the input, for which the mask is drawn, or its gradient, which is added.
   enum class Pass : std::uint8_t { input, gradient };
   std::unique_ptr<Product> product(Matrix a, Matrix b, Matrix c, bool adds = false);
   void plan();
   void place();
   bool is_widened() const { return inner_ != d_.dtype; }
   std::int64_t n_parts() const { return static_cast<std::int64_t>(d_.parts.size()); }
-  /// Parts that are computed together, and rows of A.
+  /// Parts are computed in groups. Returns the rows of A in a group.
   std::int64_t group_ranks() const { return d_.drops() ? d_.rank : d_.ranks(); }
   std::int64_t n_groups() const { return d_.drops() ? n_parts() : 1; }
   std::size_t inner_bytes(std::int64_t n) const { return static_cast<std::size_t>(n) * size_bytes(inner_); }
-  /// `data` in the inner type: itself, or converted to `place` in the workspace.
+  /// `data` in the inner type: `data` itself, or a converted copy at `place` in the workspace.
   const void* inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const;
-  /// x of a part with its dropout, or x, in the inner type.
+  /// x in the inner type, with the dropout of the part if there is any.
   const void* dropped(const void* x, std::int64_t part, const Samples& samples, void* workspace) const;
   template <typename From, typename To>
   void drop(const From* source, To* target, std::int64_t part, const Samples& samples, Pass pass,
@@ -135,7 +135,7 @@ void CpuLora::place() {
     at_.h_part = workspace.take(inner_bytes(rows * d_.rank));
     at_.masks = workspace.take(static_cast<std::size_t>(rows * LoraDropout::of(d_).blocks));
   }
-  if (is_widened()) at_.y = workspace.take(inner_bytes(rows * out));  // or dy
+  if (is_widened()) at_.y = workspace.take(inner_bytes(rows * out));  // in backward, dy
   requirements_.forward_workspace_bytes = workspace.size_bytes();
   if (d_.inference) return;
   at_.dh = workspace.take(inner_bytes(rows * all));
@@ -181,7 +181,7 @@ const void* CpuLora::dropped(const void* x, std::int64_t part, const Samples& sa
   return at<void>(workspace, at_.x);
 }
 
-/// (out, parts * rank): the B of each part in its rows and columns, times the scale.
+/// Lays out B as (out, parts * rank): the B of each part, times the scale, in its rows and columns.
 void CpuLora::lay_out_b(const void* b, void* workspace) const {
   std::memset(at<void>(workspace, at_.b), 0, inner_bytes(d_.out_features * d_.ranks()));
   with_elements(d_.dtype, [&](auto element) {
@@ -204,14 +204,14 @@ const void* CpuLora::rows_of_a(const void* a, std::int64_t group) const {
   return static_cast<const std::byte*>(a) + inner_bytes(group * group_ranks() * d_.in_features);
 }
 
-/// `rank` columns of each row.
+/// Copies `rank` columns of each row.
 void CpuLora::copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const {
   for (std::int64_t row = 0; row < d_.rows; ++row)
     std::memcpy(static_cast<std::byte*>(to) + inner_bytes(row * to_row),
                 static_cast<const std::byte*>(from) + inner_bytes(row * from_row), inner_bytes(d_.rank));
 }
 
-/// h of the parts of a group, without the scale. `x`: of dropped(); `a` is in the inner type.
+/// Computes h of the parts of a group, without the scale. `x` is the result of dropped(), and `a` has the inner type.
 void CpuLora::hidden(std::int64_t group, const void* x, const void* a, void* workspace) {
   void* const h = at<void>(workspace, d_.drops() ? at_.h_part : at_.h);
   h_->execute({.a = x, .b = rows_of_a(a, group), .c = h, .workspace = at<void>(workspace, at_.scratchpad)});
@@ -237,7 +237,7 @@ void CpuLora::run_forward(const Forward& args, const OpMemory& memory, Stream&) 
   run_parts(parts, [&](int part) { LOCKSTEP_DISPATCH(add_wide)(added, sum, part_of(n, part, parts)); });
 }
 
-/// dB of each part: its rows and columns of dy^T h, (out, parts * rank), times the scale.
+/// Stores dB of each part: its rows and columns of dy^T h (out, parts * rank), times the scale.
 void CpuLora::store_db(const float* all, float* db, GradientMode mode) const {
   for (std::int64_t p = 0; p < n_parts(); ++p) {
     const LoraPart& part = d_.parts[static_cast<std::size_t>(p)];
@@ -281,7 +281,7 @@ void CpuLora::run_backward(const Backward& args, const OpMemory& memory, Stream&
   store_db(all, args.db, args.parameter_mode);
 }
 
-/// `args`: A of the group in the inner type, dx, and the samples.
+/// `args` has A of the group in the inner type, dx, and the samples.
 void CpuLora::data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace) {
   const bool is_direct = !is_widened() && !d_.drops();
   void* const dx = is_direct ? args.dx : at<void>(workspace, at_.dx);

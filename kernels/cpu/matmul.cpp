@@ -38,7 +38,7 @@ std::string text(const MatmulDescription& d) {
 
 /// target = a * b (+ bias), or target += a * b.
 struct Products {
-  std::unique_ptr<Product> overwrite, accumulate;  // the second is null where it was not asked for
+  std::unique_ptr<Product> overwrite, accumulate;  // `accumulate` is null if it was not requested
 
   explicit operator bool() const { return overwrite != nullptr; }
   std::size_t workspace_bytes() const {
@@ -49,7 +49,7 @@ struct Products {
 
 class CpuMatmul final : public Matmul {
  public:
-  /// `inner`: the type in which bf16 tensors are multiplied.
+  /// `inner` is the type in which bf16 tensors are multiplied.
   CpuMatmul(const MatmulDescription& description, DType inner, const CpuContext& context);
 
   OpMemoryRequirements memory_requirements() const override { return requirements_; }
@@ -59,10 +59,10 @@ class CpuMatmul final : public Matmul {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
-  /// A tensor that is stored in bf16 and multiplied in fp32. Empty where it is multiplied as it is stored.
+  /// A tensor that is stored in bf16 and multiplied in fp32. Empty if it is multiplied as stored.
   struct Conversion {
     std::int64_t n_elements = 0;
-    std::size_t at = 0;  // of the fp32 form, in the workspace
+    std::size_t at = 0;  // offset of the fp32 form in the workspace
   };
 
   void plan();
@@ -80,7 +80,7 @@ class CpuMatmul final : public Matmul {
 
   MatmulDescription d_;
   CpuContext context_;
-  DType inner_;  // as they are multiplied
+  DType inner_;  // the type in which tensors are multiplied
   std::shared_ptr<const BlockedLayout> layout_;
   Products forward_, data_, weight_;
   Conversion x_in_, weight_in_, bias_in_, dz_in_, y_out_, dx_out_;
@@ -131,14 +131,14 @@ void CpuMatmul::plan() {
   dx_out_ = conversion(rows * in);
 }
 
-/// Forward and backward run at different times, and use the same places.
+/// Forward and backward run at different times, so they use the same places in the workspace.
 void CpuMatmul::place() {
   WorkspacePlan workspace;
   at_.scratchpad = workspace.take(scratchpad_bytes_);
   if (is_widened()) {
     for (Conversion* c : {&x_in_, &weight_in_, &bias_in_, &y_out_})
       c->at = workspace.take(static_cast<std::size_t>(c->n_elements) * sizeof(float));
-    // Of the same sizes, and y and x are not used any more where these are written.
+    // These have the same sizes, and y and x are no longer needed when dz and dx are written.
     dz_in_.at = y_out_.at;
     dx_out_.at = x_in_.at;
   }
@@ -187,7 +187,8 @@ void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&
   if (has_activation()) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_);
 }
 
-/// dbias (+)= the sums of the columns of dz (rows, columns). Threads divide the columns; rows are added in their order.
+/// dbias (+)= the sums of the columns of dz (rows, columns). The columns are divided among threads; rows are added in
+/// order.
 void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t columns, float* dbias, GradientMode mode,
                  const CpuContext& context) {
   constexpr std::int64_t kBlock = 64;
@@ -242,7 +243,7 @@ void CpuMatmul::data_gradient(const Backward& args, const void* inner_dz, void* 
   const bool accumulate = args.dx_mode == GradientMode::accumulate;
   void* const scratchpad = at<void>(workspace, at_.scratchpad);
   void* const inner_dx = is_widened() ? at<void>(workspace, dx_out_.at) : args.dx;
-  // What is added to is in the outer type.
+  // The target of an accumulation has the outer type, so a widened product cannot add to it.
   Product& product = accumulate && !is_widened() ? *data_.accumulate : *data_.overwrite;
   product.execute(
       {.a = inner_dz, .b = converted(weight_in_, args.weight, workspace), .c = inner_dx, .workspace = scratchpad});
@@ -254,7 +255,7 @@ void CpuMatmul::data_gradient(const Backward& args, const void* inner_dz, void* 
 
 constexpr DType kInnerTypes[] = {DType::bf16, DType::fp32};
 
-/// Forward and backward, with as many rows as make a difference.
+/// Times forward and backward. More rows than kRowsPerThread per thread would make no difference.
 Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
   constexpr std::int64_t kRowsPerThread = 1024;
   d.rows = std::min(d.rows, kRowsPerThread * std::max(1, context.threads));
@@ -299,8 +300,8 @@ Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
   });
 }
 
-/// Without a table, bf16 where the processor has its instructions. The key has no rows, so that ranks whose batch is
-/// one sample smaller use the same type.
+/// Without a table of algorithms, this is bf16 if the processor has instructions for it. The key does not contain the
+/// number of rows, so that ranks whose batch is one sample smaller use the same type.
 DType choose_inner_type(const MatmulDescription& d, const CpuContext& context) {
   if (is_for_rows(d)) return d.dtype;
   if (d.dtype != DType::bf16 || product_type(DType::bf16) != DType::bf16) return DType::fp32;

@@ -10,13 +10,13 @@
 
 namespace lockstep::cpu {
 
-/// E: the type of weight and bias, Y: that of y.
+/// E is the type of weight and bias, Y that of y.
 template <typename E, typename Y>
 struct RowsTask {
   std::int64_t rows = 0, in_features = 0, out_features = 0;
   const float* x = nullptr;
   const E* weight = nullptr;
-  const E* bias = nullptr;  // null: none
+  const E* bias = nullptr;  // null if there is no bias
   Y* y = nullptr;
 };
 

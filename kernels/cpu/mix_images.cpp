@@ -13,7 +13,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// What is drawn for a batch.
+/// How the images of a batch are mixed, drawn at random.
 struct Mix {
   float weight = 1;
   bool cuts = false;

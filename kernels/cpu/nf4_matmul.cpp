@@ -18,7 +18,7 @@
 
 namespace lockstep::cpu {
 
-/// A matrix in NF4, and where a part of it goes: `target` is (rows, n_columns), and begins with `first_row`.
+/// A matrix in NF4, and the target of a part of it: `target` is (rows, n_columns), and begins with `first_row`.
 template <typename E>
 struct ExpandTask {
   using Element = E;
@@ -38,8 +38,8 @@ struct ExpandTask {
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kTileBytes = 512 * 1024;  // of the second cache of a core
-constexpr std::int64_t kMultiple = 64;           // of rows and columns of a tile
+constexpr std::int64_t kTileBytes = 512 * 1024;  // the part of a core's L2 cache for a tile
+constexpr std::int64_t kMultiple = 64;           // rows and columns of a tile are multiples of this
 
 std::string text(const Nf4MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {} in NF4{}{}", d.rows, d.in_features, d.out_features(),
@@ -49,7 +49,7 @@ std::string text(const Nf4MatmulDescription& d) {
 /// Products of tiles of one size and of the rest, which is smaller.
 struct TiledProduct {
   std::int64_t tile = 0, total = 0;
-  std::unique_ptr<Product> full, rest;  // the second null if there is none
+  std::unique_ptr<Product> full, rest;  // `rest` is null if there is none
 
   std::size_t workspace_bytes() const {
     return std::max(full->workspace_bytes(), rest ? rest->workspace_bytes() : std::size_t{0});
@@ -72,11 +72,11 @@ class CpuNf4Matmul final : public Nf4Matmul {
  private:
   bool is_widened() const { return inner_ != d_.dtype; }
   std::size_t inner_bytes(std::int64_t n) const { return static_cast<std::size_t>(n) * size_bytes(inner_); }
-  /// `make`: a product of so many rows or columns of the weight.
+  /// `make` makes a product for a number of rows or columns of the weight.
   template <typename Make>
   TiledProduct tiled(std::int64_t total, std::int64_t other, const Make& make) const;
   const void* inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const;
-  /// Rows and columns of the weight to the tile in the workspace.
+  /// Expands rows and columns of the weight to the tile in the workspace.
   void expand(const std::byte* weight, const float* scale_values, Range rows, Range columns, void* workspace) const;
   template <typename E>
   void expand_as(const std::byte* weight, const float* scale_values, Range rows, Range columns, E* target) const;
@@ -139,8 +139,8 @@ CpuNf4Matmul::CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& cont
   at_.scratchpad = workspace.take(scratchpad_bytes);
   at_.tile = workspace.take(inner_bytes(tile));
   if (is_widened()) {
-    at_.x = workspace.take(inner_bytes(rows * in));    // or dx
-    at_.y = workspace.take(inner_bytes(rows * out_));  // or dy
+    at_.x = workspace.take(inner_bytes(rows * in));    // in backward, dx
+    at_.y = workspace.take(inner_bytes(rows * out_));  // in backward, dy
     at_.bias = workspace.take(inner_bytes(out_));
   }
   requirements_.forward_workspace_bytes = workspace.size_bytes();
@@ -186,7 +186,7 @@ void CpuNf4Matmul::expand_as(const std::byte* weight, const float* scale_values,
 
 void CpuNf4Matmul::expand(const std::byte* weight, const float* scale_values, Range rows, Range columns,
                           void* workspace) const {
-  // Rounded to the type of x, whatever type it is multiplied in.
+  // Rounded to the type of x, regardless of the type in which it is multiplied.
   if (is_widened()) {
     with_elements(DType::fp32, [&](auto) {
       float* const wide = at(workspace, at_.tile);

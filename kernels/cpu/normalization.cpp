@@ -26,7 +26,7 @@ struct NormalizeBackwardTask {
   NormalizeTask<E> forward;
   const E* z = nullptr;  // null: recomputed
   const E* data_gradient = nullptr;
-  const E* added = nullptr;  // or null
+  const E* added = nullptr;  // may be null
   E* dz = nullptr;
 };
 
@@ -38,7 +38,7 @@ struct NormalizeBackwardTask {
 namespace lockstep::cpu {
 namespace {
 
-/// Room for coefficients that are repeated; on the stack, since passes have no workspace of their own for it.
+/// Space for repeated coefficients. It is on the stack, since passes have no workspace for it.
 struct RepeatedCoefficients {
   float scale[Tiling::kMaxRepeatedWidth], bias[Tiling::kMaxRepeatedWidth];
   float residual_scale[Tiling::kMaxRepeatedWidth], residual_bias[Tiling::kMaxRepeatedWidth];
@@ -134,7 +134,8 @@ void normalize_backward(const Activation& shape, const InputNormalization& norma
     });
   });
 
-  // sum dz * x_hat = inverse_stddev * (sum dz * x - mean * sum dz); in fp64, where the difference may cancel.
+  // sum dz * x_hat = inverse_stddev * (sum dz * x - mean * sum dz); in fp64, since the difference may suffer from
+  // cancellation.
   const bool with_residual = normalization.residual == InputNormalization::Residual::normalized;
   for (std::int64_t c = 0; c < shape.c; ++c) {
     const double sum_dz = tiling.total(sums, kBackwardKinds, 0, c);

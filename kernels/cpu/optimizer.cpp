@@ -19,7 +19,7 @@ namespace lockstep::cpu {
 
 struct SgdTask {
   float* parameters = nullptr;
-  Bf16* weights = nullptr;  // rounded parameters; null: there are none
+  Bf16* weights = nullptr;  // rounded parameters; null if there are none
   const float* gradients = nullptr;
   float* velocity = nullptr;
   float learning_rate = 0, momentum = 0, weight_decay = 0, clip_coefficient = 1;
@@ -87,7 +87,7 @@ class CpuOptimizer final : public Optimizer {
     double trust_ratio = 1;                // of the block's segment
   };
 
-  /// Calls work(index) for all blocks, which threads divide among themselves.
+  /// Calls work(index) for all blocks, which are divided among threads.
   template <typename Work>
   void for_blocks(const Work& work) const {
     run_parts(parts_, [&](int part) {
@@ -123,7 +123,7 @@ class CpuOptimizer final : public Optimizer {
     });
   }
 
-  // ratio * (clip * g + decay * w) is SGD with both coefficients times the ratio.
+  // ratio * (clip * g + decay * w) is SGD with both coefficients multiplied by the ratio.
   void apply_lars(const Apply& args, BlockNorms* norms) const {
     for_blocks([&](std::size_t i) {
       const ParameterSegment& block = blocks_[i];
@@ -142,7 +142,7 @@ class CpuOptimizer final : public Optimizer {
     });
   }
 
-  /// On one thread: sums over each segment's blocks in their order. The blocks of a segment are consecutive.
+  /// Runs on one thread: adds up the blocks of each segment in order. The blocks of a segment are consecutive.
   void set_trust_ratios(BlockNorms* norms, double clip_coefficient) const {
     const OptimizerDescription& d = description_;
     std::size_t begin = 0;
@@ -162,7 +162,7 @@ class CpuOptimizer final : public Optimizer {
     }
   }
 
-  // The scalars are combined in fp64 and rounded once, as PyTorch's are (they are Python's numbers there).
+  // The scalars are combined in fp64 and rounded once, as in PyTorch, where they are Python numbers.
   void apply_adamw(const Apply& args) const {
     const OptimizerDescription& d = description_;
     const StepScalars& s = *args.scalars;

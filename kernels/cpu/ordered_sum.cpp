@@ -31,7 +31,7 @@ class CpuOrderedSum final : public OrderedSum {
   }
 
  private:
-  static constexpr std::int64_t kBlockBytes = 4096;  // stays in the first-level cache from source to source
+  static constexpr std::int64_t kBlockBytes = 4096;  // stays in the L1 cache from source to source
   static constexpr std::size_t kBlock = kBlockBytes / sizeof(T);
 
   static void sum_block(const Apply& args, std::size_t done) {

@@ -17,14 +17,14 @@
 
 namespace lockstep::cpu {
 
-/// Shapes, and which pixels (h, w) are under which windows (p, q).
+/// The shapes, and which pixels (h, w) are covered by which windows (p, q).
 struct PoolGeometry {
   std::int64_t h = 0, w = 0, c = 0, out_h = 0, out_w = 0;
   std::int64_t window_w = 0, stride = 1, padding = 0;
   Layout x_layout = Layout::nhwc, y_layout = Layout::nhwc;
   std::int64_t x_stride = 0, y_stride = 0;  // elements from pixel to pixel: c or 16
 
-  /// Offset of a channel of pixel (0, 0).
+  /// The offset of a channel of pixel (0, 0).
   std::int64_t base(std::int64_t n, std::int64_t channel, std::int64_t pixels, Layout layout) const {
     if (layout == Layout::nhwc) return n * pixels * c + channel;
     return (n * (c / 16) + channel / 16) * pixels * 16 + channel % 16;
@@ -32,8 +32,8 @@ struct PoolGeometry {
   std::int64_t x_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, h * w, x_layout); }
   std::int64_t y_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, out_h * out_w, y_layout); }
 
-  /// Real rows under each window row p, windows over each row h; likewise columns. Made when planning, since the
-  /// divisions would cost more than the pooling.
+  /// The real rows that each window row p covers, and the windows that cover each row h; likewise for columns. They are
+  /// computed when planning, since the divisions would cost more than the pooling.
   const Range* rows = nullptr;                 // (out_h)
   const Range* columns = nullptr;              // (out_w)
   const Range* windows_over_row = nullptr;     // (h)
@@ -71,7 +71,7 @@ struct PoolBackwardTask {
   bool max = true;
   bool accumulate = false;
   const typename Types::Y* dy = nullptr;
-  const typename Types::Y* added = nullptr;  // or null
+  const typename Types::Y* added = nullptr;  // may be null
   const std::uint8_t* saved = nullptr;
   typename Types::X* dx = nullptr;
 };
@@ -84,7 +84,7 @@ struct PoolBackwardTask {
 namespace lockstep::cpu {
 namespace {
 
-/// One axis: the pixels inside the image under each window, and the windows over each pixel.
+/// One axis: the pixels of the image that each window covers, and the windows that cover each pixel.
 struct PoolAxis {
   PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t kernel_size, std::int64_t stride,
            std::int64_t padding) {
@@ -157,8 +157,8 @@ class CpuPool2d final : public Pool2d {
     });
   }
 
-  // With a normalisation: write the data gradient to dz (or add it, if dz is `added`), then go back through the
-  // normalisation.
+  // With a normalisation, the data gradient is first written to dz (or added, if dz is `added`), and then goes back
+  // through the normalisation.
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
     const bool pending = description_.normalization.has_value();
     if (!pending && args.dx_mode == GradientMode::skip) return;
@@ -189,7 +189,7 @@ class CpuPool2d final : public Pool2d {
     return {d.x[axis], d.y()[axis], d.kernel_size, d.stride, d.padding};
   }
 
-  /// What is divided among threads: rows of pixels, or blocks of 16 channels.
+  /// The units that are divided among threads: rows of pixels, or blocks of 16 channels.
   std::int64_t units_an_image(std::int64_t height) const {
     return geometry_.x_layout == Layout::nhwc ? height : geometry_.c / 16;
   }

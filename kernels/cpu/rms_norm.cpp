@@ -20,11 +20,11 @@ struct RmsNormForwardTask {
   std::int64_t width = 0;
   float epsilon = 0;
   const E* x = nullptr;
-  const E* residual = nullptr;  // null: no residual, s is x
+  const E* residual = nullptr;  // null if there is no residual; s is then x
   const float* weight = nullptr;
   E* s = nullptr;
   E* y = nullptr;
-  float* inverse_rms = nullptr;  // (rows); null: not kept
+  float* inverse_rms = nullptr;  // (rows); null if not kept
 };
 
 template <typename E>
@@ -35,7 +35,7 @@ struct RmsNormBackwardTask {
   const float* weight = nullptr;
   const E* added = nullptr;            // null: none
   const float* inverse_rms = nullptr;  // (rows)
-  E* ds = nullptr;                     // null: not computed
+  E* ds = nullptr;                     // null if not computed
   bool accumulate = false;
 };
 
@@ -115,7 +115,7 @@ class CpuRmsNorm final : public RmsNorm {
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
   RmsNormDescription d_;
-  std::int64_t n_blocks_;  // of rows, of which each has a partial sum of dweight
+  std::int64_t n_blocks_;  // blocks of rows; each has a partial sum of dweight
   int parts_;
 };
 

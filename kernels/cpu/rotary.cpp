@@ -16,7 +16,7 @@
 
 namespace lockstep::cpu {
 
-/// A head in fp32: the first numbers of its pairs, and the second ones.
+/// A head in fp32: the first numbers of its pairs, and their second numbers.
 struct RotaryHead {
   static constexpr std::int64_t kMaxPairs = RotaryDescription::kMaxHeadDim / 2;
   alignas(64) float first[kMaxPairs];
@@ -97,7 +97,7 @@ class CpuRotary final : public Rotary {
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
-  /// `partial`: (n_blocks, 2, head_dim); null: not needed.
+  /// `partial` is (n_blocks, 2, head_dim), or null if it is not needed.
   template <typename E>
   void run(const RotaryTask<E>& task, float* partial) const {
     run_parts(parts_, [&](int part) {
@@ -119,7 +119,7 @@ class CpuRotary final : public Rotary {
   }
 
   RotaryDescription d_;
-  std::int64_t n_blocks_;  // of rows
+  std::int64_t n_blocks_;  // blocks of rows
   int parts_;
 };
 

@@ -35,7 +35,7 @@ struct Gelu {
   }
 };
 
-/// out = f(x) if `dy` is null. Reads packs of 16 bytes where all pointers are aligned to them, then the remaining
+/// If `dy` is null, out = f(x). Reads packs of 16 bytes where all pointers are aligned to them, then the remaining
 /// elements.
 template <typename F, typename T>
 __global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate, std::int64_t n_packs,
@@ -66,7 +66,7 @@ template <typename T>
 decltype(&activation_pass<Relu, T>) kernel_of(ActivationFunction function) {
   switch (function) {
     case ActivationFunction::none:
-      break;  // refused when the op is planned
+      break;  // rejected when the op is planned
     case ActivationFunction::relu:
       return activation_pass<Relu, T>;
     case ActivationFunction::gelu:

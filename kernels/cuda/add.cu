@@ -10,7 +10,7 @@
 namespace lockstep::cuda {
 namespace {
 
-/// y = a + b; a null `b`: y = a.
+/// y = a + b, or y = a if `b` is null.
 template <typename T>
 __global__ void add_pass(const T* a, const T* b, T* y, std::int64_t n_packs, std::int64_t n) {
   constexpr int kSize = Pack<T>::kSize;

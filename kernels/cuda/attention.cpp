@@ -38,14 +38,14 @@ class CudaAttention final : public Attention {
   void plan_graphs(const CudaContext& context);
   void plan_memory();
   DocumentList list_in(void* memory) const;
-  /// Of the samples of graph `number`, with tensors that begin at sample `sample` and key-value head `kv_head`.
+  /// The tensors of one graph call, which begin at sample `sample` and key-value head `kv_head`.
   AttentionTensors part_of(const void* qkv, const void* y, float* log_sum_exp, std::int64_t sample,
                            std::int64_t kv_head, void* lists) const;
   AttentionCondition condition(void* lists) const;
 
   AttentionDescription d_;
   AttentionShape forward_shape_, backward_shape_;
-  std::unique_ptr<PlannedAttention> forward_, backward_;  // null: our own kernels
+  std::unique_ptr<PlannedAttention> forward_, backward_;  // null if our own kernels are used
   OpMemoryRequirements requirements_;
   std::size_t saved_lists_ = 0;                          // offset in `saved`
   std::size_t forward_lists_ = 0, forward_graph_ = 0;    // offsets in the workspace of forward
@@ -82,7 +82,7 @@ void CudaAttention::plan_graphs(const CudaContext& context) {
         s.kv_heads = smaller(s.kv_heads);
     }
     if (!backward_) return;
-    if (d_.documents) forward_shape_.samples = s.samples;  // they share the lists of documents
+    if (d_.documents) forward_shape_.samples = s.samples;  // forward and backward share the lists of documents
   }
   forward_ =
       plan_attention(d_.inference ? AttentionGraph::inference : AttentionGraph::forward, forward_shape_, context);
@@ -163,7 +163,8 @@ AttentionTensors CudaAttention::part_of(const void* qkv, const void* y, float* l
                        .k = packed(d_.heads + kv_head),
                        .v = packed(d_.heads + d_.kv_heads + kv_head),
                        .y = in(y, (tokens * d_.heads + head) * d_.head_dim)};
-  // Without documents (samples, heads, sequence): of a part of the heads there is one sample.
+  // Without documents, log_sum_exp is (samples, heads, sequence). If a graph has only a part of the heads, it has one
+  // sample.
   if (log_sum_exp != nullptr)
     out.log_sum_exp = log_sum_exp + tokens * d_.heads + head * (d_.documents ? 1 : d_.sequence);
   if (d_.documents) {

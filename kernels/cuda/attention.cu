@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTileElements = 2048;
 
-/// Sizes of a call, and where its tensors are.
+/// The sizes of a call, and pointers to its tensors.
 template <typename T>
 struct Sizes {
   int sequence = 0, heads = 0, kv_heads = 0, head_dim = 0, n_tiles = 0;
@@ -23,12 +23,12 @@ struct Sizes {
   const std::int32_t* document_start = nullptr;
   AttentionCondition condition{};
 
-  /// False: this block has nothing to do.
+  /// Returns false if this block has nothing to do.
   __device__ bool computes(std::int64_t sample) const {
     return condition.flags == nullptr || condition.flags[sample / condition.samples_per_flag * condition.stride] != 0;
   }
   __device__ std::int64_t packed_width() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
-  /// The rows of one head of q, k or v of a sample are packed_width() apart.
+  /// The offset of one head of q, k or v of a sample. Its rows are packed_width() apart.
   __device__ std::int64_t packed(std::int64_t sample, int head) const {
     return sample * sequence * packed_width() + std::int64_t{head} * head_dim;
   }
@@ -41,14 +41,16 @@ struct Sizes {
   }
 };
 
-/// A tile of rows of kDim elements, padded so that neighbouring rows begin in different banks.
+/// A tile of rows of kDim elements. They are padded so that neighbouring rows begin in different banks of shared
+/// memory.
 template <int kDim>
 struct Tile {
   static constexpr int kTile = kTileElements / kDim, kRow = kDim + 1;
   float values[kTile * kRow];
 
   __device__ float at(int row, int c) const { return values[row * kRow + c]; }
-  /// Rows [first, first + kTile) of a matrix whose rows are `stride` apart; others are zero.
+  /// Loads rows [first, first + kTile) of a matrix whose rows are `stride` apart. Elements outside of the matrix are
+  /// zero.
   template <typename T>
   __device__ void load(const T* source, std::int64_t stride, int first, int n_rows, int head_dim) {
     for (int i = static_cast<int>(threadIdx.x); i < kTileElements; i += kThreads) {
@@ -83,7 +85,7 @@ __device__ void for_products(const Tile<kDim>& a, const Tile<kDim>& b, int head_
   for (int i = 0; i < kMine; ++i) f(query + i * kRows, key, sums[i]);
 }
 
-/// 4 x 4 elements per thread of a (kTile, kDim) result: rows row() + i, columns column() + j * kColumns.
+/// A (kTile, kDim) result, of which each thread has 4 x 4 elements: rows row() + i, columns column() + j * kColumns.
 template <int kDim>
 struct Result {
   static constexpr int kTile = Tile<kDim>::kTile, kColumns = kDim / 4;
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward_tile(Sizes<T> s, T* y, fl
   __shared__ Tile<kDim> q, kv;  // the keys, then the values
   __shared__ Scores<kTile> p;
   __shared__ float greatest[kTile], total[kTile], factor[kTile];
-  const int tile = s.n_tiles - 1 - static_cast<int>(blockIdx.x) % s.n_tiles;  // the longest work comes first
+  const int tile = s.n_tiles - 1 - static_cast<int>(blockIdx.x) % s.n_tiles;  // tiles with the most work come first
   const int head = static_cast<int>(blockIdx.x) / s.n_tiles, begin = tile * kTile;
   const std::int64_t sample = blockIdx.y, width = s.packed_width();
   if (!s.computes(sample)) return;
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward_tile(Sizes<T> s, T* y, fl
   }
   Result<kDim> sums;
   for (int keys = s.start(sample, begin) / kTile * kTile; keys <= begin; keys += kTile) {
-    __syncthreads();  // the values of the tile before are no longer read
+    __syncthreads();  // all threads have read the values of the previous tile
     kv.load(k, width, keys, s.sequence, s.head_dim);
     __syncthreads();
     for_products(q, kv, s.head_dim, [&](int query, int key, float product) {
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward_tile(Sizes<T> s, T* y, fl
     log_sum_exp[(sample * s.heads + head) * s.sequence + begin + thread] = greatest[thread] + logf(total[thread]);
 }
 
-/// delta = y . dy: a warp for each (sample, token, head).
+/// delta = y . dy, with one warp per (sample, token, head).
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     sum_delta(const T* y, const T* dy, float* delta, std::int64_t n_rows, Sizes<T> s) {
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) delta[(token / s.sequence * s.heads + head) * s.sequence + token % s.sequence] = sum;
 }
 
-/// Computes p and the gradient of the scores of a tile. Queries or keys that are not there get zeros.
+/// Computes p and the gradient of the scores of a tile. Queries and keys outside of the sequence get zeros.
 template <typename T, int kDim>
 struct TileGradient {
   static constexpr int kTile = Tile<kDim>::kTile;
@@ -261,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     const std::int64_t row = (sample * s.heads + head) * s.sequence;
     const TileGradient<T, kDim> gradient{s, sample, log_sum_exp + row, delta + row};
     for (int queries = begin; queries < s.sequence; queries += kTile) {
-      if (s.start(sample, queries) >= begin + kTile) break;  // documents that begin later follow
+      if (s.start(sample, queries) >= begin + kTile) break;  // all further queries belong to documents that begin later
       __syncthreads();
       q.load(s.qkv + s.packed(sample, head), width, queries, s.sequence, s.head_dim);
       g.load(dy + (sample * s.sequence * s.heads + head) * s.head_dim, std::int64_t{s.heads} * s.head_dim, queries,
@@ -277,8 +279,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   dv.store(dqkv + v_at, width, begin, s.sequence, s.head_dim);
 }
 
-/// One block for each graph's samples. Each thread looks for the documents that begin in a part of the tokens; their
-/// numbers follow from a sum over the parts.
+/// One block for the samples of each graph. Each thread looks for documents that begin in its part of the tokens. The
+/// numbers of these documents follow from a sum over the parts.
 __global__ void __launch_bounds__(kThreads) list_documents(const std::int32_t* document_start, DocumentList list) {
   __shared__ int count[kThreads];
   const std::int32_t* const starts = document_start + std::int64_t{blockIdx.x} * list.n_tokens;
@@ -301,7 +303,7 @@ __global__ void __launch_bounds__(kThreads) list_documents(const std::int32_t* d
   const auto put = [&](int document, int token) {
     for (int i = 0; i < 3; ++i) offsets[i][document] = token * list.elements[i];
   };
-  // First the tokens at which documents begin, so that lengths are differences of neighbours.
+  // First stores the tokens at which documents begin. Lengths are then differences of neighbours.
   for (int token = begin; token < end; ++token)
     if (begins(token) && !too_many) put(number++, token);
   for (int i = (too_many ? 0 : all) + thread; i <= list.capacity; i += kThreads) put(i, too_many ? 0 : list.n_tokens);
@@ -310,7 +312,7 @@ __global__ void __launch_bounds__(kThreads) list_documents(const std::int32_t* d
     length[i] = (offsets[2][i + 1] - offsets[2][i]) / list.elements[2];
 }
 
-/// Calls f(a null pointer to the type, the dimension of tiles).
+/// Calls f with a null pointer to the type, and with the dimension of tiles.
 template <typename F>
 void dispatch_tiles(const AttentionDescription& d, const F& f) {
   dispatch(d.dtype, [&](auto* type) {

@@ -30,7 +30,7 @@ bool may_have_plan(const AttentionShape& shape, int compute_capability) {
   const AttentionDescription& d = shape.whole;
   constexpr int kFlash = 80, kRagged = 90;  // compute capabilities
   const bool has_type = d.dtype == DType::bf16 || d.dtype == DType::fp16;
-  // Heads begin at multiples of 16 bytes. Offsets of documents are 32-bit numbers.
+  // Heads must begin at multiples of 16 bytes, and offsets of documents are 32-bit numbers.
   const bool has_size = d.head_dim % 8 == 0 && d.head_dim <= 128 && d.sequence > 1 &&
                         shape.tokens() * d.packed_width() < std::int64_t{1} << 31;
   return has_type && has_size && compute_capability >= (d.documents ? kRagged : kFlash);
@@ -41,8 +41,8 @@ std::size_t expected_workspace_bytes(AttentionGraph graph, const AttentionShape&
   if (graph == AttentionGraph::inference || graph == AttentionGraph::forward)
     return static_cast<std::size_t>(d.documents ? shape.documents() + 3 : 1) * 256;
   if (d.documents) return attention_workspace_limit();
-  // dq in fp32, for a deterministic sum once for each block of 128 keys; dk and dv of each query head in 16 bits; and
-  // the statistic of each row.
+  // The workspace has dq in fp32 (for a deterministic sum, once for each block of 128 keys), dk and dv of each query
+  // head in 16 bits, and the statistic of each row.
   const std::int64_t rows = shape.tokens() * shape.heads(), blocks = (d.sequence + 127) / 128;
   const std::int64_t sums = graph == AttentionGraph::deterministic_backward ? blocks : 1;
   return static_cast<std::size_t>(rows * (4 * d.head_dim * sums + 4 * d.head_dim + 4) + 256);

@@ -19,7 +19,7 @@ using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-/// The tensors of all graphs, by their number in a graph: pointers are passed in this order.
+/// The tensors of all graphs. The values are their numbers in a graph; pointers are passed in this order.
 enum class Role : std::int64_t {
   q = 1,
   k,
@@ -68,7 +68,7 @@ void* pointer_of(Role role, const AttentionTensors& t) {
   return nullptr;
 }
 
-/// Writes a graph, and notes which tensors it has.
+/// Builds a graph, and records which tensors it has.
 class Writer {
  public:
   Writer(Graph& graph, const AttentionShape& shape) : graph_(graph), s_(shape), is_ragged_(shape.whole.documents) {}
@@ -130,7 +130,7 @@ class Writer {
     output(dv, Role::dv, s_.kv_heads, packed(), qkv_offset_);
   }
 
-  /// Elements of a token in the packed matrix, and in y.
+  /// Elements per token in the packed matrix, and in y.
   std::int64_t packed() const { return s_.whole.packed_width(); }
   std::int64_t width() const { return s_.whole.heads * s_.whole.head_dim; }
   std::int64_t sequences() const { return is_ragged_ ? s_.documents() : s_.samples; }
@@ -146,7 +146,7 @@ class Writer {
   }
   void place_log_sum_exp(const Tensor& tensor) const {
     const std::int64_t tokens = s_.whole.sequence, heads = s_.whole.heads;
-    tensor->set_dim({sequences(), s_.heads(), tokens, 1}).set_alignment(sizeof(float));  // a part begins at any row
+    tensor->set_dim({sequences(), s_.heads(), tokens, 1}).set_alignment(sizeof(float));  // a part can begin at any row
     if (is_ragged_)
       tensor->set_stride({tokens * heads, 1, heads, 1}).set_ragged_offset(log_sum_exp_offset_);
     else
@@ -207,7 +207,7 @@ class CudnnAttention final : public PlannedAttention {
   cudnnHandle_t handle_;
 };
 
-/// Asks cuDNN for a plan; null, after a warning, if it has none.
+/// Asks cuDNN for a plan. Warns and returns null if there is none.
 std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const AttentionShape& shape,
                                              const CudaContext& context) {
   auto planned = std::make_shared<CudnnAttention::Planned>();
@@ -220,7 +220,7 @@ std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const Attentio
   writer.write(kind);
   planned->roles = writer.roles();
   const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
-  if (handle) set_stream(handle, nullptr);  // that of the last run may be gone
+  if (handle) set_stream(handle, nullptr);  // the stream of the last run may be destroyed by now
   const auto refuses = [&](fe::error_t status) {
     if (status.is_bad())
       log::warning("{}, {}: cuDNN {} has no plan, so kernels without tensor cores compute it. cuDNN's reason: {}",
@@ -231,7 +231,7 @@ std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const Attentio
       refuses(graph.create_execution_plans({fe::HeurMode_t::A})) || refuses(graph.check_support()) ||
       refuses(graph.build_plans()))
     return nullptr;
-  // Pointers are passed in the order of the numbers, so that there must be as many as the graph has tensors.
+  // Pointers are passed in the order of the numbers, so their number must match the tensors of the graph.
   const std::vector<std::int64_t> numbers = graph.get_variant_pack_uids_sorted();
   require(
       std::ranges::equal(numbers, planned->roles, {}, {}, [](Role role) { return static_cast<std::int64_t>(role); }),
@@ -242,7 +242,7 @@ std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const Attentio
   return planned;
 }
 
-/// Known by its properties only: cuDNN cannot be asked.
+/// A plan for a device of which only the properties are known, so that cuDNN cannot be asked.
 class OfflineAttention final : public PlannedAttention {
  public:
   OfflineAttention(AttentionGraph graph, const AttentionShape& shape)
@@ -266,7 +266,8 @@ std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const Att
                                                  const CudaContext& context) {
   if (!may_have_plan(shape, context.compute_capability)) return nullptr;
   if (context.described && context.described->json.empty()) return std::make_unique<OfflineAttention>(graph, shape);
-  // Layers of one shape share a plan. They are not destroyed: at the exit of the process, cuDNN may be gone.
+  // Layers of the same shape share a plan. The plans are never destroyed, since cuDNN may already be unloaded when the
+  // process exits.
   static auto& known = *new std::map<std::string, std::shared_ptr<CudnnAttention::Planned>>;
   const std::string key = fmt::format("{}, {}, {}, {} of {} heads, scale {}", context.device, name(graph), text(shape),
                                       shape.kv_heads, shape.whole.kv_heads, shape.whole.score_scale()) +

@@ -52,7 +52,7 @@ class DeviceMemory final : public Memory {
   void* data_ = nullptr;
 };
 
-/// Pinned: copies run concurrently with the host and can be part of a captured graph.
+/// Pinned memory: copies run concurrently with the host, and can be part of a captured graph.
 class PinnedMemory final : public Memory {
  public:
   explicit PinnedMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
@@ -100,7 +100,7 @@ int count_devices() {
 
 int choose_device(const BackendOptions& options) {
   const int n = count_devices();
-  // Launchers that give each rank its own device show it as the only one.
+  // Some launchers give each rank its own device, and make it the only visible one.
   if (n == 1) return 0;
   require(options.local_rank < n, ErrorCode::not_supported,
           "rank {} of this node has no GPU of its own: {} ranks were started here, and {} GPUs are visible. Start at "
@@ -113,8 +113,8 @@ CudaContext make_context(const BackendOptions& options) {
   const std::string reason = reason_for_no_device();
   require(reason.empty(), ErrorCode::not_supported, "the configuration has device: cuda, but {}; use device=cpu",
           reason);
-  // This holds for device: auto too: whoever has a GPU wants to use it, and should not learn from the speed that it is
-  // idle.
+  // Also checked for device: auto. A user with a GPU wants to use it, and should not have to conclude from the speed
+  // that it is idle.
   for (const GpuReport::Library& library : libraries())
     require(!library.version.empty(), ErrorCode::not_supported,
             "this machine has a GPU, but a library that it needs is missing: {}. Install {}, put its folder on "
@@ -203,7 +203,7 @@ class CudaBackend final : public OpsBackend {
   }
 
  private:
-  /// Threads such as the writer of checkpoints make copies of their own, and CUDA starts each thread with device 0.
+  /// Threads such as the writer of checkpoints also make copies, and in CUDA every new thread starts with device 0.
   void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) const {
     if (size_bytes == 0) return;
     LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device));

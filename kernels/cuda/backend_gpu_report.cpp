@@ -20,7 +20,7 @@ std::string dotted(std::size_t version) {
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-/// `version_of`: returns the version, by the function whose address it gets. The ops search the same folders.
+/// `version_of` returns the version, using the function whose address it gets. The ops search the same folders.
 template <typename VersionOf>
 GpuReport::Library probe(const std::string& name, const OpenedLibrary& opened, const std::string& file,
                          const char* version_function, const VersionOf& version_of) {

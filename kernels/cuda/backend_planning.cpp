@@ -14,7 +14,7 @@ struct KnownDevice {
   const char* title;
   int compute_capability;
   int multiprocessors;
-  double gib;  // as its driver reports it
+  double gib;  // as the driver reports it
 };
 constexpr KnownDevice kKnown[] = {
     {"t4", "Tesla T4", 75, 40, 14.7},

@@ -13,7 +13,7 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-/// Of backward: registers for the coefficients of one norm, or of two.
+/// Thread blocks per multiprocessor in backward: two norms need more registers for coefficients than one.
 constexpr unsigned blocks_per_multiprocessor(int norms) { return norms == 1 ? 3 : 2; }
 constexpr unsigned kLeastRows = 2;
 
@@ -26,7 +26,7 @@ __device__ double sum_at(const double* sums, const float* fp32_sums, std::int64_
   return fp32_sums != nullptr ? fp32_sums[i] : sums[i];
 }
 
-/// Scale and bias of a channel, and both in 16 bits if the caller wants that.
+/// Stores scale and bias of a channel, and if the caller wants it, both also in 16 bits.
 template <typename T>
 __device__ void put_scale_bias(float* scale_bias, void* narrow, std::int64_t n_channels, std::int64_t c, double scale,
                                double bias) {
@@ -38,7 +38,7 @@ __device__ void put_scale_bias(float* scale_bias, void* narrow, std::int64_t n_c
   }
 }
 
-/// A row of blocks for each norm.
+/// One row of thread blocks for each norm.
 template <typename T>
 __global__ void finalize_channels(const BatchNorm::FinalizeBoth both, std::int64_t n_channels, double n,
                                   double epsilon) {
@@ -49,7 +49,7 @@ __global__ void finalize_channels(const BatchNorm::FinalizeBoth both, std::int64
   const double mean = sum / n;
   const double deviations =  // sum (x - mean)^2
       sum_at(args.statistics, args.fp32_statistics, n_channels + c) - mean * sum;
-  const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
+  const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
   const double inverse_stddev = 1.0 / sqrt(variance + epsilon);
   const double scale = args.gamma[c] * inverse_stddev;
   put_scale_bias<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c, scale, args.beta[c] - mean * scale);
@@ -77,9 +77,9 @@ __global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInferen
 
 /// dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
 ///    = dz_factor * dz + (x_factor * (x - mean) + constant)
-/// Subtracting the mean first keeps the rounding of x_factor from being multiplied by it. The factors are made in fp64,
-/// once for each channel of the block.
-/// The norms are independent, apart from dz, which is read once.
+/// Subtracting the mean first keeps the rounding error of x_factor from being multiplied by it. The factors are
+/// computed in fp64, once for each channel of the thread block.
+/// The norms are independent, except that dz is read only once.
 template <typename T, int kN, int kNorms>
 __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kNorms))
     batch_norm_backward(const BatchNorm::BackwardBoth both, std::int64_t rows, double n, const RowWalk walk) {
@@ -198,7 +198,7 @@ class CudaBatchNorm final : public BatchNorm {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       constexpr int kPack = Pack<T>::kSize;
-      const Backward &a = args.first, &b = args.second;  // null pointers are aligned
+      const Backward &a = args.first, &b = args.second;  // null pointers count as aligned
       const bool packs = allows_packs<T>(channels_, a.dz, a.x, a.dx, b.x, b.dx);
       const RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads,
                          static_cast<unsigned>(context_.multiprocessors) * blocks_per_multiprocessor(kNorms),
@@ -224,7 +224,7 @@ class CudaBatchNorm final : public BatchNorm {
 }  // namespace
 
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CudaContext& context) {
-  dispatch(d.dtype, [](auto*) {});  // refuses other types
+  dispatch(d.dtype, [](auto*) {});  // rejects other types
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
           "batch norm needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
   require(d.layout == Layout::nhwc, ErrorCode::not_supported, "batch norm on the device needs nhwc, not {}",

@@ -20,11 +20,11 @@ namespace {
 
 constexpr unsigned kThreads = 128, kWarps = kThreads / 32;
 constexpr int kTile = 64;                  // keys
-constexpr int kMaxHeads = 8;               // of q, computed together
-constexpr std::int64_t kMaxValues = 1024;  // elements of y of these heads
-constexpr unsigned kLeastBlocks = 3;       // per multiprocessor: enough registers for the sums of all heads
+constexpr int kMaxHeads = 8;               // heads of q that a block computes together
+constexpr std::int64_t kMaxValues = 1024;  // elements of y in these heads
+constexpr unsigned kLeastBlocks = 3;       // per multiprocessor: leaves enough registers for the sums of all heads
 constexpr int kMaxPerThread = static_cast<int>(kMaxValues) / static_cast<int>(kThreads);
-constexpr std::size_t kMaxWorkspace = 64 << 20;  // bytes; beyond, a token has one block
+constexpr std::size_t kMaxWorkspace = 64 << 20;  // bytes; if more were needed, each token gets only one block
 static_assert(kMaxValues >= AttentionDescription::kMaxHeadDim);
 
 template <typename T>
@@ -37,12 +37,12 @@ struct Sizes {
   const std::int32_t* position = nullptr;
   const std::int32_t* cache_indirection = nullptr;
   T* cache = nullptr;
-  unsigned parts = 1;         // blocks that divide the tiles of a token: 1, or one per tile
-  int heads_together = 1;     // of q, by a block
-  int lanes_of_key = 1;       // that read a key together; a power of two
-  int threads_of_value = 1;   // likewise
+  unsigned parts = 1;         // blocks among which the tiles of a token are divided: 1, or one per tile
+  int heads_together = 1;     // heads of q that a block computes together
+  int lanes_of_key = 1;       // lanes that read one key together; a power of two
+  int threads_of_value = 1;   // threads that add up one value together; a power of two
   float* partials = nullptr;  // (rows, heads, parts, 2 + head_dim): greatest score, sum of exponentials, sums of values
-  unsigned* n_finished = nullptr;  // blocks, for each token and each part of the heads
+  unsigned* n_finished = nullptr;  // number of finished blocks, for each token and each part of the heads
 
   __device__ int head_parts() const { return (heads / kv_heads + heads_together - 1) / heads_together; }
   __device__ float* partial(std::int64_t row_and_head, int tile) const {
@@ -58,7 +58,7 @@ struct Sizes {
   }
 };
 
-/// A block for each token.
+/// One block per token.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) store_new(Sizes<T> s) {
   const std::int64_t row = blockIdx.x;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) store_new(Sizes<T> s) {
   }
 }
 
-/// The softmax of the scores so far, times the values; tiles are added in order.
+/// The softmax of the scores so far, multiplied by the values. Tiles are added in order.
 struct Running {
   float greatest = -INFINITY, total = 0, value = 0;
 
@@ -99,8 +99,8 @@ __device__ void load(const T* source, float (&numbers)[kPack]) {
   }
 }
 
-/// blockIdx.x: the token and the part of its tiles, blockIdx.y: the key-value head and the part of its heads of q.
-/// kPack: elements of a key or value that are read at a time.
+/// blockIdx.x selects the token and a part of its tiles, blockIdx.y the key-value head and a part of its heads of q.
+/// kPack is the number of elements of a key or value that are read at a time.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* y) {
   __shared__ float scores[kMaxHeads][kTile], greatest[kMaxHeads], totals[kMaxHeads];
@@ -114,22 +114,22 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
   const std::int64_t first_head = row * s.heads + std::int64_t{kv_head} * group + skipped;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   T* const target = y + first_head * n;
-  if (!s.exists(row)) {  // the same for the whole block, as are the other conditions with a return
+  if (!s.exists(row)) {  // the same for the whole block, like all other conditions for a return
     for (int i = thread; part == 0 && i < n_values; i += static_cast<int>(kThreads)) target[i] = from_float<T>(0.0f);
     return;
   }
   const int n_keys = s.position[row] + 1, n_tiles = (n_keys + kTile - 1) / kTile;
   if (part >= n_tiles) return;
-  const bool is_divided = s.parts > 1;  // a tile per block
+  const bool is_divided = s.parts > 1;  // one tile per block
   float* const q = shared_memory<float>();
-  float* const sums = q + s.heads_together * n;  // of warps that add up the same elements
+  float* const sums = q + s.heads_together * n;  // partial sums of warps that add up the same elements
   const T* const query = s.qkv + row * s.packed_width() + (std::int64_t{kv_head} * group + skipped) * n;
   for (int i = thread; i < n_values; i += static_cast<int>(kThreads)) q[i] = to_float(query[i]) * s.scale;
   const std::int64_t own = s.slot[row];
   Running running[kMaxPerThread];
   for (int tile = part; tile < (is_divided ? part + 1 : n_tiles); ++tile) {
     const int first = tile * kTile, count = n_keys - first < kTile ? n_keys - first : kTile;
-    __syncthreads();  // of the tile before this one
+    __syncthreads();  // the previous tile is finished
     if (thread < count) {
       const std::int64_t given = s.cache_indirection[own * s.capacity + first + thread];
       const bool is_own = first + thread == n_keys - 1 || given < 0 || given >= s.slots;

@@ -32,7 +32,8 @@ __device__ void store(T* target, const float (&values)[kWidth]) {
   }
 }
 
-/// The first `n_packed` by eights, a multiple of kWidth; the others one by one. kAccumulate: target += source.
+/// Converts the first `n_packed` elements, a multiple of kWidth, in groups of kWidth, and the others one by one.
+/// kAccumulate: target += source.
 template <typename From, typename To, bool kAccumulate>
 __global__ void cast(const From* source, To* target, std::size_t n_packed, std::size_t n_elements) {
   const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;

@@ -46,7 +46,7 @@ class CudaConv2d final : public Conv2d {
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
-  /// For describe(): how many plans there were, and how much memory passes alone would move.
+  /// For describe(): the available plans, and how many bytes a plan of separate passes would move.
   void set_alternatives(std::string levels, const BytesMoved& by_passes) {
     levels_ = std::move(levels);
     by_passes_ = by_passes;
@@ -62,24 +62,24 @@ class CudaConv2d final : public Conv2d {
   bool is_in_blocks() const { return unit_.input == ConvolutionInput::blocks; }
   PixelBlocks blocks() const { return pixel_blocks(d_.x, d_.out_channels, d_.kernel_size, d_.padding); }
   Rows weight_rows() const { return {d_.out_channels * d_.kernel_size * d_.kernel_size, d_.x[3], unit_.shape.x[3]}; }
-  /// Bytes of the graphs' weights and of their gradient, in the graphs' type.
+  /// The size of the graphs' weights, and of their gradient, in the type of the graphs.
   std::size_t weight_bytes() const {
     return static_cast<std::size_t>(d_.out_channels * unit_.shape.kernel_size * unit_.shape.kernel_size *
                                     unit_.shape.x[3]) *
            size_bytes(d_.dtype);
   }
-  /// What forward computes for itself and for backward: in `saved`, or for inference in the workspace.
+  /// Memory for what forward computes for itself and for backward: in `saved`, or for inference in the workspace.
   void* kept(const OpMemory& memory, std::size_t offset) const {
     return at(d_.inference ? memory.workspace : memory.saved, offset);
   }
-  /// Scale and bias in the graphs' type.
+  /// Scale and bias in the type of the graphs.
   const void* scale_bias(const NormalizationForward& n) const {
     return narrows() ? n.low_precision_scale_bias : n.scale_bias;
   }
   const void* residual_scale_bias(const NormalizationForward& n) const {
     return narrows() ? n.low_precision_residual_scale_bias : n.residual_scale_bias;
   }
-  /// z, or x padded or in blocks, if it is in memory; otherwise x.
+  /// z, or the padded or blocked x, if it is stored in memory; otherwise x.
   void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
 
   /// The weights as the forward graph reads them.
@@ -97,20 +97,20 @@ class CudaConv2d final : public Conv2d {
   CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
   std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_,
-      fused_gradient_;  // null: not computed
+      fused_gradient_;  // null if not computed
   Activation x_shape_, y_shape_;
   OpMemoryRequirements requirements_;
   PartWorkspaces part_workspaces_;
 
   struct KeptOffsets {
-    std::size_t z = 0;  // or x padded or in blocks
+    std::size_t z = 0;  // or the padded or blocked x
   } kept_at_;
   struct ForwardOffsets {
     std::size_t weight = 0, statistics = 0, graph = 0, sums = 0;
   } forward_at_;
   struct BackwardOffsets {
     std::size_t dweight = 0, weight_graph = 0;
-    std::size_t sums = 0, unused = 0, fused_graph = 0;  // those of the residual after those of x
+    std::size_t sums = 0, unused = 0, fused_graph = 0;  // sums: those of x, and then those of the residual
     std::size_t dx = 0, data_graph = 0, normalize = 0;
   } backward_at_;
 };
@@ -281,7 +281,7 @@ void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stre
   if (args.part != BackwardPart::rest && args.dweight_mode != GradientMode::skip) weight_gradient(args, memory, stream);
   if (args.part == BackwardPart::weight_gradient || !d_.input_gradient) return;
   if (!d_.normalization) return plain_gradient(args, memory, stream);
-  // The graph reads `added` while others write dz, so not in place.
+  // Not in place: the graph may still read elements of `added` after others of dz have been written.
   const bool fits = fused_gradient_ && (args.gradient.added != nullptr) == unit_.fused_gradient_adds() &&
                     args.gradient.added != args.gradient.dz;
   return fits ? fused_gradient(args, memory, stream) : gradient_in_passes(args, memory, stream);
@@ -345,7 +345,7 @@ void CudaConv2d::gradient_in_passes(const Backward& args, const OpMemory& memory
       args.gradient.dz == args.gradient.added ? at(memory.workspace, backward_at_.dx) : args.gradient.dz;
   data_gradient_->run({.weight = args.weight, .dy = args.dy, .dx = target},
                       at(memory.workspace, backward_at_.data_graph), stream);
-  // Without a residual the mask follows from x, which the sums read anyway.
+  // Without a residual, the mask follows from x, which the sums read anyway.
   const void* const mask =
       d_.normalization->residual == Residual::none ? nullptr : input(args.x, args.normalization, memory);
   normalize_backward(x_shape_, *d_.normalization, args.x, args.normalization, mask, target, args.gradient,
@@ -361,7 +361,7 @@ void CudaConv2d::plain_gradient(const Backward& args, const OpMemory& memory, St
   if (accumulate) add_into({static_cast<std::size_t>(d_.x.n_elements()), d_.dtype}, target, args.dx, context_, stream);
 }
 
-/// Seconds of forward and backward.
+/// The time of forward and backward in seconds.
 double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const CudaContext& context) {
   const auto memory = [&](std::size_t size) { return std::make_unique<TimingMemory>(size, context); };
   const std::size_t x_bytes = bytes_of(d.x, d.dtype), y_bytes = bytes_of(d.y(), d.dtype);
@@ -435,7 +435,8 @@ std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const 
     const Level wanted = level_of(context.options.convolution);
     while (units[chosen].level > wanted) ++chosen;
   } else {
-    // Plans that cuDNN compiles for older GPUs come last: only timing shows whether they are faster than a pass.
+    // Plans that cuDNN compiles for older GPUs come last: only timing can show whether they are faster than separate
+    // passes.
     std::stable_partition(units.begin(), units.end(), [](const LeveledUnit& unit) {
       return !ends_in_reductions(unit.unit.forward, unit.unit.shape);
     });

@@ -19,31 +19,31 @@ namespace lockstep::cuda {
 namespace {
 
 // A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
-constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes, without timing
-constexpr std::size_t kCompared = 3;                              // plans, without timing
+constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes; used without timing
+constexpr std::size_t kCompared = 3;                              // plans that are compared without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
 
-/// The frontend counts deselected plans with the others, and rejects them only when they are built.
+/// The frontend still lists deselected plans, and rejects them only when they are built.
 class SelectiveGraph final : public Graph {
  public:
   bool offers(std::int64_t plan) { return plans.check_support_at_index(plan).is_good(); }
 };
 
-/// A graph with cuDNN's list of plans for it, some of which are built.
+/// A graph, and cuDNN's list of plans for it. Some of the plans have been built.
 struct PlanList {
   SelectiveGraph graph;
   std::vector<Role> roles;
-  std::vector<std::string> names;     // the plans; empty: there is no plan
-  std::vector<std::int64_t> numbers;  // the graph's own of them
+  std::vector<std::string> names;     // of the plans; empty if there is no plan
+  std::vector<std::int64_t> numbers;  // the indices of the plans in the graph
   bool has_reductions = false;
-  cudnnHandle_t handle = nullptr;  // null: of a device that is not here
+  cudnnHandle_t handle = nullptr;  // null if the device is not present
   std::map<std::size_t, bool> built;
   std::optional<std::size_t> untimed{};  // the plan that is chosen without timing, once it is known
 
   bool build(std::size_t i) {
     const auto known = built.find(i);
     if (known != built.end()) return known->second;
-    if (handle) set_stream(handle, nullptr);  // that of the last run may be gone
+    if (handle) set_stream(handle, nullptr);  // the stream of the last run may be destroyed by now
     return built[i] = graph.build_plan_at_index(numbers[i]).is_good();
   }
   std::int64_t workspace_bytes(std::size_t i) const {
@@ -74,7 +74,7 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   writer.write(kind);
   list->roles = writer.roles();
   list->has_reductions = ends_in_reductions(kind, shape);
-  if (list->has_reductions && shape.out_channels % 4 != 0) return list;  // the second sum must begin at 16 bytes
+  if (list->has_reductions && shape.out_channels % 4 != 0) return list;  // the second sum must be aligned to 16 bytes
   LOCKSTEP_CUDA_CHECK(graph.validate());
   list->handle = context.described ? nullptr : cudnn_handle(context.device);
   if (graph.build_operation_graph(list->handle).is_bad()) return list;
@@ -90,10 +90,11 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   return list;
 }
 
-/// `anew`: without the plans that were built so far, which use memory of the device.
+/// `anew` starts a new list, which drops the plans that were built so far and their device memory.
 std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
                                    bool deterministic, bool anew = false) {
-  // Layers of one shape share their plans. They are not destroyed: at the exit of the process, cuDNN may be gone.
+  // Layers of the same shape share their plans. The plans are never destroyed, since cuDNN may already be unloaded when
+  // the process exits.
   static auto& known = *new std::map<std::string, std::shared_ptr<PlanList>>;
   const std::string key = fmt::format("{}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
                                       text(shape), deterministic);
@@ -123,7 +124,7 @@ class CudnnConvolution final : public PlannedConvolution {
     std::array<void*, static_cast<std::size_t>(Role::residual_unused_c)> pointers;
     for (std::size_t i = 0; i < list_->roles.size(); ++i) pointers[i] = pointer_of(list_->roles[i], tensors, shape_);
     set_stream(handle_, native(stream));
-    if (list_->has_reductions)  // which may add to previous values
+    if (list_->has_reductions)  // these plans may add to previous values
       LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(
           tensors.statistics, 0, 2 * static_cast<std::size_t>(shape_.out_channels) * sizeof(float), native(stream)));
     LOCKSTEP_CUDA_CHECK(list_->graph.execute_plan_at_index(
@@ -206,9 +207,9 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
                            });
 }
 
-/// Nothing if no plan can be built.
+/// No value if no plan can be built.
 std::optional<std::size_t> choose_by_workspace(PlanList& list) {
-  const std::size_t n_compared = list.has_reductions ? 1 : kCompared;  // those take seconds to compile
+  const std::size_t n_compared = list.has_reductions ? 1 : kCompared;  // plans with reductions take seconds to compile
   return plan_with_least_workspace(list.names.size(), n_compared, kWorkspaceLimit,
                                    [&](std::size_t i) -> std::optional<std::int64_t> {
                                      if (!list.build(i)) return {};
@@ -241,7 +242,7 @@ std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, con
   auto list = plans_of(graph, shape, context, algorithms == nullptr);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };
-  // Of plans with reductions, which take cuDNN seconds to compile, the first is used.
+  // Plans with reductions take cuDNN seconds to compile, so the first one is used without timing.
   if (algorithms && !context.described && !list->has_reductions) {
     const std::size_t chosen = choose_by_time(list, graph, shape, context, *algorithms);
     if (list->built.size() > 1) list = plans_of(graph, shape, context, false, true);

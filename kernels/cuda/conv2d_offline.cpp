@@ -6,7 +6,7 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
-constexpr int kLeastForFusion = 80;  // cuDNN compiles fused kernels from here on
+constexpr int kLeastForFusion = 80;  // the first compute capability for which cuDNN compiles fused kernels
 
 class OfflineConvolution final : public PlannedConvolution {
  public:

@@ -11,7 +11,7 @@ namespace {
 using Graph = ConvolutionGraph;
 using Residual = InputNormalization::Residual;
 
-constexpr std::int64_t kMaxElements = 0x7fffffff;  // of a tensor
+constexpr std::int64_t kMaxElements = 0x7fffffff;  // the maximum number of elements of a tensor
 
 ConvolutionShape shape_of(const Conv2dDescription& d) {
   return {.x = d.x,
@@ -23,7 +23,7 @@ ConvolutionShape shape_of(const Conv2dDescription& d) {
           .tf32 = d.tf32};
 }
 
-/// Finds out, for one unit, whether graphs have plans.
+/// Determines for one unit whether graphs have plans.
 class Plans {
  public:
   Plans(const CudaContext& context, const Algorithms* algorithms) : context_(context), algorithms_(algorithms) {}
@@ -36,10 +36,10 @@ class Plans {
   const Algorithms* algorithms_;
 };
 
-/// The network's first layer has 3 channels, which the loads of tensor cores cannot read. If the convolution also
-/// computes statistics, they are padded to 8, or for a stride of 2 arranged in blocks of 2 x 2 pixels (a graph with
-/// statistics has no plan for less than 8 channels, nor for windows of 7, which become 4); otherwise to 4, which is
-/// enough for a bare convolution.
+/// The first layer of a network has 3 channels, which is too few for the loads of tensor cores. If the convolution also
+/// computes statistics, they are padded to 8, or for a stride of 2 arranged in blocks of 2 x 2 pixels. (A graph with
+/// statistics has no plan for fewer than 8 channels, nor for 7 x 7 windows, which become 4 x 4 in blocks.) Otherwise
+/// they are padded to 4, which is enough for a bare convolution.
 bool wants_padding(const Conv2dDescription& d) {
   return size_bytes(d.dtype) == 2 && d.x[3] < 8 && !d.normalization && (!d.input_gradient || d.inference);
 }
@@ -69,8 +69,8 @@ Graph chained_forward(const InputNormalization& normalization) {
   return Graph::forward;
 }
 
-/// The data gradient that goes back through the normalisation. If others read z, they leave a gradient to add; with a
-/// residual there is no graph without one.
+/// The data-gradient graph that also goes back through the normalisation. If other layers read z, there is a gradient
+/// to add. With a residual, there are only graphs that add a gradient.
 Graph chained_gradient(const InputNormalization& normalization) {
   switch (normalization.residual) {
     case Residual::none:
@@ -87,7 +87,7 @@ void chain(ConvolutionUnit& unit, const Conv2dDescription& d, const Plans& plans
   const InputNormalization& normalization = *d.normalization;
   if (!normalization.relu) return;
   const Graph forward = chained_forward(normalization), gradient = chained_gradient(normalization);
-  // z without a residual stays inside the graph, which is not possible if others read it or if the weight gradient
+  // Without a residual, z stays inside the graph. This is impossible if other layers read z, or if the weight gradient
   // cannot recompute it.
   const bool inside = normalization.residual == Residual::none;
   if (inside ? !normalization.store && plans.has(forward, unit.shape) &&
@@ -226,7 +226,7 @@ BytesMoved bytes_moved(const Conv2dDescription& d, const ConvolutionUnit& unit) 
   const double weight = n_weights * element;
   const double cast = d.dtype == DType::fp32 ? 0 : n_weights * sizeof(float) + weight;  // dweight to fp32
   const double with_residual = d.normalization && d.normalization->residual != Residual::none ? x : 0;
-  const double input = static_cast<double>(unit.shape.x.n_elements()) * element;  // what is convolved
+  const double input = static_cast<double>(unit.shape.x.n_elements()) * element;  // the tensor that is convolved
 
   BytesMoved moved;
   moved.forward = weight + input + y;

@@ -16,16 +16,16 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::int64_t kLongRow = 2048;  // classes from which a row is a block's work
+constexpr std::int64_t kLongRow = 2048;  // from this number of classes on, each row gets a whole block
 
-/// What forward computes for a row; rows are later added up.
+/// What forward computes for a row. The results of rows are added up later.
 struct RowResult {
   double loss = 0;
   double correct = 0;
-  double weight = 0;  // of the label's class, or classes
+  double weight = 0;  // of the class of the label, or of both classes
 };
 
-/// What backward needs of a row.
+/// What backward needs from a row.
 struct RowSaved {
   float greatest = 0;
   float inverse_sum = 0;
@@ -35,7 +35,7 @@ struct Rows {
   std::int64_t n = 0;
   std::int64_t classes = 0;
   float label_smoothing = 0;
-  bool by_packs = false;  // every row begins at 16 bytes
+  bool by_packs = false;  // every row is aligned to 16 bytes
   const float* class_weights = nullptr;
   double class_weight_sum = 0;
   MixedLabels mixed{};
@@ -46,7 +46,7 @@ struct Rows {
   }
 };
 
-/// Calls f(pack, n, k) for classes [k, k + n) of a row, by a pack where rows are aligned, else one by one.
+/// Calls f(pack, n, k) for classes [k, k + n) of a row: a pack at a time if rows are aligned, otherwise one by one.
 template <typename T, unsigned kRowThreads, typename F>
 __device__ void for_classes(const T* row, const Rows& rows, const F& f) {
   const unsigned thread = threadIdx.x % kRowThreads;
@@ -64,7 +64,7 @@ __device__ void for_classes(const T* row, const Rows& rows, const F& f) {
 
 struct Greatest {
   float value = 0;
-  std::int64_t at = 0;  // the first of equals
+  std::int64_t at = 0;  // among equal values, the first
 };
 __device__ inline Greatest greater(const Greatest& a, const Greatest& b) {
   return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int32_t label = labels[number];
   if (label < 0) return;
 
-  // In one pass: when a greater logit comes, the sum so far is rescaled to it.
+  // A single pass (online softmax): whenever a greater logit is found, the sum so far is rescaled.
   Greatest mine{-INFINITY, rows.classes};
   double sum = 0, sum_of_logits = 0;
   const bool smooths = rows.label_smoothing != 0.0f;

@@ -18,19 +18,19 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kBits = 8, kDigits = 1u << kBits;  // of a pass of the sort; a thread for each digit
-constexpr unsigned kSortTile = 2048;                  // entries of a block of the sort
-constexpr unsigned kRunTile = 32;                     // entries of a block that adds up runs
+constexpr unsigned kBits = 8, kDigits = 1u << kBits;  // bits per pass of the radix sort; one thread for each digit
+constexpr unsigned kSortTile = 2048;                  // entries per block in the sort
+constexpr unsigned kRunTile = 32;                     // entries per block in the sums of runs
 static_assert(kDigits == kThreads);
 
-/// An id in the upper half, a position in the lower.
+/// An id in the upper half, and a position in the lower half.
 using Entry = std::uint64_t;
 __device__ inline std::int64_t id_of(Entry entry) { return static_cast<std::int64_t>(entry >> 32); }
 __device__ inline std::int64_t position_of(Entry entry) { return static_cast<std::int64_t>(entry & 0xffffffffu); }
 
 // ---- Forward --------------------------------------------------------------------------------------------------------
 
-/// A block for each row.
+/// One block per row.
 template <typename T, bool kByPacks>
 __global__ void __launch_bounds__(kThreads)
     take_rows(const std::int32_t* ids, const T* weight, T* y, std::int64_t vocabulary, std::int64_t width) {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Sort -----------------------------------------------------------------------------------------------------------
 
-/// All ids that do not exist become `vocabulary`, the last in the order.
+/// All invalid ids become `vocabulary`, which comes last in the order.
 __global__ void make_entries(const std::int32_t* ids, Entry* entries, std::int64_t n, std::int64_t vocabulary) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
        i += std::int64_t{gridDim.x} * blockDim.x) {
@@ -66,7 +66,7 @@ __device__ inline unsigned digit_of(Entry entry, unsigned shift) {
   return static_cast<unsigned>(entry >> shift) & (kDigits - 1);
 }
 
-/// counts (tiles, digits): how often a digit occurs in a tile. A thread counts one digit.
+/// counts (tiles, digits): how often a digit occurs in a tile. Each thread counts one digit.
 __global__ void __launch_bounds__(kThreads)
     count_digits(const Entry* entries, unsigned* counts, std::int64_t n, unsigned shift) {
   __shared__ unsigned char digits[kSortTile];
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads)
   counts[blockIdx.x * kDigits + threadIdx.x] = count;
 }
 
-/// A thread moves the entries of one digit, in their order. Before them come all lower digits, and this digit in the
-/// tiles before.
+/// Each thread moves the entries with one digit, in order. They are preceded by all entries with lower digits, and by
+/// those with the same digit in earlier tiles.
 __global__ void __launch_bounds__(kThreads)
     move_entries(const Entry* entries, const unsigned* counts, Entry* sorted, std::int64_t n, unsigned shift) {
   __shared__ Entry tile[kSortTile];
@@ -128,7 +128,7 @@ struct Runs {
   }
 };
 
-/// A thread adds up one column of a tile, blockIdx.y. A run that lies in the tile is finished.
+/// Each thread adds up one column of tile blockIdx.y. Runs that lie entirely in the tile are finished here.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs runs) {
   const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs runs)
   }
 }
 
-/// The run that begins in tile blockIdx.y and ends in another one, if there is one.
+/// Finishes the run that begins in tile blockIdx.y and ends in another tile, if there is one.
 __global__ void __launch_bounds__(kThreads) sum_over_tiles(Runs runs) {
   const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   std::int64_t tile = blockIdx.y, last = runs.end_of_tile(tile) - 1;
@@ -250,7 +250,7 @@ class CudaEmbedding final : public Embedding {
   }
 
   EmbeddingDescription d_;
-  unsigned limit_;  // of blocks
+  unsigned limit_;  // on the number of blocks
   unsigned n_sort_tiles_, n_run_tiles_, n_passes_;
   std::shared_ptr<const ParameterLayout> layout_;
   struct Offsets {

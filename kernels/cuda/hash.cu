@@ -29,7 +29,7 @@ __device__ inline std::uint64_t mix(std::uint64_t x) {
 /// The term of word i.
 __device__ inline std::uint64_t term(std::uint64_t word, std::size_t i) { return mix(word + (i + 1) * kGolden); }
 
-/// Words [begin, end); the first `n_pairs` pairs of them are read 16 bytes at a time.
+/// Adds up the terms of the words. The first `n_pairs` pairs of words are read 16 bytes at a time.
 __global__ void __launch_bounds__(kThreads)
     hash_words(const unsigned char* data, std::size_t size_bytes, std::size_t n_pairs, std::uint64_t* sums) {
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;

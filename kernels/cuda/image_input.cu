@@ -22,9 +22,10 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kMaxBlocksY = 65535;
-// Regions: the outputs of a block. Their weights are in shared memory, each computed once for 64 or 32 outputs.
+// For regions: the outputs of a thread block. Their weights are in shared memory, so that each is computed only once
+// for 64 or 32 outputs.
 constexpr int kTileRows = 64, kTileColumns = 32;
-// What a kernel may use without asking, less what it declares itself.
+// The shared memory that a kernel may use without opting in, minus what it declares statically.
 constexpr std::size_t kMaxSharedBytes = (48u << 10) - 128;
 
 struct Images {
@@ -39,8 +40,8 @@ struct Images {
 
 /// The position of an output image in its padded source.
 struct Placement {
-  int row = 0, column = 0;  // of the output's corner in the source; may be negative
-  bool flipped = false;     // left and right, after the crop
+  int row = 0, column = 0;  // of the output's corner in the source image; may be negative
+  bool flipped = false;     // horizontally, after the crop
 };
 
 __device__ inline Placement draw(const Images& images, std::uint32_t sample, std::uint32_t epoch) {
@@ -58,14 +59,14 @@ __device__ inline Placement draw(const Images& images, std::uint32_t sample, std
   return placement;
 }
 
-/// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image, which may
-/// continue in the next row.
+/// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image,
+/// which may continue in the next row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
   const int image_elements = images.height * images.width * images.channels;
   __shared__ Placement shared_placement;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
-    __syncthreads();  // of the image before
+    __syncthreads();  // the previous image is finished
     if (threadIdx.x == 0) shared_placement = draw(images, args.sample_ids[n], args.scalars->epoch);
     __syncthreads();
     const Placement placement = shared_placement;
@@ -99,9 +100,9 @@ __global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Im
   }
 }
 
-/// The pixels that an output of one direction is computed from, and their weights: in shared memory.
+/// The pixels from which outputs along one axis are computed, and their weights, in shared memory.
 struct Taps {
-  int* begin;             // (outputs), from the first stored pixel on
+  int* begin;             // (outputs), relative to the first stored pixel
   int* count;             // (outputs); 0: the output is outside of the image
   std::int32_t* weights;  // (outputs, max_taps)
   int max_taps;
@@ -124,8 +125,9 @@ __device__ inline int rounded_byte(int sum) {
   return value < 0 ? 0 : value > 255 ? 255 : value;
 }
 
-/// Block (x, y): tiles x, x + blocks, ... of images y, y + blocks_y, ... A thread computes the channels of an output
-/// pixel: for each row of its neighbours the weighted sum along the row, rounded, and their weighted sum.
+/// Block (x, y) computes tiles x, x + blocks, ... of images y, y + blocks_y, ... A thread computes the channels of one
+/// output pixel: for each row of neighbours the weighted sum along the row, which is rounded, and then the weighted sum
+/// of these.
 template <typename T, int kChannels>
 __global__ void __launch_bounds__(kThreads)
     resize(const __grid_constant__ Images images, const __grid_constant__ RegionLimits limits, int max_row_taps,
@@ -142,13 +144,13 @@ __global__ void __launch_bounds__(kThreads)
     const ImageRegion region = args.regions[n];
     const std::uint8_t* source = args.images + std::int64_t{args.places[n]} * limits.place_bytes;
     T* const target = static_cast<T*>(args.y) + std::int64_t{n} * images.height * images.width * kChannels;
-    __syncthreads();  // of the image before
+    __syncthreads();  // the previous image is finished
     if (threadIdx.x == 0) shared_placement = draw(images, args.sample_ids[n], args.scalars->epoch);
     __syncthreads();
     const Placement placement = shared_placement;
     for (int tile = static_cast<int>(blockIdx.x); tile < n_tiles; tile += static_cast<int>(gridDim.x)) {
       const int first_row = tile / tiles_across * kTileRows, first_column = tile % tiles_across * kTileColumns;
-      __syncthreads();  // of the tile before
+      __syncthreads();  // the previous tile is finished
       for (int i = static_cast<int>(threadIdx.x); i < kTileRows + kTileColumns; i += static_cast<int>(kThreads)) {
         if (i < kTileRows) {
           const int row = first_row + i;
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Bytes of shared memory of resize().
+/// The shared memory of resize() in bytes.
 std::size_t resize_shared_bytes(int max_row_taps, int max_column_taps) {
   return sizeof(int) * (static_cast<std::size_t>(kTileRows) * static_cast<std::size_t>(2 + max_row_taps) +
                         static_cast<std::size_t>(kTileColumns) * static_cast<std::size_t>(2 + max_column_taps));

@@ -22,9 +22,9 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-/// The fp32 logits of a chunk. Each chunk reads and writes dweight, which is small beside its products only from about
-/// a thousand rows on. With 441 rows (256 MiB) at Qwen2's vocabulary, a step of 16,384 tokens would move 41 GB for
-/// that; with 1,536 rows it is 12 GB.
+/// The size of the fp32 logits of a chunk. Each chunk reads and writes dweight, which is cheap compared with its
+/// products only from about a thousand rows on. With 441 rows (256 MiB) at Qwen2's vocabulary, a step of 16,384 tokens
+/// would move 41 GB for this; with 1,536 rows it is 12 GB.
 std::int64_t logit_bytes(const LinearCrossEntropyDescription& d) {
   constexpr std::int64_t kRows = 1536, kLeast = std::int64_t{256} << 20, kMost = std::int64_t{1} << 30;
   return std::clamp(kRows * d.vocabulary * static_cast<std::int64_t>(sizeof(float)), kLeast, kMost);
@@ -35,7 +35,7 @@ struct RowResult {
   double correct = 0;
 };
 
-// A thread reads four logits at a time, or one where rows do not begin at 16 bytes.
+// A thread reads four logits at a time, or one if rows are not aligned to 16 bytes.
 
 template <typename T, int kN>
 __device__ void store_gradients(T* target, const Floats<kN>& gradients) {
@@ -48,7 +48,8 @@ __device__ void store_gradients(T* target, const Floats<kN>& gradients) {
   *reinterpret_cast<Stored*>(target) = stored;
 }
 
-/// A null `dlogits`: there are no gradients. Otherwise it can be `logits`: a thread writes what it alone reads.
+/// If `dlogits` is null, no gradients are computed. Otherwise it may be `logits`, since each element is read only by
+/// the thread that writes it.
 template <typename T, int kN>
 __global__ void __launch_bounds__(kThreads)
     softmax_rows(const float* logits, const std::int32_t* targets, std::int64_t n, const StepScalars* scalars,
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   const float of_target = row[target];
   float greatest = -INFINITY;
   double sum = 0;
-  unsigned is_beaten = 0;  // by a greater logit, or by an equal one before the target
+  unsigned is_beaten = 0;  // whether there is a greater logit, or an equal one before the target
   for (std::int64_t k = first; k < n; k += step) {
     const Floats<kN> pack = load_floats<kN>(row + k);
     const float before = greatest;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A null `losses`: not stored.
+/// If `losses` is null, they are not stored.
 __global__ void __launch_bounds__(kThreads)
     add_rows(const RowResult* results, const std::int32_t* targets, std::int64_t n_rows, bool accumulates,
              LossSums* sums, float* losses) {
@@ -134,7 +135,7 @@ class CudaLinearCrossEntropy final : public LinearCrossEntropy {
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
-  /// Those of a chunk of some number of rows; null: not computed.
+  /// The products for a chunk with some number of rows; null if not computed.
   struct Products {
     std::unique_ptr<PlannedProduct> logits, dx, dweight;
   };
@@ -209,7 +210,7 @@ void CudaLinearCrossEntropy::run_chunk(const Forward& args, void* workspace, std
   T* const dlogits = d_.has_gradients() ? at<T>(workspace, at_.dlogits) : nullptr;
   void* const of_product = at(workspace, at_.product);
   products.logits->run({.a = x, .b = args.weight, .d = logits}, of_product, stream);
-  const bool by_packs = d_.vocabulary % Pack<float>::kSize == 0;  // the workspace begins at 64 bytes
+  const bool by_packs = d_.vocabulary % Pack<float>::kSize == 0;  // the workspace is aligned to 64 bytes
   launch(by_packs ? softmax_rows<T, Pack<float>::kSize> : softmax_rows<T, 1>,
          {.blocks = static_cast<unsigned>(rows), .threads = kThreads}, stream, logits, args.targets + first,
          d_.vocabulary, args.scalars, args.loss_scale, dlogits, at<RowResult>(workspace, at_.results) + first);

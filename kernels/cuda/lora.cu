@@ -26,11 +26,12 @@ std::string text(const LoraDescription& d) {
                      d.drops() ? fmt::format(", dropout {:g}", d.dropout) : "");
 }
 
-/// Where the B of a part is: in its rows of (columns, rank), and in (out, all ranks).
+/// The positions of the B of a part: its rows in the packed (columns, rank), and its block in the laid-out (out, all
+/// ranks).
 struct PartOfB {
   std::int64_t first = 0, columns = 0, rank = 0;  // rows before it, its rows, and their length
   std::int64_t begin = 0, first_rank = 0,
-               n_ranks = 0;  // of the laid out matrix: rows and columns before it, row length
+               n_ranks = 0;  // in the laid-out matrix: rows and columns before it, and the row length
   __device__ std::int64_t packed(std::int64_t i) const { return first * rank + i; }
   __device__ std::int64_t laid_out(std::int64_t i) const {
     return (begin + i / rank) * n_ranks + first_rank + i % rank;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// `columns` of each row.
+/// Copies `columns` columns of each row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) copy_columns(const T* from, std::int64_t from_row, T* to,
                                                          std::int64_t to_row, std::int64_t rows, std::int64_t columns) {
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) copy_columns(const T* from, std::int
     to[i / columns * to_row + i % columns] = from[i / columns * from_row + i % columns];
 }
 
-/// A thread has the elements of a block of Philox.
+/// Each thread handles the elements of one Philox block.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     drop_rows(const T* source, T* target, LoraDropout dropout, std::int64_t rows, std::int64_t width,
@@ -117,7 +118,7 @@ class CudaLora final : public Lora {
             Stream& stream) const;
   template <typename T>
   const void* dropped(const void* x, std::size_t part, const Samples& samples, void* workspace, Stream& stream) const;
-  /// The rows of A of a group, aligned as cuBLASLt needs it.
+  /// The rows of A for a group, aligned as cuBLASLt requires.
   template <typename T>
   const void* rows_of_a(const void* a, std::size_t group, void* workspace, Stream& stream) const;
   template <typename T>
@@ -130,7 +131,7 @@ class CudaLora final : public Lora {
   void backward_of_group(const Backward& args, std::size_t group, void* workspace, Stream& stream);
 
   LoraDescription d_;
-  unsigned limit_;  // of blocks
+  unsigned limit_;  // on the number of blocks
   std::unique_ptr<PlannedProduct> h_, y_, dh_, db_, da_, dx_;
   OpMemoryRequirements requirements_;
   struct Places {
@@ -181,7 +182,7 @@ void CudaLora::place() {
   requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
-/// Calls work(where the B of the part is).
+/// Calls work with the PartOfB of each part.
 template <typename Work>
 void CudaLora::for_parts(const Work& work) const {
   PartOfB part{.rank = d_.rank, .n_ranks = d_.ranks()};

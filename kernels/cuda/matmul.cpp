@@ -42,7 +42,7 @@ class CudaMatmul final : public Matmul {
   MatmulDescription d_;
   CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
-  std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null: not computed
+  std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null if not computed
   OpMemoryRequirements requirements_;
   struct Offsets {
     std::size_t dz = 0, backward = 0;

@@ -16,7 +16,7 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's recommendation for Hopper
-constexpr std::uint32_t kAlignment = 16;                        // bytes to which all pointers are aligned
+constexpr std::uint32_t kAlignment = 16;                        // the alignment of all pointers in bytes
 constexpr int kMaxAlgorithms = 16;
 
 struct ProductTraits {
@@ -46,7 +46,7 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-/// Column-major; `stride`: elements from one column to the next; 0: rows.
+/// A column-major layout. `stride` is the number of elements from one column to the next; 0: `rows`.
 Handle<LayoutTraits> make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t stride = 0) {
   cublasLtMatrixLayout_t layout = nullptr;
   LOCKSTEP_CUDA_CHECK(cublaslt().create_layout(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
@@ -73,7 +73,7 @@ class CublasLtProduct final : public PlannedProduct {
     LOCKSTEP_CUDA_CHECK(cublaslt().set_product(product_.get(), attribute, &value, sizeof value));
   }
   cublasLtEpilogue_t epilogue() const;
-  /// The algorithms for the current product; empty if there are none.
+  /// Asks for the algorithms for the current product. There may be none.
   void ask();
   std::string name_of(const cublasLtMatmulAlgo_t& algorithm) const;
 
@@ -96,13 +96,13 @@ CublasLtProduct::CublasLtProduct(const ProductDescription& description, const Cu
   LOCKSTEP_CUDA_CHECK(
       cublaslt().create_product(&product, d_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   product_ = Handle<ProductTraits>(product);
-  // The first operand is b.
+  // The operands are swapped: cuBLASLt's first operand is b.
   set(CUBLASLT_MATMUL_DESC_TRANSA, d_.b_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, d_.a_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   b_ = d_.b_is_transposed ? make_layout(d_.dtype, d_.inner, d_.columns) : make_layout(d_.dtype, d_.columns, d_.inner);
   a_ = d_.a_is_transposed ? make_layout(d_.dtype, d_.rows, d_.inner) : make_layout(d_.dtype, d_.inner, d_.rows);
   result_ = make_layout(d_.d_dtype, d_.columns, d_.rows, d_.d_stride);
-  // z, which gelu keeps, needs rows of 16 bytes.
+  // gelu keeps z, whose rows must be aligned to 16 bytes.
   const bool has_epilogue = d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu;
   epilogue_activates_ = has_epilogue && (!d_.keeps_z || d_.columns % 8 == 0);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue());

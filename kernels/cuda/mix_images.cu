@@ -14,7 +14,7 @@ struct Images : ImageShape {
   std::uint32_t seed = 0;
 };
 
-/// What is drawn for a batch.
+/// How the images of a batch are mixed, drawn at random.
 struct Mix {
   float weight = 0;
   bool cuts = false;
@@ -42,7 +42,7 @@ __device__ inline Mix draw(const Images& images, const MixImages::Forward& args)
   return mix;
 }
 
-/// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
+/// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kImageThreads) mix_images(Images images, MixImages::Forward args) {
   __shared__ Mix shared_mix;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr std::int64_t kTileBytes = std::int64_t{32} << 20;
-constexpr std::int64_t kMultiple = 64;  // of rows and columns of a tile, so that each begins at 128 bytes
+constexpr std::int64_t kMultiple = 64;  // of rows and columns of a tile, which aligns it to 128 bytes
 
 std::string text(const Nf4MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {} in NF4{}, {}", d.rows, d.in_features, d.out_features(),
@@ -40,17 +40,17 @@ __device__ inline float scale_of(float value, float scale_of_scales, float offse
 #ifdef __CUDA_ARCH__
   return __fadd_rn(__fmul_rn(value, scale_of_scales), offset);
 #else
-  return value * scale_of_scales + offset;  // compiled without contraction
+  return value * scale_of_scales + offset;  // compiled without contraction to a fused multiply-add
 #endif
 }
 
-/// Rows from `first_row` on and columns from `first_column` on to (rows, n_columns). Block (x, y): columns of rows y,
-/// y + blocks_y, ...
+/// Expands a part of the matrix, from `first_row` and `first_column` on, to `target` (rows, n_columns). Block (x, y)
+/// computes columns of rows y, y + blocks_y, ...
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     expand_matrix(MatrixInNf4 matrix, std::int64_t first_row, std::int64_t rows, std::int64_t first_column,
                   std::int64_t n_columns, T* target) {
-  __shared__ float values[16];  // which the threads of a warp read at different places, unlike constants
+  __shared__ float values[16];  // not in constant memory: the threads of a warp read different entries
   if (threadIdx.x < 16) values[threadIdx.x] = kValues[threadIdx.x];
   __syncthreads();
   const float offset = *matrix.offset;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
 
 struct TiledProduct {
   std::int64_t tile = 0;
-  std::unique_ptr<PlannedProduct> full, rest;  // the second null if there is none
+  std::unique_ptr<PlannedProduct> full, rest;  // `rest` is null if there is none
 };
 
 class CudaNf4Matmul final : public Nf4Matmul {
@@ -93,7 +93,7 @@ class CudaNf4Matmul final : public Nf4Matmul {
   Nf4MatmulDescription d_;
   Nf4Layout layout_;
   std::int64_t out_;
-  unsigned limit_;  // of blocks
+  unsigned limit_;  // on the number of blocks
   TiledProduct forward_, data_;
   OpMemoryRequirements requirements_;
   std::size_t tile_at_ = 0, product_at_ = 0;

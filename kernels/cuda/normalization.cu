@@ -8,7 +8,7 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;  // of passes that do not sum
+constexpr unsigned kThreads = 256;  // of passes without sums
 constexpr unsigned kBlocksPerMultiprocessor = 4;
 constexpr unsigned kLeastRows = 2;
 
@@ -23,7 +23,7 @@ struct NormalizeTask {
   const T* x = nullptr;
   const T* residual = nullptr;
   const float* scale_bias = nullptr;
-  const float* residual_scale_bias = nullptr;  // or null
+  const float* residual_scale_bias = nullptr;  // may be null
   T* z = nullptr;
 };
 
@@ -98,10 +98,10 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
   sums.leave_partial_sums(walk, partials);
 }
 
-// The second stage: a block for 32 channels, whose warps add every kFinishLanes-th part.
+// The second stage has a block for each 32 channels. Each of its kFinishLanes warps adds every kFinishLanes-th part.
 constexpr unsigned kFinishChannels = 32, kFinishLanes = 16;
 
-/// Sums of channel `c`, in lane 0; all threads of the block call it.
+/// Adds up the parts of channel `c`. Lane 0 gets the sums. All threads of the block must call this.
 template <int kKinds>
 __device__ void add_parts(const double* partials, unsigned parts, std::int64_t n_channels, std::int64_t c,
                           double (&sum)[kKinds]) {
@@ -164,7 +164,7 @@ __global__ void finish_backward(const double* partials, unsigned parts, std::int
     put(args.residual_sums, args.fp32_residual_sums, sum[2] * args.residual_mean_inverse_stddev[n_channels + c]);
 }
 
-/// The data gradient as a tensor.
+/// A data gradient that is stored as a tensor.
 template <typename T>
 struct TensorGradient {
   static constexpr int kRowsAtOnce = 2;
@@ -188,11 +188,11 @@ __global__ void __launch_bounds__(kThreads) add_elements(const T* value, T* targ
     for (int k = 0; k < kN; ++k) sum[k] = b[k] + a[k];
     store_floats(target + i * kN, sum);
   }
-  const std::size_t rest = n_vectors * kN + first;  // fewer than kN are left over
+  const std::size_t rest = n_vectors * kN + first;  // fewer than kN elements are left over
   if (rest < n_elements) target[rest] = from_float<T>(to_float(target[rest]) + to_float(value[rest]));
 }
 
-/// The largest number of partial sums of a shape, in packs or one by one.
+/// The maximum number of partial sums for a shape, whether elements are read in packs or one by one.
 unsigned max_parts(const Activation& shape, const CudaContext& context) {
   return dispatch(shape.dtype, [&](auto* type) {
     constexpr int kPack = Pack<std::remove_pointer_t<decltype(type)>>::kSize;

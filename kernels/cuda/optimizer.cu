@@ -29,7 +29,8 @@ struct Arenas {
   bool parameters_are_sharded = false;
 };
 
-/// Where element i is, in its shard where the arena has only that.
+/// The positions of element i in the arenas. In an arena that holds only this rank's shard, they are relative to the
+/// shard.
 struct Places {
   std::size_t element = 0, parameter = 0, state = 0;
 };
@@ -38,7 +39,7 @@ __device__ Places places_of(const SegmentTable& table, const Arenas& arenas, std
   return {.element = i, .parameter = arenas.parameters_are_sharded ? stored : i, .state = stored};
 }
 
-/// New parameters, and the same rounded to Weight; float: there are no rounded ones.
+/// Stores new parameters, and a copy that is rounded to Weight. If Weight is float, there is no copy.
 template <typename Weight, int kWidth>
 __device__ void store_parameters(const Arenas& arenas, const Places& at, const Floats<kWidth>& parameters) {
   store_floats(arenas.parameters + at.parameter, parameters);
@@ -46,14 +47,14 @@ __device__ void store_parameters(const Arenas& arenas, const Places& at, const F
     store_rounded(static_cast<Weight*>(arenas.weights) + at.element, parameters);
 }
 
-/// What a gradient and a weight are multiplied by, in SGD, before they are added.
+/// In SGD, the factors of a gradient and a weight before they are added.
 struct SgdFactors {
   float gradient = 1, weight = 0;
 };
 
 enum class Momentum { none, plain, nesterov };
 
-/// `factors` are those of each segment (LARS), or null.
+/// `factors` has the factors of each segment (LARS), or is null.
 template <Momentum kMomentum, typename Weight>
 __global__ void __launch_bounds__(kTileThreads)
     sgd(const __grid_constant__ SegmentTable table, Arenas arenas, float momentum, const SgdFactors* factors) {
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kTileThreads)
     adamw(const __grid_constant__ SegmentTable table, Arenas arenas, AdamwConstants constants) {
   if (arenas.scalars->is_applied == 0) return;
   const Tile tile = find_tile(table);
-  // Combined in fp64 and rounded once, as PyTorch's are; by one thread, since fp64 is slow on some devices.
+  // Combined in fp64 and rounded once, as in PyTorch. A single thread does this, since fp64 is slow on some devices.
   struct Factors {
     float keep, root_correction2, step_size;
   };
@@ -156,7 +157,7 @@ struct LarsConstants {
   double trust_coefficient = 0, epsilon = 0;
 };
 
-/// ratio * (clip * g + decay * w) is SGD with both factors times the ratio.
+/// ratio * (clip * g + decay * w) is SGD with both factors multiplied by the ratio.
 __global__ void __launch_bounds__(kTileThreads)
     find_trust_ratios(const __grid_constant__ SegmentTable table, const Squares* squares, LarsConstants constants,
                       const StepScalars* scalars, SgdFactors* factors) {

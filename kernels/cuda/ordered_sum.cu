@@ -23,7 +23,7 @@ struct Sources {
   T* target = nullptr;
 };
 
-/// Elements by Pack<T>; pointers are aligned to 16 bytes.
+/// Adds elements in groups of Pack<T>. Pointers are aligned to 16 bytes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) add_packs(const __grid_constant__ Sources<T> sources, std::size_t n_packs) {
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;

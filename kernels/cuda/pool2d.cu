@@ -25,7 +25,7 @@ struct Span {
   int begin, end;
 };
 
-/// One axis: which pixels are under which windows.
+/// One axis: which pixels are covered by which windows.
 struct PoolAxis {
   int size = 1, out_size = 1, kernel_size = 1, stride = 1, padding = 0;
   FastDivide by_size, by_out_size, by_stride;
@@ -44,7 +44,7 @@ struct PoolAxis {
   __device__ int begin(int p) const { return p * stride - padding; }
   __device__ Span pixels_under(int p) const { return {std::max(begin(p), 0), std::min(begin(p) + kernel_size, size)}; }
   __device__ Span windows_over(int pixel) const {
-    const int too_early = pixel + padding - kernel_size;  // a window that begins here ends before the pixel
+    const int too_early = pixel + padding - kernel_size;  // a window that begins here ends just before the pixel
     const int last = static_cast<int>(by_stride.quotient(static_cast<std::uint32_t>(pixel + padding)));
     return {too_early < 0 ? 0 : static_cast<int>(by_stride.quotient(static_cast<std::uint32_t>(too_early))) + 1,
             std::min(last + 1, out_size)};
@@ -57,11 +57,11 @@ struct PoolGeometry {
   struct Pixel {
     int n, h, w;
   };
-  /// Pixel number `i` of x, or of y.
+  /// The coordinates of pixel number `i` of x, or of y.
   __device__ Pixel pixel(std::int64_t i) const { return find(i, rows.by_size, columns.by_size); }
   __device__ Pixel out_pixel(std::int64_t i) const { return find(i, rows.by_out_size, columns.by_out_size); }
 
-  /// Number of pixel (n, h, w) of x, and of (n, p, q) of y.
+  /// The number of pixel (n, h, w) of x, and of pixel (n, p, q) of y.
   __device__ std::int64_t index(int n, int h, int w) const {
     return (std::int64_t{n} * rows.size + h) * columns.size + w;
   }
@@ -78,7 +78,7 @@ struct PoolGeometry {
   }
 };
 
-/// y: T, or fp32.
+/// Stores kN elements of y, which has type T or fp32.
 template <typename T, int kN>
 __device__ inline void store_output(void* y, bool is_fp32, std::int64_t offset, const Floats<kN>& values) {
   if (is_fp32)
@@ -93,14 +93,14 @@ struct PoolTask {
   float lower_bound = 0;  // of the normalised input
   bool y_is_fp32 = false;
   const T* x = nullptr;
-  const T* residual = nullptr;                 // or null
+  const T* residual = nullptr;                 // may be null
   const float* scale_bias = nullptr;           // null: x itself
-  const float* residual_scale_bias = nullptr;  // or null
+  const float* residual_scale_bias = nullptr;  // may be null
   void* y = nullptr;
   std::uint8_t* saved = nullptr;  // null: no backward follows
 };
 
-/// The input at a thread's channels of one pixel, normalised on the way: loaded first, computed later.
+/// The input at a thread's channels of one pixel. It is loaded first, and normalised later.
 template <typename T, int kN>
 struct PoolInput {
   Vector<T, kN> x, residual;
@@ -125,7 +125,7 @@ struct PoolInput {
 template <typename T, int kN, bool kMax>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     pool_forward(const PoolTask<T> task, const PoolGeometry geometry, const RowWalk walk) {
-  constexpr int kTaps = 3;  // loaded together: a row of the usual window
+  constexpr int kTaps = 3;  // loaded together: one row of the usual window
   const RowPlace<kN> place(walk);
   if (!place.is_inside) return;
   const NormalizationCoefficients<kN> act(task.scale_bias, task.residual_scale_bias, walk.c, place.channel);
@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
 }
 
-/// The average over whole images: the block's lanes share an image, whose sums are made as those of a normalisation.
+/// The average over whole images. The lanes of the block share an image, and compute its sums like those of a
+/// normalisation.
 template <typename T, int kN>
 __global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
     pool_images(const PoolTask<T> task, std::int64_t image_rows, const RowWalk walk) {
@@ -211,14 +212,14 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
       const Floats<1> average{{static_cast<float>(total / static_cast<double>(image_rows))}};
       store_output<T>(task.y, task.y_is_fp32, n * walk.c + channel, average);
     });
-    __syncthreads();  // the next image's sums lie in the same place
+    __syncthreads();  // the sums of the next image use the same place
   }
 }
 
-/// The data gradient of a pixel of x, gathered from all windows over it, in a fixed order. Of a window of 3 and stride
-/// 2 these are up to 2 x 2, all of which are loaded, as they are stored, before the first is used: a pixel's gradient
-/// then waits for memory once.
-/// Of two gradients of y, the sum is rounded as if it had been stored, as another op that adds them would do.
+/// The data gradient of a pixel of x, gathered in a fixed order from all windows that cover it. With 3 x 3 windows and
+/// stride 2, there are up to 2 x 2 such windows. All of them are loaded, in their stored type, before the first is
+/// used, so that a pixel's gradient waits for memory only once. If y has two gradients, their sum is rounded as if it
+/// had been stored, as a separate op that adds them would do.
 template <typename T, typename Dy>
 struct PoolGradient {
   static constexpr int kRowsAtOnce = 1;
@@ -226,17 +227,18 @@ struct PoolGradient {
   PoolGeometry geometry;
   std::int64_t c;
   const Dy* dy;
-  const Dy* added;            // or null: another gradient of y
+  const Dy* added;            // another gradient of y; may be null
   const std::uint8_t* saved;  // null: average
 
   template <int kN>
   __device__ Floats<kN> load(std::int64_t row, std::int64_t channel, std::int64_t) const {
-    // In fp32, which only the last pooling has, whose windows do not overlap, four windows would take many registers.
+    // In fp32, four windows would need too many registers. Only the last pooling uses fp32, and its windows do not
+    // overlap.
     return gather < kN, std::is_same_v<Dy, T> ? 2 : 1 > (row, channel);
   }
 
  private:
-  /// kN numbers as they are stored; in fp32 those of two packs.
+  /// Loads kN numbers as they are stored. In fp32, these are two packs.
   template <int kN>
   __device__ static auto load_stored(const Dy* source) {
     if constexpr (std::is_same_v<Dy, T>)
@@ -288,7 +290,7 @@ struct PoolGradient {
     return result;
   }
 
-  /// Window (p, q), in which the pixel has the place (down, right).
+  /// Adds the gradient from window (p, q), in which the pixel has the position (down, right).
   template <int kN>
   __device__ void add_window(Floats<kN>& gradient, const Floats<kN>& values, const Bytes<kN>& positions, int down,
                              int right, int p, int q) const {
@@ -411,7 +413,7 @@ class CudaPool2d final : public Pool2d {
   bool y_is_fp32() const { return description_.y_dtype == DType::fp32; }
   unsigned block_limit() const { return static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor; }
 
-  /// What forward reads. A normalisation that is stored has been applied by then.
+  /// What forward reads. If the normalised input is stored, it has been computed by then.
   template <typename T>
   PoolTask<T> make_task(const Forward& args, const OpMemory& memory, Stream& stream) const {
     using Residual = InputNormalization::Residual;
@@ -448,7 +450,7 @@ class CudaPool2d final : public Pool2d {
 
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContext& context) {
   constexpr std::int64_t kMaxPixels = std::int64_t{1} << 31;  // fast_divide.h
-  dispatch(d.dtype, [](auto*) {});                            // refuses other types
+  dispatch(d.dtype, [](auto*) {});                            // rejects other types
   require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
           "pooling returns the type of its input or fp32, not {}", name(d.y_dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,

@@ -16,7 +16,7 @@ struct Images : ImageShape {
   std::uint32_t seed = 0;
 };
 
-/// Of height 0: nothing is erased.
+/// A height of 0 means that nothing is erased.
 struct Rectangle {
   int top = 0, left = 0, height = 0, width = 0;
 };
@@ -37,13 +37,13 @@ __device__ inline Rectangle draw(const Images& images, std::uint32_t sample, std
   return {};
 }
 
-/// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
+/// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kImageThreads) erase(Images images, RandomErase::Forward args) {
   const int n_elements = images.image_elements();
   __shared__ Rectangle shared_rectangle;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
-    __syncthreads();  // of the image before
+    __syncthreads();  // the previous image is finished
     if (threadIdx.x == 0) shared_rectangle = draw(images, args.sample_ids[n], args.scalars->epoch);
     __syncthreads();
     const Rectangle erased = shared_rectangle;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// A null `residual`: s is x, and is not written. A null `inverse_rms`: not kept.
+/// If `residual` is null, s is x and is not written. If `inverse_rms` is null, it is not kept.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_forward(const T* x, const T* residual, const float* weight, T* s, T* y, float* inverse_rms,
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kThreads)
   const auto inverse = static_cast<float>(1.0 / sqrt(mean + double{epsilon}));
   if (inverse_rms != nullptr && threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
   const T* const normalized = residual != nullptr ? s : x;
-  for (std::int64_t c = threadIdx.x; c < width; c += kThreads)  // what this thread wrote
+  for (std::int64_t c = threadIdx.x; c < width; c += kThreads)  // reads only what this thread has written
     y[begin + c] = from_float<T>(to_float(normalized[begin + c]) * inverse * weight[c]);
 }
 
-/// A null `added`: nothing is added.
+/// If `added` is null, nothing is added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_backward(const T* dy, const T* s, const float* weight, const T* added, const float* inverse_rms, T* ds,
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// partial (n_blocks, width): block of rows blockIdx.y.
+/// partial (n_blocks, width) gets the sums of block of rows blockIdx.y.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) sum_dweight(const T* dy, const T* s, const float* inverse_rms,
                                                         float* partial, std::int64_t n_rows, std::int64_t width) {
@@ -111,7 +111,7 @@ class CudaRmsNorm final : public RmsNorm {
       using T = std::remove_pointer_t<decltype(type)>;
       const auto* const dy = static_cast<const T*>(args.dy);
       const auto* const s = static_cast<const T*>(args.s);
-      if (args.dweight_mode != GradientMode::skip) {  // before ds, which may overwrite dy
+      if (args.dweight_mode != GradientMode::skip) {  // must come before ds, which may overwrite dy
         auto* const partial = static_cast<float*>(memory.workspace);
         const auto columns = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads);
         launch(sum_dweight<T>, {.blocks = columns, .threads = kThreads, .blocks_y = static_cast<unsigned>(n_blocks_)},
@@ -130,7 +130,7 @@ class CudaRmsNorm final : public RmsNorm {
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
   RmsNormDescription d_;
-  std::int64_t n_blocks_;  // of rows, of which each has a partial sum of dweight
+  std::int64_t n_blocks_;  // blocks of rows; each has a partial sum of dweight
 };
 
 }  // namespace

@@ -16,9 +16,9 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256, kWarps = kThreads / 32;
-constexpr int kPairs = RotaryDescription::kMaxHeadDim / 2 / 32;  // of a lane, at most
+constexpr int kPairs = RotaryDescription::kMaxHeadDim / 2 / 32;  // the maximum number of pairs per lane
 
-/// What kernels know of the shape.
+/// What the kernels know about the shape.
 struct Heads {
   std::int64_t rows = 0, heads = 0, kv_heads = 0, max_positions = 0;
   int n_pairs = 0;
@@ -27,12 +27,12 @@ struct Heads {
   float epsilon = 0;
 
   __device__ std::int64_t all() const { return heads + 2 * kv_heads; }
-  /// Where the first and the second number of a pair lie in a head.
+  /// The positions of the first and the second number of a pair in a head.
   __device__ int first(int pair) const { return interleaved ? 2 * pair : pair; }
   __device__ int second(int pair) const { return interleaved ? 2 * pair + 1 : pair + n_pairs; }
 };
 
-/// A lane's pairs of a head: lane, lane + 32, ... The unused ones are zero.
+/// The pairs of a head that a lane has: lane, lane + 32, ... Unused ones are zero.
 struct Head {
   float first[kPairs], second[kPairs];
 };
@@ -64,7 +64,7 @@ __device__ void store_head(const Head& head, const Heads& heads, bool accumulate
   });
 }
 
-/// `direction` -1: back.
+/// A `direction` of -1 rotates back.
 __device__ inline void rotate(Head& head, const Heads& heads, const float* table, std::int32_t position,
                               float direction) {
   const std::int64_t last = heads.max_positions - 1;
@@ -86,7 +86,7 @@ __device__ inline float mean_product(const Head& a, const Head& b, const Heads& 
   return warp_sum(sum) / static_cast<float>(2 * heads.n_pairs);
 }
 
-/// Replaces a head by n, and returns 1 / sqrt(mean of squares + epsilon).
+/// Replaces a head by its normalised numbers n, and returns 1 / sqrt(mean of squares + epsilon).
 __device__ inline float normalize(Head& head, const Heads& heads) {
   const float inverse = 1.0f / sqrtf(mean_product(head, head, heads) + heads.epsilon);
 #pragma unroll
@@ -111,7 +111,7 @@ __device__ void copy_values(const T* source, const Heads& heads, bool accumulate
     target[i] = accumulate ? from_float<T>(to_float(target[i]) + to_float(source[i])) : source[i];
 }
 
-/// A warp for each head, of values too.
+/// One warp per head, including the heads of values.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rotary_forward(const T* x, const std::int32_t* positions, const float* table, const float* q_norm,
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
   store_head(head, heads, false, y + at);
 }
 
-/// The same without norms.
+/// Backward without norms, also with one warp per head.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rotary_backward(const T* dy, const std::int32_t* positions,
                                                             const float* table, T* dx, bool accumulate, Heads heads) {
@@ -142,10 +142,11 @@ __global__ void __launch_bounds__(kThreads) rotary_backward(const T* dy, const s
   store_head(head, heads, accumulate, dx + at);
 }
 
-/// With norms: a block has a block of rows, and its warps take turns at the heads of queries (blockIdx.y 0), of keys
-/// (1) or of values (2). `partial` is (2, blocks, warps, head_dim); a null `dx` is not computed.
+/// Backward with norms. Each thread block has a block of rows, and its warps take turns with the heads of queries
+/// (blockIdx.y 0), keys (1) or values (2). `partial` is (2, blocks, warps, head_dim). If `dx` is null, it is not
+/// computed.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 3)  // 80 registers; without the 3, ptxas chooses 64 for sm_100 and spills
+__global__ void __launch_bounds__(kThreads, 3)  // 80 registers; without this 3, ptxas chooses 64 for sm_100 and spills
     rotary_norm_backward(const T* dy, const T* x, const std::int32_t* positions, const float* table,
                          const float* q_norm, const float* k_norm, T* dx, bool accumulate, float* partial,
                          Heads heads) {
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 3)  // 80 registers; without the 3, 
   store_head(sum, heads, false, partial + slot * 2 * heads.n_pairs);
 }
 
-/// target (head_dim) from partial (n, head_dim).
+/// Adds up target (head_dim) from partial (n, head_dim).
 __global__ void __launch_bounds__(RotaryDescription::kMaxHeadDim)
     add_partial(const float* partial, float* target, bool accumulate, std::int64_t n, int head_dim) {
   const int i = static_cast<int>(threadIdx.x);
@@ -262,7 +263,7 @@ class CudaRotary final : public Rotary {
   }
 
   RotaryDescription d_;
-  std::int64_t n_blocks_;  // of rows, with norms
+  std::int64_t n_blocks_;  // blocks of rows; only with norms
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// kN neighbouring numbers: a pack, or one.
+/// kN neighbouring numbers: a pack, or a single number.
 template <typename T, int kN>
 struct Neighbours {
   T values[kN];
@@ -44,7 +44,7 @@ __device__ void store_neighbours(T* target, const Neighbours<T, kN>& numbers) {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/// A thread's column does not change from row to row: blockIdx.y counts rows.
+/// The column of a thread is the same in all of its rows, which blockIdx.y selects.
 template <typename T, int kN>
 __global__ void __launch_bounds__(kThreads) swiglu_forward(const T* x, T* y, std::int64_t rows, std::int64_t width) {
   const std::int64_t c = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
@@ -117,7 +117,7 @@ class CudaSwiGlu final : public SwiGlu {
   }
 
  private:
-  /// Blocks along a row, and enough rows of blocks to fill the device.
+  /// The grid has the blocks along a row, and enough rows of blocks to fill the device.
   Grid grid(int numbers_per_thread) const {
     const std::int64_t threads = d_.width / numbers_per_thread;
     const auto columns = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
@@ -127,7 +127,7 @@ class CudaSwiGlu final : public SwiGlu {
   }
 
   SwiGluDescription d_;
-  unsigned limit_;  // of blocks
+  unsigned limit_;  // on the number of blocks
 };
 
 }  // namespace

@@ -57,7 +57,7 @@ void PendingDirectory::replace() {
   }
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
     fail(code_, "cannot exchange {} and {}: {}", partial_path_, path_, system_text(errno));
-  // NFS and others cannot exchange names: for a moment, there is no directory of that name.
+  // NFS and some other file systems cannot swap two names, so for a moment no directory has this name.
   if (::rename(path_.c_str(), old_path_.c_str()) != 0)
     fail(code_, "cannot rename {} to {}: {}", path_, old_path_, system_text(errno));
   try {

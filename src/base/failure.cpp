@@ -20,7 +20,7 @@ std::atomic<bool> is_noted{false};
 
 void print_error(const std::string& who, ErrorCode code, const std::string& message) {
   const ErrorEntry& row = entry(code);
-  // A wrong command line is explained by the help of its command, which ends the message: that is the remedy.
+  // The message about a wrong command line ends with a pointer to the command's help, which is the remedy.
   const auto see = code == ErrorCode::usage && message.ends_with("--help`") ? message.rfind("; see `") : message.npos;
   const std::string what = message.substr(0, see);
   const std::string remedy = see == message.npos ? std::string(row.remedy) : message.substr(see + 2);

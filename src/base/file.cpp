@@ -21,7 +21,7 @@ constexpr std::string_view kPartial = ".partial";
 // Linux transfers at most 0x7ffff000 bytes per call.
 constexpr std::size_t kMaxCallBytes = std::size_t{1} << 30;
 
-/// To be called right after the failed call, since errno is the reason.
+/// Must be called right after the failed call, because it reports errno.
 template <typename... Args>
 [[noreturn]] void fail_with_errno(ErrorCode code, fmt::format_string<Args...> what, Args&&... args) {
   const int error = errno;
@@ -51,7 +51,7 @@ std::string system_text(int error_number) {
 }
 
 void DescriptorTraits::close(Type descriptor) {
-  // What must be durable was synced before, so a failing close can only be reported.
+  // Data that must be durable have been synced already, so a failed close is only reported.
   if (::close(descriptor) != 0) std::fprintf(stderr, "cannot close a file: %s\n", system_text(errno).c_str());
 }
 
@@ -209,7 +209,7 @@ void PendingFile::publish() {
 }
 
 Descriptor create_unnamed_file(const std::string& path, ErrorCode code) {
-  // Not O_TMPFILE, which network file systems lack. The name lasts until the next line.
+  // Not O_TMPFILE, which network file systems lack. The name is removed again right below.
   static std::atomic<int> n_files{0};
   const std::string name = partial_name(fmt::format("{}.{}.{}", path, ::getpid(), n_files++));
   Descriptor file = open_file(name, O_RDWR | O_CREAT | O_TRUNC, code);

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a model, adapters, a tokenizer or a run. Results that users write beside them have other names.
+/// Whether the name is one that files of a model, adapters, a tokenizer or a run have. Results that users write beside
+/// them have other names.
 bool is_part_of_model(const fs::path& file) {
   constexpr std::array kOthers{"config.json", "adapter_config.json", "model.safetensors.index.json",
                                "README.md",   "config.yaml",         "metrics.jsonl"};
@@ -57,7 +58,7 @@ void require_no_input(const std::string& output, std::span<const std::string> in
   };
   for (const std::string& input : inputs) {
     if (::stat(input.c_str(), &source) != 0) continue;
-    if (S_ISDIR(target.st_mode))  // replaced with all that is in it
+    if (S_ISDIR(target.st_mode))  // replaced together with its contents
       check(is_in(output, input), input);
     else if (S_ISDIR(source.st_mode))
       for (const fs::path& file : files_of(input))

@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Finds the first key that an object has twice. (nlohmann's parser with a callback could do so while it builds the
-/// value, but takes time in proportion to the square of the number of members.)
+/// Finds the first key that an object has twice. (nlohmann's parser with a callback could check this while it builds
+/// the value, but its time is quadratic in the number of members.)
 class KeyChecker final : public nlohmann::json_sax<Json> {
  public:
   const std::string& repeated() const { return repeated_; }
@@ -39,16 +39,17 @@ class KeyChecker final : public nlohmann::json_sax<Json> {
     if (found_) repeated_ = name;
     return !found_;
   }
-  /// Parsing the value reports it.
+  /// Not reported here: parsing the value reports it.
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
-  std::vector<std::unordered_set<std::string>> keys_;  // of the objects around the current place
+  std::vector<std::unordered_set<std::string>> keys_;  // of the objects that enclose the current place
   std::string repeated_;
   bool found_ = false;
 };
 
-/// "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error ..." from the line on.
+/// Returns the part of "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error ..." that starts
+/// at "line".
 std::string_view place_and_problem(std::string_view what) {
   for (const std::string_view before : {"parse error at ", "] "})
     if (const std::size_t found = what.find(before); found != std::string_view::npos)

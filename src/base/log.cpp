@@ -51,9 +51,9 @@ using EarlyLines = spdlog::sinks::ringbuffer_sink_mt;
 constexpr std::size_t kEarlyLines = 100;
 
 struct State {
-  std::mutex mutex;  // configure() and open_file() against write()
+  std::mutex mutex;  // protects configure() and open_file() from a concurrent write()
   std::shared_ptr<StandardErrorSink> standard_error = std::make_shared<StandardErrorSink>();
-  /// What was written before the file is open, until then.
+  /// Keeps the lines that are written before the file is open. Null afterwards.
   std::shared_ptr<EarlyLines> early = std::make_shared<EarlyLines>(kEarlyLines);
   spdlog::logger logger{"lockstep", {standard_error, early}};
   int rank = 0;

@@ -35,7 +35,7 @@ bool is_c1(std::string_view text) {
   return text.size() >= 2 && text[0] == '\xC2' && static_cast<unsigned char>(text[1]) < 0xA0;
 }
 
-/// The start of the character that contains the byte `at`, within its next three bytes at most.
+/// The start of the character that contains the byte `at`, which is at most three bytes before it.
 std::size_t character_begin(std::string_view text, std::size_t at) {
   while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
   return at;

@@ -18,7 +18,7 @@ namespace lockstep {
 
 namespace {
 
-/// A line "VmHWM:   1234 kB" of /proc/self/status, in bytes.
+/// The value of a line such as "VmHWM:   1234 kB" of /proc/self/status, in bytes.
 std::uint64_t status_bytes(const char* key) {
   std::ifstream in("/proc/self/status");
   for (std::string line; std::getline(in, line);)

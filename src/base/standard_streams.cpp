@@ -24,7 +24,7 @@ void prepare_standard_streams() {
   ::signal(SIGPIPE, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // open() takes the lowest free number, and those below are open by now.
+    // open() returns the lowest free descriptor, and all lower ones are open by now.
     if (::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY) != stream) ::_exit(EXIT_FAILURE);
   }
 }

@@ -12,7 +12,7 @@ namespace {
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 std::atomic<int> first_signal{0};
 std::atomic<bool> was_repeated{false}, may_stop_anywhere{false};
-std::atomic<int> n_interrupts{0}, n_last_interrupt{1};  // repeated ones
+std::atomic<int> n_interrupts{0}, n_last_interrupt{1};  // further SIGINTs; the number that ends the process
 
 void note(int signal) {
   int none = 0;

@@ -14,19 +14,20 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// When a ranking is stable, and how long to try.
+// Criteria for a stable ranking, and limits on the attempts to reach one.
 constexpr std::size_t kConfirmations = 3, kMaxRounds = 200;
 constexpr double kConfirmed = 1.05, kLimitSeconds = 0.25;
 // A candidate that needs this many times the shortest time can still win if its calls were interrupted.
 constexpr double kContender = 1.5;
-// Beyond these it cannot. One call is enough for a difference that is longer than an interruption by the scheduler.
+// Beyond this factor, it cannot win. One call is enough if the difference is longer than any interruption by the
+// scheduler.
 constexpr double kHopeless = 3, kLongestInterruptionSeconds = 0.1;
 // The share of the time for which threads may wait on an idle machine.
 constexpr double kIdleWaiting = 0.05;
 constexpr double kTie = 1.02;
 
-/// Of the threads of this process since they started (the second number of their `schedstat`, in nanoseconds), and of
-/// the virtual machine since it started.
+/// The time that the threads of this process have waited for a processor since they started (the second number of their
+/// `schedstat`, in nanoseconds), plus the time stolen from the virtual machine since it started.
 double waiting_seconds() {
   double sum = 0;
   std::error_code ignored;
@@ -102,7 +103,7 @@ Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size
       const CallTime time = call(i);
       candidates[i].add(time);
       if (!candidates[i].is_in()) continue;
-      if (round > 1) {  // the first round fills caches, and calls what is far behind
+      if (round > 1) {  // not in the first round, which fills caches and also calls candidates that are far behind
         elapsed += time.seconds;
         waited += time.waiting_seconds;
       }

@@ -32,10 +32,10 @@ class Row {
   bool has_thread = false;  // guarded by the registry
 
  private:
-  std::mutex mutex_;  // contended only by events(): its thread never waits otherwise
+  std::mutex mutex_;  // contended only by events(), so the thread that records never waits otherwise
   std::uint64_t n_added_ = 0;
   std::size_t capacity_;
-  std::unique_ptr<Event[]> ring_;  // touched, and so in memory, only as far as it was filled
+  std::unique_ptr<Event[]> ring_;  // only the part that was filled is touched and takes up memory
 };
 
 namespace {
@@ -52,7 +52,7 @@ Registry& registry() {
 thread_local Row* this_threads_row = nullptr;
 
 std::atomic<bool> is_recording{false};
-Profiler profiler;  // read where has_profiler was seen
+Profiler profiler;  // read only after has_profiler was seen to be true
 std::atomic<bool> has_profiler{false};
 
 Row* add_row_locked(const std::string& name) {

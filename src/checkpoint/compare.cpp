@@ -22,7 +22,8 @@ void compare_values(std::span<const float> a, std::span<const float> b, TensorDi
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) continue;
     if (out.n_differing++ == 0) out.first_index = static_cast<std::int64_t>(i);
-    // Equal infinities are equal bits. A difference that involves an infinity is infinite, and one with a NaN is NaN.
+    // Equal infinities have equal bits. A difference that involves an infinity is infinite, and one that involves a NaN
+    // is NaN.
     const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
     if (!(difference <= out.max_absolute) && !std::isnan(out.max_absolute)) out.max_absolute = difference;
   }
@@ -37,7 +38,7 @@ std::vector<std::string> differing_keys(const nlohmann::json& a, const nlohmann:
   return {keys.begin(), keys.end()};
 }
 
-/// The tensors of a checkpoint, which are read one by one, or those of a model of another program.
+/// The tensors of a checkpoint, which are read one by one, or the tensors of a model in another program's format.
 class Tensors {
  public:
   explicit Tensors(const std::string& path) {
@@ -69,7 +70,7 @@ class Tensors {
  private:
   std::optional<Reader> reader_;
   std::map<std::string, Shape> shapes_;
-  std::map<std::string, std::vector<float>> values_;  // without a reader
+  std::map<std::string, std::vector<float>> values_;  // used if there is no reader
 };
 
 }  // namespace

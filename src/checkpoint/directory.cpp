@@ -32,7 +32,7 @@ std::vector<fs::directory_entry> entries_of(const std::string& directory) {
   return entries;
 }
 
-/// The files whose metadata is sound, the newest first. Tensors are not read.
+/// The files with valid metadata, newest first. Tensors are not read.
 template <typename OnBad>
 std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
   std::vector<Candidate> found;
@@ -115,7 +115,7 @@ void set_link(const std::string& directory, const std::string& name, const std::
   const fs::path link = fs::path(directory) / name;
   const std::string partial = partial_name(link.string());
   std::error_code error;
-  fs::remove(partial, error);  // what an interrupted call left
+  fs::remove(partial, error);  // left by an interrupted call
   fs::create_symlink(fs::path(target).filename(), partial, error);
   require(!error, ErrorCode::checkpoint_write, "cannot create the link {}: {}", link.string(), error.message());
   publish_link(partial, link.string(), ErrorCode::checkpoint_write);

@@ -11,7 +11,7 @@ namespace lockstep::checkpoint {
 
 bool is_finite(std::span<const float> values) {
   constexpr std::uint32_t kExponent = 0x7f800000;
-  std::uint32_t n_others = 0;  // a sum, and no early exit, so that the loop is vectorised
+  std::uint32_t n_others = 0;  // accumulated without an early exit, so that the loop is vectorised
   for (const float value : values) n_others |= (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1 : 0;
   return n_others == 0;
 }
@@ -28,7 +28,7 @@ void require_finite(const std::string& file, const std::string& tensor, std::spa
        tensor, file, n_others, values.size(), n_others == 1 ? "is" : "are", first - values.begin(), *first);
 }
 
-/// Of values that are finite.
+/// The values must be finite.
 void require_not_negative(const std::string& file, const std::string& tensor, std::span<const float> values) {
   const auto is_negative = [](float value) { return value < 0; };
   const auto first = std::ranges::find_if(values, is_negative);

@@ -34,7 +34,7 @@ std::string file_in(const std::string& directory, const std::string& name) {
   return (fs::path(directory) / name).string();
 }
 
-/// False, too, if that cannot be found out: opening the file then reports why.
+/// Also false if this cannot be determined: opening the file then reports why.
 bool exists(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error);
@@ -44,7 +44,7 @@ bool is_directory(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-/// Its size is checked before memory is allocated.
+/// Reads a file whose size is checked before memory is allocated.
 std::string read_text(const std::string& path, std::uint64_t max_bytes) {
   const Descriptor file = open_regular_file(path, ErrorCode::checkpoint_not_found);
   const std::uint64_t n_bytes = size_bytes(file, path);
@@ -88,7 +88,7 @@ Shards read_index(const std::string& directory) {
   return shards;
 }
 
-/// Of a file that has no index: whatever it contains.
+/// Throws unless the file contains exactly the tensors that the index expects in it.
 void check_shard(const std::string& path, const SafetensorsFile& file, const Shards& shards,
                  const std::set<std::string>& expected) {
   const auto damaged = ErrorCode::model_file_damaged;
@@ -144,7 +144,7 @@ bool is_tied(const Json& config, const std::string& path) {
   return found->get<bool>();
 }
 
-/// Leaves one tensor of two that are tied.
+/// Keeps one of the two tensors if they are tied.
 void unify_tied(ModelFile& file) {
   const auto embedding = std::ranges::find(file.tensors, kEmbedding, &NamedTensor::name);
   const auto head = std::ranges::find(file.tensors, kHead, &NamedTensor::name);
@@ -172,7 +172,7 @@ bool is_written_here(const std::string& name) {
          std::ranges::find(kTokenizerFiles, std::string_view(name)) != kTokenizerFiles.end();
 }
 
-/// A directory may be removed only if it holds nothing but what this program writes.
+/// A directory may be replaced only if it contains nothing but files that this program writes.
 void require_replaceable(const std::string& directory) {
   if (!exists(directory)) return;
   require(is_directory(directory), ErrorCode::data_exists, "{} is a file; expected a directory, or a free name",
@@ -192,7 +192,7 @@ void write_text(const std::string& path, std::string_view text) {
   pending.publish();
 }
 
-/// Consecutive tensors, cut so that no shard has more bytes than allowed.
+/// Cuts the tensors into shards of consecutive tensors, so that no shard has more bytes than allowed.
 std::vector<std::vector<NamedTensor>> cut(std::vector<NamedTensor> tensors, const HuggingFaceOptions& options) {
   std::vector<std::vector<NamedTensor>> shards(1);
   std::uint64_t shard_bytes = 0;
@@ -253,7 +253,7 @@ void write_model_directory(const std::string& directory, const std::map<std::str
   fs::path path = fs::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "DIRECTORY/"
   std::error_code error;
-  if (fs::is_symlink(path, error) && fs::exists(path, error)) path = fs::canonical(path);  // the link stays
+  if (fs::is_symlink(path, error) && fs::exists(path, error)) path = fs::canonical(path);  // keeps the link
   require_replaceable(path.string());
   require_replaceable(partial_name(path.string()));
   PendingDirectory pending(path.string(), ErrorCode::checkpoint_write);

@@ -10,12 +10,12 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::int32_t kLaterMagic = 0x616b3432;  // "ak42", of the formats 1 and 2
+constexpr std::int32_t kLaterMagic = 0x616b3432;  // "ak42", the magic number of formats 1 and 2
 constexpr std::int64_t kBeginToken = 1, kEndToken = 2;
 
 struct Header {
   std::int32_t width = 0, ffn_width = 0, layers = 0, heads = 0, key_value_heads = 0;
-  std::int32_t vocabulary = 0;  // negative: the last matrix is not the embedding, but stored at the end
+  std::int32_t vocabulary = 0;  // negative: the output matrix is not tied to the embedding, but stored at the end
   std::int32_t positions = 0;
 
   std::int64_t head_size() const { return width / heads; }
@@ -28,9 +28,9 @@ static_assert(sizeof(Header) == 7 * sizeof(std::int32_t));
 /// A part of the file: one tensor, or one tensor per layer.
 enum class Rows : std::uint8_t { plain, interleaved };
 struct Block {
-  const char* name;  // of the tensor; of a layer, without "model.layers.0." and ".weight". "": not used
+  const char* name;  // of the tensor; in a layer, without "model.layers.0." and ".weight"; "": not used
   Shape shape;
-  std::int64_t n_layers = 0;  // 0: not of a layer
+  std::int64_t n_layers = 0;  // 0: not in a layer
   Rows rows = Rows::plain;
 
   std::int64_t n_tensors() const { return std::max<std::int64_t>(n_layers, 1); }
@@ -84,7 +84,7 @@ void check(const Header& h, const std::string& path, std::uint64_t file_bytes) {
           path, h.layers, h.width, h.n_words(), fits ? std::to_string(n_bytes) : "too many", file_bytes);
 }
 
-/// Of each head, the rows 0, 2, 4, ... first, and then 1, 3, 5, ...
+/// Reorders the rows of each head: first 0, 2, 4, ..., and then 1, 3, 5, ...
 std::vector<float> half_split(const std::vector<float>& interleaved, std::int64_t row_size, std::int64_t head_size) {
   std::vector<float> out(interleaved.size());
   const std::int64_t n_rows = static_cast<std::int64_t>(interleaved.size()) / row_size, half = head_size / 2;
@@ -110,7 +110,7 @@ std::string config_of(const Header& h) {
                                 {"rms_norm_eps", 1e-5},
                                 {"rope_theta", 10000.0},
                                 {"tie_word_embeddings", h.is_tied()}};
-  // Of Llama's SentencePiece tokenizer, which llama2.c always uses.
+  // The token ids of Llama's SentencePiece tokenizer, which llama2.c always uses.
   if (h.n_words() > kEndToken) config.update({{"bos_token_id", kBeginToken}, {"eos_token_id", kEndToken}});
   return config.dump(2) + "\n";
 }

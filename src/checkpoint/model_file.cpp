@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kMetadataKey = "lockstep";
 constexpr const char* kExported[] = {"model", "precision", "step", "inference", "base"};
 
-/// The types of the members that are used, if they are there. Their values are checked where they are used.
+/// Checks the types of the members that are used, where they are present. Their values are checked where they are used.
 void check_state(const StateJson& state, const std::string& path) {
   const auto check = [&](const char* key, bool (*fits)(const StateJson&), const char* expected) {
     require(!state.contains(key) || fits(state[key]), ErrorCode::checkpoint_damaged,
@@ -59,7 +59,7 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
     NamedTensor tensor{.name = tensor_name(entry.path),
                        .shape = entry.shape,
                        .values = std::vector<float>(static_cast<std::size_t>(entry.shape.n_elements()))};
-    const TensorEntry* const average =  // what is frozen has none
+    const TensorEntry* const average =  // frozen parameters have none
         weights == WeightsOf::averages ? reader.find(tensor_path(StateGroup::averages, tensor.name)) : nullptr;
     require(average == nullptr || average->shape == entry.shape, ErrorCode::checkpoint_damaged,
             "{}: the average of {} has another shape", path, tensor.name);

@@ -23,11 +23,11 @@ namespace fs = std::filesystem;
 constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr const char* kPrefix = "base_model.model.";
 constexpr std::string_view kSuffixes[] = {".lora_A.weight", ".lora_B.weight"};
-/// Of modules, after the name of a target of model.lora.targets.
+/// The suffix of a module's name, after the name of a target of model.lora.targets.
 constexpr std::string_view kModule = "_proj";
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 
-/// Keys that do not change what an adapter computes, or that are honoured.
+/// Keys that do not change what an adapter computes, or that are supported.
 constexpr std::array kKnown{"alpha_pattern",
                             "auto_mapping",
                             "base_model_name_or_path",
@@ -55,7 +55,7 @@ constexpr std::array kKnown{"alpha_pattern",
 
 std::string file_in(const std::string& directory, const char* name) { return (fs::path(directory) / name).string(); }
 
-/// Null, false, "none", or without members.
+/// Whether the value is null, false, "none", or empty.
 bool is_nothing(const StateJson& value) {
   return value.is_null() || value == false || value == "none" || (value.is_structured() && value.empty());
 }
@@ -82,7 +82,7 @@ StateJson read_config(const std::string& path) {
   return config;
 }
 
-/// "model.layers.0.self_attn.q_proj.lora_A.weight" -> "q"; empty if it is none of that form.
+/// "model.layers.0.self_attn.q_proj.lora_A.weight" -> "q"; empty if the name does not have this form.
 std::string target_of(const std::string& tensor) {
   for (const std::string_view suffix : kSuffixes) {
     if (!tensor.ends_with(suffix)) continue;
@@ -94,8 +94,8 @@ std::string target_of(const std::string& tensor) {
   return "";
 }
 
-/// A list of modules must name what the file has: PEFT would ignore other tensors, and draw missing ones at random. A
-/// text is a pattern ("all-linear"), which is not evaluated.
+/// A list of modules must match the tensors of the file: PEFT would ignore other tensors, and initialise missing ones
+/// at random. A string is a pattern ("all-linear"), which is not evaluated.
 void require_same_targets(const StateJson& config, const std::vector<std::string>& found, const std::string& path) {
   const auto modules = config.find("target_modules");
   if (modules == config.end() || !modules->is_array()) return;

@@ -11,7 +11,7 @@ namespace {
 
 std::uint64_t block_begin(std::uint64_t block) { return kUserBlockBytes + block * kHashBlockBytes; }
 
-/// The maximum number of items in a sentence.
+/// The maximum number of items that a message lists.
 constexpr std::size_t kMaxNamed = 5;
 
 std::string join(const std::vector<std::string>& items) {

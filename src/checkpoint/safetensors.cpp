@@ -64,7 +64,8 @@ std::vector<std::int64_t> integers_of(const NamedTensor& tensor) {
   return integers;
 }
 
-/// The header; `offsets` gets each tensor's place. Eight-byte values come first, so that all are aligned in memory.
+/// Returns the header, and stores each tensor's position in `offsets`. Eight-byte values come first, so that all
+/// tensors are aligned in memory.
 std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata,
                         DType dtype, std::vector<std::uint64_t>& offsets) {
   const auto size_of = [&](const NamedTensor& tensor) {
@@ -111,7 +112,7 @@ std::vector<float> converted(std::span<const std::byte> bytes, Convert convert) 
   return values;
 }
 
-/// Bytes of an element; 0: a type that is not read.
+/// Bytes of an element; 0 for a type that is not supported.
 std::uint64_t element_bytes(const std::string& dtype) {
   if (dtype == "F64" || dtype == "I64") return 8;
   if (dtype == "F32") return 4;
@@ -171,7 +172,7 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   return entry;
 }
 
-/// In this order, tensors follow each other from the first to the last byte of the data: no gap, no byte used twice.
+/// Throws unless the tensors, in this order, cover the data from the first to the last byte, without gaps or overlaps.
 void check_places(const std::string& path, const std::vector<Entry>& entries, std::uint64_t data_bytes) {
   std::uint64_t at = 0;
   for (const Entry& entry : entries) {

@@ -63,8 +63,8 @@ Saver::Saver(std::string path, const std::vector<TensorSource>& tensors, int ran
     const std::uint64_t n_bytes = entries_[e].size_bytes();
     for (std::uint64_t begin = 0; begin < n_bytes; begin += kHashBlockBytes) {
       const std::uint64_t end = std::min(begin + kHashBlockBytes, n_bytes);
-      // The rank in whose shard the middle of the block lies. Doubles are exact enough: every assignment results in the
-      // same file.
+      // The rank whose shard contains the middle of the block. Doubles are exact enough, because every assignment
+      // results in the same file.
       const double middle = static_cast<double>(before) + static_cast<double>(end - begin) / 2;
       const int owner = static_cast<int>(middle * size_ / static_cast<double>(total));
       blocks_.push_back({e, begin, end, std::min(owner, size_ - 1)});
@@ -157,7 +157,7 @@ std::string Saver::write_metadata(const std::vector<std::string>& hashes) {
   for (const auto& range : ranges) {
     const std::vector<std::byte> bytes = image_->read(range);
     write_at(file, name, bytes, range.begin, kWriteError);
-    // Readers can use it only where HDF5 put all metadata into one place, for which its block size is chosen.
+    // Readers can use this only if HDF5 has put all metadata into one place. Its block size is chosen so that it does.
     if (ranges.size() == 1) {
       metadata_end_ = range.end;
       metadata_hash_ = digest_bytes(bytes);
@@ -170,7 +170,8 @@ std::string Saver::write_metadata(const std::vector<std::string>& hashes) {
 std::string Saver::hash_blocks(std::string_view length) const {
   const std::uint64_t file_bytes = unpack(length, 1)[0];
   const std::string name = partial_name(path_);
-  // Opened again: a network file system shows what other ranks wrote before the file was opened.
+  // Opened again, because on a network file system only a file that is opened later is sure to show what other ranks
+  // wrote.
   const Descriptor file = open_file(name, O_RDONLY, kWriteError);
   const std::uint64_t n_blocks = n_hash_blocks(file_bytes - kUserBlockBytes);
   std::vector<std::byte> buffer;

@@ -21,8 +21,8 @@ constexpr const char* kStateAttribute = "json";
 constexpr const char* kHashAttribute = "xxh3";
 constexpr const char* kImageName = "the checkpoint's metadata in memory";  // in messages
 
-/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if possible, otherwise in the
-/// folder of temporary files; it is sparse and small. (HDF5 needs a path that can be resolved, which a file of
+/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if possible, and otherwise in the
+/// folder of temporary files. It is sparse and small. (HDF5 needs a path that can be resolved, which a file of
 /// memfd_create() does not have.)
 class ScratchFile {
  public:
@@ -101,7 +101,7 @@ MetadataImage::MetadataImage(std::vector<TensorEntry> tensors, const std::string
   hdf5.fixed_text(kStateGroup, kStateAttribute, state_text);
   for (TensorEntry& tensor : tensors_) {
     tensor.offset = hdf5.reserve_dataset(tensor.path, "float32", dims_of(tensor.shape));
-    // Space for the hash is allocated now, so that entering it later moves nothing.
+    // Space for the hash is allocated now, so that writing the hash later moves nothing.
     hdf5.unsigned_integer(tensor.path, kHashAttribute, 0);
   }
 }

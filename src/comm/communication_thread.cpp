@@ -186,7 +186,7 @@ void CommunicationThread::run() {
 bool CommunicationThread::step_channels(bool& must_poll) {
   const std::lock_guard lock(channels_mutex_);
   if (has_failed_.load()) {
-    cancel_channels();  // with what was posted after the failure
+    cancel_channels();  // including requests that were posted after the failure
     return false;
   }
   bool progressed = false;
@@ -231,7 +231,8 @@ void CommunicationThread::fail_job(const std::exception_ptr& reason) {
 
 void CommunicationThread::cancel_channels() {
   bool a_caller_waits = false, an_event_waits = false;
-  for (Channel* channel : channels_) {  // all of them: until NCCL is aborted, a caller that throws cannot free memory
+  // All of them, because a caller that throws cannot free memory until NCCL is aborted.
+  for (Channel* channel : channels_) {
     const Channel::Listener listener = channel->cancel(failure_);
     a_caller_waits = a_caller_waits || listener == Channel::Listener::caller;
     an_event_waits = an_event_waits || listener == Channel::Listener::event;

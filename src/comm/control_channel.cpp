@@ -72,7 +72,7 @@ Channel::Listener ControlChannel::cancel(const std::exception_ptr& reason) {
   return Listener::caller;
 }
 
-/// All ranks see the same headers, so either all of them throw or none does.
+/// All ranks see the same headers, so either all ranks throw or none.
 void ControlChannel::check_headers(const Call& call) const {
   for (std::size_t i = 0; i < headers_.size(); ++i) {
     const Header& theirs = headers_[i];

@@ -103,7 +103,7 @@ std::byte* DeviceExchange::wire_data(const Chunk& chunk, const Group& group, int
   return chunk.rounded + shard(chunk, group, member).begin * size_bytes(chunk.wire);
 }
 
-/// Where the copy of my shard from a member is received. The copies are adjacent.
+/// Where this rank receives a member's copy of its shard. The copies are adjacent.
 std::byte* DeviceExchange::incoming(const Chunk& chunk, const Group& group, int member) const {
   return static_cast<std::byte*>(incoming_->data()) +
          static_cast<std::size_t>(member) * shard(chunk, group, group.mine).n_elements * size_bytes(chunk.dtype);

@@ -18,9 +18,9 @@ namespace lockstep::comm {
 namespace {
 
 const std::size_t kPageBytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));  // on ARM, 4096 to 65536
-constexpr std::size_t kFaultBytes = std::size_t{64} << 10;   // Linux maps so much at once, aligned
-constexpr std::size_t kWorkBytes = std::size_t{1} << 20;     // summed before the other channels are served
-constexpr std::size_t kMessageBytes = std::size_t{1} << 30;  // MPI counts with 31 bits
+constexpr std::size_t kFaultBytes = std::size_t{64} << 10;   // Linux maps an aligned range of this size per page fault
+constexpr std::size_t kWorkBytes = std::size_t{1} << 20;     // summed before other channels get a turn
+constexpr std::size_t kMessageBytes = std::size_t{1} << 30;  // MPI's counts have 31 bits
 constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
 
 }  // namespace
@@ -77,7 +77,7 @@ class HostCommunicator::Region final : public Memory {
   std::size_t size_bytes_;
   std::size_t stride_bytes_;
   SharedSegment segment_;
-  std::byte* private_ = nullptr;  // of the only rank of a node
+  std::byte* private_ = nullptr;  // used if the rank is alone on its node
 };
 
 HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, Topology topology)
@@ -209,7 +209,7 @@ void HostCommunicator::arrive_at(const Request& request) {
   table_->wake_others();
 }
 
-/// The first part of an all-reduce, in which this rank has waited for the others to reach it.
+/// Traces the first part of an all-reduce, in which this rank has waited for the others to arrive.
 void HostCommunicator::trace_arrival() {
   arrived_ = trace::Clock::now();
   if (trace_row_ != nullptr) trace::record(trace_row_, trace::Kind::wait, "other ranks", waiting().since, arrived_);
@@ -239,9 +239,9 @@ void HostCommunicator::copy_local(const Request& request, ElementRange range, in
               range.n_elements * size_bytes(request.dtype()));
 }
 
-// Otherwise they would count as memory of this process too. MADV_DONTNEED takes pages out of its page tables; their
-// content stays in the shared file. It cannot fail for ordinary pages. It refuses locked ones (mlockall), which stay
-// mapped: they count twice, but nothing is wrong with them.
+// Unmaps the peers' pages, which would otherwise count as memory of this process too. MADV_DONTNEED removes pages from
+// its page tables; their content stays in the shared file. It cannot fail for ordinary pages. It refuses locked ones
+// (mlockall), which stay mapped: they count twice, which is harmless.
 void HostCommunicator::release_peers(const Request& request, ElementRange range) const {
   if (range.n_elements == 0) return;
   for (int r = 0; r < topology_.local_size(); ++r) {
@@ -383,10 +383,10 @@ Coroutine HostCommunicator::run_between_nodes() {
   }
 }
 
-// Every node sends its shards to every other one, rank by rank in the order of both nodes' lists: MPI delivers the
+// Every node sends its shards to every other node. Both sides go through the shards in rank order, and MPI delivers the
 // messages between two leaders in the order in which they were sent.
 void HostCommunicator::start_gather(const Request& request) {
-  const int tag = 2 * (number() * Topology::kExchangesInFlight);  // no chunk of a sum is on its way
+  const int tag = 2 * (number() * Topology::kExchangesInFlight);  // no chunk of a sum is in flight
   shard_messages_.clear();
   const auto for_messages = [&](const std::vector<int>& owners, const auto& call) {
     for (const int owner : owners) {

@@ -16,7 +16,7 @@ int number_of(const char* name) {
 }
 
 /// The number of tasks of the Slurm step that this process belongs to; 0 outside a step. Batch scripts and shells of
-/// salloc have SLURM_NTASKS (of the job) but no step: what they start without srun is one process.
+/// salloc have the job's SLURM_NTASKS but no step: a program that they start without srun is a single process.
 int slurm_step_tasks() {
   if (!is_set("SLURM_STEP_ID") || !is_set("SLURM_PROCID")) return 0;
   const int tasks = number_of("SLURM_STEP_NUM_TASKS");
@@ -29,8 +29,8 @@ Launch inspect_launch() {
   const int step_tasks = slurm_step_tasks();
   Launch launch;
   if (is_set("OMPI_COMM_WORLD_SIZE")) {
-    // Checked before Slurm's variables: mpirun starts its daemons with srun, whose ranks then inherit the variables of
-    // a step that is not theirs.
+    // Checked before Slurm's variables: mpirun starts its daemons with srun, and their ranks then inherit the variables
+    // of a step that is not their own.
     launch.launcher = "mpirun";
     launch.expected_size = number_of("OMPI_COMM_WORLD_SIZE");
   } else if (is_set("PMIX_RANK") || is_set("PMIX_NAMESPACE")) {

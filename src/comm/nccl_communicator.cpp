@@ -39,14 +39,14 @@ using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int kSharesDevices = 23000;  // the first NCCL version that lets ranks share a device, as an option
-// Versions before can hang in captured steps with memory that is registered with the network (NVIDIA/nccl#2389).
+// Earlier versions can hang in captured steps with memory that is registered with the network (NVIDIA/nccl#2389).
 constexpr int kRegistersBetweenNodes = 23200;
 constexpr char kGraphRegister[] = "NCCL_GRAPH_REGISTER";
 constexpr auto kAbortTimeout = 2s;     // for ncclCommAbort, before the process ends without it
-constexpr auto kWarningInterval = 1s;  // between two looks at NCCL's log
-constexpr int kMaxWarnings = 20;       // that are repeated
+constexpr auto kWarningInterval = 1s;  // between two checks of NCCL's log
+constexpr int kMaxWarnings = 20;       // NCCL's warnings that are repeated in our log
 
-/// A communicator that was not finalized is aborted.
+/// Aborts a communicator that was not finalized.
 struct CommTraits {
   using Type = ncclComm_t;
   static Type null() { return nullptr; }
@@ -73,7 +73,7 @@ class Comm {
     return call(comm_.get());
   }
 
-  /// Waits until NCCL, which works in its own threads, has completed a call. Before that, neither the communicator nor
+  /// Waits until NCCL, which works in its own threads, has completed a call. Until then, neither the communicator nor
   /// the stream may be used.
   void settle(ncclResult_t status) {
     LOCKSTEP_NCCL_CHECK(status);
@@ -99,7 +99,8 @@ class Comm {
     return std::pair(state, std::string(nccl().ncclGetLastError(comm_.get())));
   }
 
-  /// `call`: of ncclCommDeregister or its like; not called if the communicator was aborted, which deregisters all.
+  /// `call` calls ncclCommDeregister or a similar function. It is skipped if the communicator was aborted, which
+  /// deregisters everything.
   template <typename Call>
   void deregister(const Call& call) {
     const std::lock_guard lock(mutex_);
@@ -113,8 +114,8 @@ class Comm {
     LOCKSTEP_NCCL_CHECK(nccl().ncclCommDestroy(comm_.release()));
   }
 
-  /// Aborts in a separate thread, for which it waits up to `limit`: NCCL may hang if the network hangs, and waits until
-  /// the graphs of captured steps are destroyed.
+  /// Aborts in a separate thread, and waits up to `limit` for this thread: NCCL may hang if the network hangs, and it
+  /// waits until the graphs of captured steps are destroyed.
   void abort(std::chrono::seconds limit) {
     const std::unique_lock lock(mutex_, kAbortTimeout);
     if (!lock || !comm_) return;
@@ -187,7 +188,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
         stream_->synchronize();
         exchange_.reset();  // NCCL no longer uses its buffers
         comm_->finish();
-        stream_->synchronize();  // which still increments the counters
+        stream_->synchronize();  // the stream still increments the counters
         is_finished = true;
       } catch (const std::exception& error) {
         log::error("cannot finalize the NCCL communicator: {}", error.what());
@@ -209,7 +210,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) final {
     std::unique_ptr<Memory> of_nccl;
     if (registers_) of_nccl = allocate_nccl_memory(backend_, *stream_, size_bytes);
-    const bool has_window = !world_.any(of_nccl == nullptr);  // a window is one of all ranks
+    const bool has_window = !world_.any(of_nccl == nullptr);  // a window exists on all ranks or on none
     if (!has_window) of_nccl.reset();
     return memory_.allocate(
         world_, backend_, size_bytes, purpose,
@@ -225,7 +226,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 
   void check() override {
     if (!thread_.has_failed()) return;
-    comm_->abort(kAbortTimeout);  // freeing memory while the stack is unwound waits for NCCL's kernels
+    comm_->abort(kAbortTimeout);  // otherwise, freeing memory during stack unwinding would wait for NCCL's kernels
     thread_.throw_if_failed();
   }
 
@@ -235,7 +236,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     memory_.check_contains(slice, label);
     check_exchange(exchange, size(), label);
     check_wire(slice, topology_.wire, label);
-    const trace::Span span(trace::Kind::all_reduce, label);  // shows profilers to which bucket the kernels belong
+    const trace::Span span(trace::Kind::all_reduce, label);  // shows in profilers which bucket the kernels belong to
     const std::uint64_t number = number_of(label, slice.n_elements * size_bytes(slice.dtype));
     stream_->wait(ready);
     backend_.record_progress(&counters().begun, number, *stream_);
@@ -285,9 +286,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 
   /// Collective. Null if NCCL cannot give the ranks access to each other's memory.
   std::shared_ptr<void> register_window(const Memory& memory) {
-    constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: slices have the same place on all ranks
-    // From NCCL 2.28 on, the call returns ncclSuccess while threads of NCCL still work, which write the window at the
-    // end. If that fails, they may still write it later, so its memory is not freed.
+    constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: slices are at the same offset on all ranks
+    // From NCCL 2.28 on, the call returns ncclSuccess while NCCL's threads are still working. They store the window
+    // handle at the end. If an error occurs, they may still store it later, so its memory is not freed.
     auto window = std::make_unique<void*>(nullptr);
     try {
       LOCKSTEP_NCCL_CHECK(comm_->with([&](ncclComm_t comm) {
@@ -323,15 +324,15 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
       case Collective::all_reduce:
         return sum(exchange.slice);
       case Collective::reduce_scatter:
-        // The sum of the whole slice is one that has the requested order.
+        // Only a sum of the whole slice has the requested order.
         return orders(exchange.slice) ? sum(exchange.slice) : reduce_shards(exchange);
       case Collective::all_gather:
         return broadcast_shards(exchange);
     }
   }
 
-  /// Calls call(rank, first byte, elements) in one group, in which NCCL runs them together, for all shards that are not
-  /// empty. As in PyTorch, shards of different lengths are reduced and broadcast one by one.
+  /// Calls call(rank, first byte, elements) for every shard that is not empty, in one group that NCCL runs together. As
+  /// in PyTorch, shards of different lengths are reduced and broadcast one by one.
   template <typename Call>
   void for_shards(const Exchange& exchange, const Call& call) {
     comm_->settle(comm_->with([&](ncclComm_t comm) {
@@ -419,7 +420,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     if (error) throw_nccl_error(error->first, error->second);
   }
 
-  /// They name what an error code does not, and are on any rank, so that all ranks write them.
+  /// NCCL's warnings contain details that an error code lacks. They can appear on any rank, so all ranks write them.
   void repeat_warnings() {
     next_warnings_ = steady_clock::now() + kWarningInterval;
     for (const std::string& warning : log_.new_warnings()) {
@@ -446,8 +447,8 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   Listener cancel(const std::exception_ptr&) override {
     const bool is_waited_for = (is_blocking_ && is_starting_.load()) ||
                                read(counters().ended.count) < std::max(read(counters().begun.count), n_issued());
-    // The process ends at once if nobody could catch an exception. Its message must not be late: mpirun kills the ranks
-    // a second after it has noticed that one is lost.
+    // If nobody could catch an exception, the process ends immediately. Its message must not be late, because mpirun
+    // kills the ranks a second after it has noticed that one is lost.
     comm_->abort(is_waited_for ? 0s : kAbortTimeout);
     return is_waited_for ? Listener::event : Listener::nobody;
   }
@@ -462,7 +463,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   Backend& backend_;
   const Topology topology_;
   const bool is_blocking_;
-  const bool registers_;  // memory with NCCL
+  const bool registers_;  // whether memory is registered with NCCL
   NcclLog log_;
   CommunicatorMemory memory_;
   std::unique_ptr<Stream> stream_;

@@ -45,7 +45,7 @@ NcclLog::NcclLog(const std::string& folder, int rank) {
   if (!folder.empty() && std::filesystem::is_directory(folder, error)) {
     path_ = fmt::format("{}/nccl.{}.log", folder, rank);
     previous_ = fmt::format("{}/nccl.{}.previous.log", folder, rank);
-    std::filesystem::rename(path_, previous_, error);  // NCCL would overwrite it
+    std::filesystem::rename(path_, previous_, error);  // otherwise NCCL would overwrite it
   } else {
     const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
     if (error) return;
@@ -75,7 +75,7 @@ void NcclLog::restore_environment() {
 
 void NcclLog::remove() {
   std::error_code gone;
-  if (!path_.empty()) std::filesystem::remove(path_, gone);  // NCCL keeps writing to the unnamed file
+  if (!path_.empty()) std::filesystem::remove(path_, gone);  // NCCL continues to write to the unlinked file
   if (!previous_.empty()) std::filesystem::remove(previous_, gone);
 }
 

@@ -7,7 +7,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kAlignment = 4096;  // of Communicator::allocate() and of windows
+constexpr std::size_t kAlignment = 4096;  // required by Communicator::allocate() and by windows
 
 class NcclMemory final : public Memory {
  public:

@@ -67,7 +67,7 @@ void NodeExchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, 
 }
 
 MpiRequest& NodeExchange::next_request() {
-  if (n_requests_ == requests_.size()) requests_.emplace_back();  // pending ones may move
+  if (n_requests_ == requests_.size()) requests_.emplace_back();  // growing moves pending requests, which is allowed
   return requests_[n_requests_++];
 }
 

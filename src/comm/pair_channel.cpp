@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kTag = 30000;  // above those of the communicators; MPI allows at least 32767
 constexpr std::size_t kSmallBytes = std::size_t{1} << 20, kLargeBytes = std::size_t{32} << 20;
-// Of the small message: beyond it, the link is so slow that the pauses between polls of MPI, at most 0.2 ms, do not
-// count, and a large message would take seconds.
+// If the small message takes longer than this, the large one is skipped: the link is so slow that the pauses between
+// polls of MPI (at most 0.2 ms) do not matter, and a large message would take seconds.
 constexpr double kLongEnough = 0.05;
 
 }  // namespace
@@ -75,7 +75,7 @@ Coroutine PairChannel::run() {
         start(outgoing_.data(), incoming_.data(), size_bytes);
         co_await until(is_done, WakeOn::poll);
         mine = seconds_since(begin);
-        start(&mine, &theirs, sizeof(mine));  // both continue with the same time
+        start(&mine, &theirs, sizeof(mine));  // so that both continue with the same time
         co_await until(is_done, WakeOn::poll);
         time_ = {.size_bytes = size_bytes, .seconds = std::max(mine, theirs)};
         if (time_.seconds > kLongEnough) break;

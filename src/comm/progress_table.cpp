@@ -53,7 +53,8 @@ ProgressTable::ProgressTable(SharedSegment segment, int local_rank, int local_si
   // what another rank has already written to its entry.
   entries_ = reinterpret_cast<RankEntry*>(segment_.data());
   struct flock lock = lock_of(local_rank);
-  // In a statement of its own, since arguments of a call may be evaluated in any order, and the reason is errno.
+  // In a statement of its own, because the arguments of a call may be evaluated in any order, and errno must be read
+  // after fcntl.
   const bool is_locked = ::fcntl(segment_.descriptor(), F_SETLK, &lock) == 0;
   const int reason = errno;
   require(is_locked, ErrorCode::comm_shared_memory, "cannot lock byte {} of {}: {}", local_rank, segment_.path(),
@@ -84,7 +85,7 @@ bool ProgressTable::wait(std::uint32_t seen, std::chrono::nanoseconds limit) con
   RankEntry& c = mine();
   const timespec time{static_cast<time_t>(limit.count() / 1'000'000'000),
                       static_cast<long>(limit.count() % 1'000'000'000)};
-  c.sleeping.store(1);  // before the kernel compares the doorbell, so that no wake-up is lost
+  c.sleeping.store(1);  // set before the kernel compares the doorbell, so that no wake-up is lost
   if (c.doorbell.load() == seen) futex(c.doorbell, FUTEX_WAIT, seen, &time);
   c.sleeping.store(0);
   return c.doorbell.load() != seen;

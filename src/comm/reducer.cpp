@@ -11,7 +11,8 @@ namespace lockstep::comm {
 
 namespace {
 
-/// A tensor of several buckets is divided into so many parts of nearly equal size; 1: it is not.
+/// The number of parts of nearly equal size into which a tensor is divided if it is larger than a bucket. 1: it is not
+/// divided.
 std::size_t n_parts(const GradientTensor& tensor, std::size_t bucket_bytes) {
   const std::size_t most = std::max<std::size_t>(tensor.n_elements / kGranule, 1);
   return std::clamp<std::size_t>(tensor.n_elements * sizeof(float) / std::max<std::size_t>(bucket_bytes, 1), 1, most);
@@ -19,8 +20,8 @@ std::size_t n_parts(const GradientTensor& tensor, std::size_t bucket_bytes) {
 
 std::size_t round_to_granule(std::size_t n_elements) { return (n_elements + kGranule / 2) / kGranule * kGranule; }
 
-/// The place where a shard of `bucket` ends that would have to end at element `target` of the arena: the nearest one
-/// that divides no granule of a tensor. `tensors`: those of the bucket.
+/// The end of a shard of `bucket` that should ideally end at element `target` of the arena: the nearest place that does
+/// not split a granule of a tensor. `tensors` are those of the bucket.
 std::size_t end_of_shard(std::span<const GradientTensor> tensors, const Bucket& bucket, std::size_t target) {
   for (const GradientTensor& tensor : tensors) {
     if (target < tensor.begin) return tensor.begin;  // in the padding before it
@@ -47,7 +48,7 @@ void divide(Bucket& bucket, std::span<const GradientTensor> tensors, int n_shard
 
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes, int n_shards) {
   std::vector<Bucket> buckets;
-  std::vector<std::size_t> first;  // tensor of each bucket
+  std::vector<std::size_t> first;  // the index of each bucket's first tensor
   const auto open = [&](std::size_t i, std::size_t begin) {
     first.push_back(i);
     Bucket& bucket = buckets.emplace_back();
@@ -116,8 +117,8 @@ bool is_known_to_be_done(const Event& event) noexcept {
 
 }  // namespace
 
-// After finish() the communicator uses none of them, and next_ is 0. This includes captured steps, whose events cannot
-// be queried.
+// After finish() the communicator uses none of the buckets, and next_ is 0. This includes captured steps, whose events
+// cannot be queried.
 GradientReducer::~GradientReducer() {
   for (InFlight& bucket : std::span(in_flight_).first(static_cast<std::size_t>(next_))) {
     if (is_known_to_be_done(*bucket.done)) continue;

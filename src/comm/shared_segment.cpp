@@ -19,8 +19,8 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;  // of x86; elsewhere only large parts get huge pages
-constexpr int kCollapse = 25;                            // MADV_COLLAPSE, which older headers do not have
+constexpr std::size_t kHugePage = std::size_t{2} << 20;  // on x86; elsewhere, only large parts get huge pages
+constexpr int kCollapse = 25;                            // MADV_COLLAPSE, which older headers do not define
 
 std::string mebibytes(std::size_t size_bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(size_bytes) / (1 << 20));
@@ -103,7 +103,7 @@ SharedSegment::~SharedSegment() {
 }
 
 void SharedSegment::map(std::size_t size_bytes) {
-  // A huge page of the file is mapped as one only if the address has its alignment.
+  // A huge page of the file is mapped as a huge page only if the address is aligned to its size.
   const std::size_t alignment = size_bytes >= kHugePage ? kHugePage : 1;
   mapping_bytes_ = size_bytes + alignment - 1;
   void* memory = ::mmap(nullptr, mapping_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -130,9 +130,10 @@ void SharedSegment::reserve_huge_pages(std::size_t begin_bytes, std::size_t size
   const std::size_t first = (begin_bytes + kHugePage - 1) / kHugePage * kHugePage;
   const std::size_t end = (begin_bytes + size_bytes) / kHugePage * kHugePage;
   if (first >= end) return;
-  // Linux makes a huge page only of memory that has at least one page. It is fastest if that is the only one.
+  // Linux collapses memory into a huge page only if at least one small page of it exists. This is fastest if there is
+  // exactly one.
   for (std::size_t at = first; at < end; at += kHugePage) allocate(at, 1);
-  // Since Linux 6.1. If it fails, there are small pages.
+  // Available since Linux 6.1. If it fails, the pages stay small.
   ::madvise(data_ + first, end - first, kCollapse);
 }
 

@@ -47,7 +47,7 @@ class StagedCommunicator::Worker {
   }
 
   /// Returns false if requests are left, which happens when an exception ends the step. The thread then continues with
-  /// them until the process ends.
+  /// these requests until the process ends.
   bool stop() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -118,12 +118,12 @@ class StagedCommunicator::Worker {
   }
 
   void fetch(const Slice& chunk, Slot& slot) {
-    slot.returned->synchronize();  // the previous chunk in this slot
+    slot.returned->synchronize();  // waits for the previous chunk in this slot
     backend_.copy_to_host(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *to_host_);
     slot.fetched->record(*to_host_);
   }
 
-  /// `begin`: of the chunk in the slice.
+  /// `begin`: the offset of the chunk in the slice.
   void exchange(const Request& request, std::size_t begin, Slice chunk, Slot& slot) {
     slot.fetched->synchronize();
     chunk.data = slot.data;
@@ -139,7 +139,7 @@ class StagedCommunicator::Worker {
     slot.returned->record(*to_device_);
   }
 
-  /// Ends the job, because an event cannot report an error: whoever waits for it would not learn of the failure.
+  /// Ends the job, because an event cannot report an error: the waiting thread would not learn of the failure.
   void end_job(const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const bool is_consequence =

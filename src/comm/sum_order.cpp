@@ -35,7 +35,8 @@ std::vector<int> subtree_sizes(int n_leaves, int n_subtrees) {
   };
   std::vector<Subtree> subtrees{{n_leaves, 0}};
   while (subtrees.size() < static_cast<std::size_t>(n_subtrees)) {
-    // Cut level by level, and within a level from the last subtree to the first, so that the first stays the largest.
+    // Subtrees are split level by level, and within a level from the last to the first, so that the first one stays the
+    // largest.
     auto cut = subtrees.end();
     for (auto it = subtrees.begin(); it != subtrees.end(); ++it) {
       if (it->n_leaves > 1 && (cut == subtrees.end() || it->depth <= cut->depth)) cut = it;
@@ -56,7 +57,7 @@ std::optional<GroupedOrder> group(const SumOrder& order, std::span<const int> si
   auto source = order.merges.begin();
   for (const int size : sizes) {
     SumOrder inner;
-    int open = 0;  // partial sums of this group on the stack
+    int open = 0;  // the number of this group's partial sums on the stack
     for (int i = 0; i < size; ++i, ++source) {
       const bool is_last = i + 1 == size;
       if (is_last ? *source < open : *source > open) return std::nullopt;

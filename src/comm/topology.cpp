@@ -27,7 +27,7 @@ Topology one_rank_per_node(const RankTable& ranks, const SumOrder& order) {
   return out;
 }
 
-/// Splits the order at nodes. No value if the ranks of some node are no subtree of it.
+/// Splits the order at node boundaries. No value if the ranks of some node are not a subtree of the order.
 std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable& ranks) {
   std::vector<int> sizes;
   int next = 0;
@@ -87,7 +87,7 @@ std::string Topology::describe_order_and_wire() const {
 
 namespace {
 
-/// The order is over all ranks, whatever their nodes.
+/// The order covers all ranks, regardless of their nodes.
 Topology place_devices(const RankTable& ranks, const SumOrder& order) {
   Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
   out.is_tree = order.size() > 0;

@@ -47,7 +47,8 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
     if (is_narrow && device_exchange_plan(topology).has_levels()) {
       add_divided(2 * among_nodes * sum_bytes);
     } else if (is_narrow || topology.is_tree) {
-      // The ranks of the smallest node send to most others, the largest node has most ranks that send.
+      // A rank on the smallest node sends to the most ranks on other nodes. The largest node has the most ranks that
+      // send.
       const double from_largest = 2 * (n_ranks - local) / n_ranks * sum_bytes * local,
                    from_rank = 2 * (n_ranks - static_cast<double>(smallest)) / n_ranks * sum_bytes;
       add(from_largest, from_rank);

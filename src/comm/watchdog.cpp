@@ -12,9 +12,9 @@ namespace {
 using std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr Seconds kReplyTimeout{5};      // the part of the limit that other nodes have to reply
-constexpr Seconds kLeaderAdvantage{10};  // a rank that misses nobody on its node lets its leader, which queries, report
-constexpr Seconds kStopped{3};           // without a heartbeat; the threads send one every 100 ms
+constexpr Seconds kReplyTimeout{5};      // the part of the time limit in which other nodes must reply
+constexpr Seconds kLeaderAdvantage{10};  // a rank that misses nobody on its node lets its querying leader report first
+constexpr Seconds kStopped{3};  // without a heartbeat, a process counts as stopped; the threads send one every 100 ms
 constexpr int kQueryTag = 1;
 constexpr int kReplyTag = 2;
 
@@ -70,7 +70,7 @@ void Watchdog::send_queries(const Channel& channel) {
   query_ = {channel.number()};
   for (int r = 0; r < ranks_.size(); ++r) {
     const auto i = static_cast<std::size_t>(r);
-    // A rank that has not replied to the last query yet does not get another.
+    // A rank that has not yet replied to the last query is not queried again.
     if (ranks_.rows[i].node == ranks_.mine().node || query_requests_[i].active || reply_requests_[i].active) continue;
     mpi_.receive(reply_requests_[i], MpiGroup::watchdog, r, kReplyTag, &replies_[i], sizeof(Reply));
     mpi_.send(query_requests_[i], MpiGroup::watchdog, r, kQueryTag, &query_, sizeof(query_));

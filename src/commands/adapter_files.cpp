@@ -35,12 +35,12 @@ std::string base_of_run(const std::string& file) {
 
 std::string config_of(const StateJson& state) { return state.at("model").at("config").get<std::string>(); }
 
-/// The tokenizer of a directory of Hugging Face, or of a run, if there is one.
+/// The tokenizer of a Hugging Face directory or of a run, if it has one.
 std::map<std::string, std::string> tokenizer_of_merged(const std::string& base, const std::string& adapters,
                                                        const std::string& given) {
   if (!given.empty() || !checkpoint::is_huggingface(base)) return tokenizer_for(adapters, given);
   std::map<std::string, std::string> files = checkpoint::read_tokenizer_files(base);
-  // A run on conversations has a template and tokens that end a reply, which the base need not have.
+  // A run on conversations has a chat template and end tokens, which the base may lack.
   for (auto& [name, content] : tokenizer_for(adapters, ""))
     if (name == "chat_template.jinja" || name == checkpoint::kGenerationConfig) files[name] = content;
   return files;

@@ -21,13 +21,13 @@
 namespace lockstep::commands {
 namespace {
 
-constexpr std::int64_t kChunk = 64;  // tokens of a step of prefill: messages are short
+constexpr std::int64_t kChunk = 64;  // tokens per prefill step; small because messages are short
 
 volatile std::sig_atomic_t was_interrupted = 0;
 
 void note_interrupt(int) { was_interrupted = 1; }
 
-/// Ctrl-C sets a flag. read() then returns, so that a line that was begun can be given up.
+/// Ctrl-C sets a flag. read() then returns, so that the user can discard an incomplete line.
 void catch_interrupts() { handle_signal(SIGINT, note_interrupt); }
 
 enum class Input : std::uint8_t { line, interrupted, end };
@@ -86,7 +86,7 @@ class Conversation {
   }
 
   void add(const char* role, std::string content) { messages_.push_back({role, std::move(content)}); }
-  /// The oldest messages are forgotten until the conversation leaves room for a reply. Returns whether it does.
+  /// Drops the oldest messages until the conversation leaves room for a reply. Returns whether there is room.
   bool ids(std::vector<std::int32_t>& out) {
     const std::int64_t room = std::max<std::int64_t>(1, capacity_ / 8);
     while (true) {
@@ -111,7 +111,8 @@ class Conversation {
   bool forgot_ = false;
 };
 
-/// Where the tokenizer has one of these tokens, it ends a message.
+/// The tokens that end a message: those of the model and the tokenizer, and the well-known ones below if they are
+/// single tokens.
 std::vector<std::int32_t> end_tokens_of(const TextModelSource& source) {
   std::vector<std::int32_t> ends = source.end_tokens;
   if (source.tokenizer->end_token()) ends.push_back(*source.tokenizer->end_token());

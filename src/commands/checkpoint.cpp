@@ -35,7 +35,7 @@ std::string text_of(const nlohmann::json& value) {
   return printable(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
-/// A list as "a, b, c", of which a long one is cut.
+/// Formats a list as "a, b, c", and truncates a long one.
 std::string short_text_of(const nlohmann::json& value) {
   if (!value.is_array()) return text_of(value);
   constexpr std::size_t kMaxItems = 12;
@@ -49,7 +49,7 @@ bool is_model_of_others(const std::string& file) {
   return checkpoint::is_safetensors(file) || checkpoint::is_model_directory(file);
 }
 
-/// A folder that is no model: says which file in it may be meant.
+/// Throws if the path is a folder that is not a model. The message suggests a file in it.
 void require_no_other_folder(const std::string& path) {
   if (!is_folder(path) || checkpoint::is_model_directory(path)) return;
   for (const char* place : {"checkpoints/best", "checkpoints/latest", "best", "latest", "model.safetensors"}) {
@@ -102,7 +102,7 @@ Json describe(checkpoint::Reader& reader) {
   return out;
 }
 
-/// Of a .safetensors file, or of those in a directory.
+/// The size of a .safetensors file, or of all those in a directory.
 std::uint64_t weights_bytes(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return std::filesystem::file_size(path);
   std::uint64_t n_bytes = 0;
@@ -226,7 +226,7 @@ void add_base(CLI::App& command, Names& names, const std::string& otherwise) {
       ->type_name("DIRECTORY");
 }
 
-/// For what is published: the sizes of files, and the licence.
+/// Adds the options for published models: the sizes of files, and the licence.
 void add_publishing(CLI::App& command, Names& names, const std::string& of_run) {
   command
       .add_option(

@@ -29,13 +29,13 @@ constexpr const char *kConfiguration = "/config.yaml", *kMetrics = "/metrics.jso
 struct RunFiles {
   std::string path;
   Config config;
-  Json figures;      // of metrics.json; empty if it cannot be used
-  std::string note;  // why
+  Json figures;      // from metrics.json; empty if the file cannot be used
+  std::string note;  // why `figures` is empty or incomplete
 };
 
 struct Row {
   std::string name;
-  std::vector<Json> values;  // one per run; null: it has none
+  std::vector<Json> values;  // one per run; null if the run has no value
 };
 
 /// The figures of the file: numbers, the status, and the versions. `note`: what is not used, and why.
@@ -70,7 +70,7 @@ Json usable_figures(const std::string& path, std::string& note) {
   return figures;
 }
 
-/// metrics.json, or the reason why its figures are missing: this is no error, since the run may be in progress.
+/// Reads metrics.json, or notes why its figures are missing. That is not an error, since the run may be in progress.
 void read_figures(RunFiles& run) {
   const std::string path = run.path + kMetrics;
   run.figures = Json::object();
@@ -102,7 +102,7 @@ RunFiles read_run(std::string path) {
   return run;
 }
 
-/// The keys whose values are not the same in all runs, besides the place of the run.
+/// The keys whose values differ between the runs, except for the run's name and directory.
 std::vector<Row> differences_of(const std::vector<RunFiles>& runs) {
   std::vector<Row> rows;
   for (const config::Key& key : config::table()) {
@@ -115,7 +115,7 @@ std::vector<Row> differences_of(const std::vector<RunFiles>& runs) {
   return rows;
 }
 
-/// All figures that any of the runs has, in their order, and its build if the builds differ.
+/// All figures that at least one run has, in file order, and the build if the builds differ.
 std::vector<Row> figures_of(const std::vector<RunFiles>& runs) {
   std::vector<std::string> names;
   for (const RunFiles& run : runs)

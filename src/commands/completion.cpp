@@ -32,8 +32,8 @@ void append(std::string& list, std::string_view word) {
 /// Bash treats neighbouring tabs as one, so an empty column needs a placeholder.
 std::string_view column(std::string_view text) { return text.empty() ? "-" : text; }
 
-/// The values that an option or argument accepts. `--help` shows choices as "TEXT:{train,val,test}", which become
-/// words; a number has none; anything else is a file.
+/// The values that an option or argument accepts. Choices, which `--help` shows as "TEXT:{train,val,test}", become
+/// words. A number has no values to complete, and anything else is a file.
 std::string kind_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const auto open = type.find('{'), close = type.rfind('}');
@@ -83,7 +83,8 @@ std::string command_tables(const CLI::App& app, const std::string& path) {
   return lines;
 }
 
-/// What `lockstep help` explains: each command as if it were a command of `help`, and `config` with groups and keys.
+/// The lines for `lockstep help`: each command as if it were a subcommand of `help`, and `config` with its groups and
+/// keys.
 std::string topic_tables(const CLI::App& app, const std::string& path) {
   std::string commands, lines;
   for (const CLI::App* command : commands_of(app)) {
@@ -109,7 +110,7 @@ std::string config_topic() {
 }
 
 std::string tables(const CLI::App& app) {
-  // The later line of a command is in effect.
+  // If a command has several lines, the last one is in effect.
   std::string lines = command_tables(app, "lockstep") + topic_tables(app, "lockstep help") + config_topic();
   for (const config::Key& key : config::table())
     if (!key.is_hidden) lines += fmt::format("key\t{}\t{}\n", key.name, column(kind_of(key)));

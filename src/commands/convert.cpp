@@ -59,7 +59,7 @@ void require_replaceable(const std::vector<std::string>& sources, const std::str
 
 namespace {
 
-/// A member of an object; empty if there is none, or if it is not a text.
+/// A string member of an object; empty if it is missing or not a string.
 std::string text_in(const StateJson& state, const char* object, const char* key) {
   if (!state.contains(object) || !state[object].is_object()) return "";
   const StateJson& members = state[object];
@@ -85,7 +85,8 @@ int export_safetensors(const std::string& source, const std::string& target, che
   return kExitDone;
 }
 
-/// Of images as the file records them; otherwise of normalised images of the usual size.
+/// The exported model takes images as the file describes them. If it does not, the model takes normalised images of the
+/// usual size.
 int export_onnx(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(source, weights);
   require(family_of(file.state) != kLlama, ErrorCode::not_supported,
@@ -114,7 +115,7 @@ int export_onnx(const std::string& source, const std::string& target, checkpoint
   }
   options.producer_version = version();
   options.metadata = checkpoint::export_metadata(file.state);
-  options.metadata.erase("format");  // of .safetensors
+  options.metadata.erase("format");  // a key of .safetensors files only
   const std::string bytes = models::resnet_onnx(config.model, options, [&](const std::string& name) {
     const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
     require(found != file.tensors.end(), ErrorCode::checkpoint_mismatch, "{} has no tensor {}", source, name);
@@ -183,7 +184,7 @@ train::Files published_files(const std::string& source, const std::string& given
   return files.empty() ? train::tokenizer_files(config, model) : files;
 }
 
-/// As RUN/metrics.json records them; of this program if it does not.
+/// The versions that RUN/metrics.json records, or else those of this program.
 std::string versions_of(const std::string& run) {
   const fs::path path = fs::path(run) / "metrics.json";
   std::error_code error;
@@ -213,7 +214,7 @@ std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfi
        .versions = versions_of(run)}));
 }
 
-/// That of the run of a checkpoint, with what the options set.
+/// The configuration of the checkpoint's run, with the settings of the command-line options.
 Config exported_config(const std::string& run, const ExportOptions& options) {
   Config config = config_of(run);
   if (!options.license.empty()) {
@@ -332,8 +333,8 @@ int import_resnet(const std::string& source, const std::string& target, std::vec
   return kExitDone;
 }
 
-/// Of the tokenizer beside the weights, with which data are compared. A model can be converted even if its tokenizer is
-/// not supported.
+/// The hash of the tokenizer beside the weights, which is compared with that of data sets. Empty if the tokenizer is
+/// not supported: the model can be converted all the same.
 std::string tokenizer_hash_of(const std::string& source) {
   try {
     return tasks::tokenizer_hash(source);
@@ -343,7 +344,8 @@ std::string tokenizer_hash_of(const std::string& source) {
   }
 }
 
-/// `config_source` names the configuration in messages. `imported`: what is recorded for an export; null: nothing.
+/// `config_source` names the configuration in messages. `imported` is recorded for a later export; null: nothing is
+/// recorded.
 int import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
                  const StateJson& imported) {
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);

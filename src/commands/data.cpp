@@ -80,7 +80,7 @@ class Lines {
   std::string text_;
 };
 
-/// Adds them to the object. Returns how many tokens they have.
+/// Adds a description of the answers to the object. Returns the number of their tokens.
 std::int64_t describe_answers(const data::InputFile& file, const data::TextFile& layout, Json& object) {
   data::check_answers(file, layout);
   std::uint64_t n = 0;
@@ -164,7 +164,7 @@ void describe_images(const FileArguments& arguments, const data::InputFile& file
       {"images_xxh3", layout.images_xxh3},
       {"labels_xxh3", layout.labels_xxh3},
       {"has_user_block", layout.has_user_block},
-      {"sealed", layout.has_user_block}};  // its name until release 0.1; removed in the next one
+      {"sealed", layout.has_user_block}};  // its name until release 0.1; to be removed in the next release
   Lines lines(info.path);
   lines.add("split", info.split);
   lines.add("samples",

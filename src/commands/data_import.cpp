@@ -34,13 +34,13 @@
 namespace lockstep::commands {
 namespace {
 
-/// With --force, a file of another kind that was given in place of the output would be replaced.
+/// Otherwise --force could replace a file of another kind that was given as the output by mistake.
 void require_data_set_name(const std::string& output) {
   require(output.ends_with(".h5") || output.ends_with(".hdf5"), ErrorCode::usage,
           "the name of the data set to create must end in .h5, found {}", output);
 }
 
-/// Shows the progress of an import, and ends it if a signal asks to stop. The output is then as it was before.
+/// Shows the progress of an import, and ends it if a signal asks to stop. In that case the output is as it was before.
 template <typename Import>
 auto run_with_bar(Import import) {
   std::unique_ptr<train::ProgressBar> bar;
@@ -262,7 +262,7 @@ struct ChatArguments {
   data::ChatImportOptions options;
 };
 
-/// "0.9" is 0:0.9.
+/// Parses "0.9:1". A single number such as "0.9" means 0:0.9.
 void parse_fraction(const std::string& text, data::ChatImportOptions& options) {
   const auto number = [&](std::string_view part) {
     double value = -1;

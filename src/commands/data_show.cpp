@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kPictureSide = 48;         // pixels
 constexpr std::int64_t kContext = 4;     // tokens
-constexpr std::size_t kTokenBytes = 40;  // of the text of a token in the table
+constexpr std::size_t kTokenBytes = 40;  // the longest text of a token in the table
 
 struct ShowArguments {
   std::string file, json, colour = "auto";
@@ -43,7 +43,7 @@ bool uses_colours(const std::string& when) {
          variable("NO_COLOR").empty();
 }
 
-/// report() escapes control characters, and with them colours. `text` has no others.
+/// report() would escape the control characters of colours. `text` has no other control characters.
 void report_painted(const std::string& json, const Json& object, const std::string& text, bool has_colours) {
   if (json.empty() && has_colours)
     fmt::print("{}", text);
@@ -51,7 +51,8 @@ void report_painted(const std::string& json, const Json& object, const std::stri
     report(json, object, text);
 }
 
-/// What may be shown of texts from files: `printable` escapes control characters, so colours are put around it.
+/// Colours texts from files. Their control characters have been escaped by `printable`, so the colours are added
+/// afterwards.
 class Painter {
  public:
   explicit Painter(bool uses) : uses_(uses) {}
@@ -61,7 +62,7 @@ class Painter {
   bool uses_colours() const { return uses_; }
 
  private:
-  /// Each line by itself, so that pagers show them in colour, too.
+  /// Colours each line separately, because pagers require this.
   std::string paint(const std::string& text, const char* colour) const {
     if (!uses_) return text;
     std::string out;
@@ -76,7 +77,7 @@ class Painter {
   bool uses_;
 };
 
-/// The text of tokens [begin, end). It depends on the few before them, since some decoders drop a blank at the begin.
+/// The text of tokens [begin, end). It depends on a few tokens before them, because some decoders drop a leading space.
 std::string text_between(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::int64_t begin,
                          std::int64_t end) {
   const auto of = [&](std::int64_t from, std::int64_t to) {
@@ -143,7 +144,7 @@ void show_text(const ShowArguments& arguments) {
                  text, painter.uses_colours());
 }
 
-/// Two rows of pixels per line: the character is the lower half of a block, and its background the upper one.
+/// Draws two rows of pixels per line: the character is a lower half block, and its background is the upper half.
 std::string picture(std::span<const std::uint8_t> pixels, int height, int width, int channels) {
   std::string out;
   const auto colour = [&](int row, int column) {

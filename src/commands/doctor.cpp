@@ -24,13 +24,13 @@ struct DoctorArguments {
   std::string json, device = "auto";
 };
 
-/// Of an environment variable; the default if it is not set.
+/// The value of an environment variable, or the default if it is unset or empty.
 std::string setting(const char* name, const std::string& otherwise) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
-/// The device of this rank. Why it cannot be used is a result of the examination, and not an error.
+/// The device of this rank. If it cannot be used, the reason is a result of the examination and not an error.
 std::unique_ptr<Backend> backend_of(const World& world, const std::string& device, std::string& problem) {
   try {
     return make_backend({.device = device, .local_rank = world.local_rank(), .local_size = world.local_size()});

@@ -42,7 +42,7 @@ struct EvaluateArguments {
   std::vector<std::string> operands, checkpoints;
   std::string json, confusion, choices, tokenizer;
   AnswersArguments answers{};
-  std::string about_answers{};  // an option that only answers to conversations have, if it is given
+  std::string about_answers{};  // the given option, if any, that only applies to answers to conversations
   bool averages = false;
 };
 
@@ -50,16 +50,16 @@ struct EvaluateArguments {
 
 struct Model {
   std::string path;    // of the file
-  std::string folder;  // of its run; empty: it is not in one
+  std::string folder;  // of its run; empty if it does not belong to a run
 };
 
-/// False, too, if a folder on the way may not be read: opening the file then reports why.
+/// Also false if a folder of the path is not readable: opening the file then reports why.
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
 
-/// By the name of the file, or of the file that a link (`best`) names.
+/// Decides by the name of the file, or of the target of a link (`best`).
 bool is_model_file(const std::string& operand) {
   std::error_code error;
   const fs::path file = fs::weakly_canonical(operand, error);
@@ -67,7 +67,7 @@ bool is_model_file(const std::string& operand) {
          file.extension() == ".safetensors";
 }
 
-/// By its name. What is no regular file, such as a pipe, has no meaningful one.
+/// Decides by the name. The name of a special file, such as a pipe, means nothing.
 bool is_configuration(const std::string& operand) {
   const fs::path extension = fs::path(operand).extension();
   return extension == ".yaml" || extension == ".yml" || (is_there(operand) && !fs::is_regular_file(operand));
@@ -88,7 +88,7 @@ Model model_of_file(const std::string& path) {
   return {.path = path, .folder = ""};
 }
 
-/// Of a run, or of Hugging Face.
+/// The model in a directory of a run or of Hugging Face.
 Model model_of_directory(const std::string& directory) {
   if (checkpoint::is_model_directory(directory)) return model_of_file(directory);
   return {.path = checkpoint_of_run(directory), .folder = directory};
@@ -96,7 +96,7 @@ Model model_of_directory(const std::string& directory) {
 
 struct Request {
   std::vector<Model> models;
-  std::vector<std::string> configuration;  // of the command line: files and overrides
+  std::vector<std::string> configuration;  // from the command line: files and overrides
   bool describes_model = false;            // `configuration` contains a file, or keys of the model
   checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
@@ -140,7 +140,7 @@ Request understand(const EvaluateArguments& arguments) {
   return out;
 }
 
-/// Of one model: that of its run, unless the command line names files, and then the command line.
+/// The configuration for one model: that of its run, unless the command line names files; then the command line.
 Config configure(const Request& request, const Model& model) {
   std::vector<std::string> sources;
   const bool has_files = std::ranges::any_of(request.configuration, [](const auto& c) { return !is_override(c); });
@@ -174,7 +174,7 @@ std::vector<std::string> inputs_of(const Request& request) {
   return files;
 }
 
-/// A configuration that describes another model than the file's is a mistake.
+/// Throws if the configuration describes a different model than the file contains.
 void check_same_model(const Config& config, const Config& of_file, const std::string& path) {
   std::vector<std::string> differences;
   for (const auto& [key, found, wanted] :
@@ -191,7 +191,7 @@ struct Outcome {
   std::string text, picture, answers;
 };
 
-/// How samples become inputs, and the validation set. Returns notes for the user.
+/// Determines how samples become inputs, and opens the validation set. Returns notes for the user.
 std::vector<std::string> open_data(tasks::Task& task, const Config& config, const checkpoint::ModelFile& file) {
   std::vector<std::string> notes;
   if (file.state.contains("inference") || config.model.family != "resnet") {
@@ -220,7 +220,7 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
   return std::clamp<std::int64_t>((n_samples + ranks - 1) / ranks, 1, kMaxBatch);
 }
 
-/// Of a language model: whether answers are generated. Rank 0 says why not.
+/// Whether a language model also generates answers. If not, rank 0 reports why.
 bool answers_too(const EvaluateArguments& arguments, const Config& config, const Model& model, World& world) {
   if (config.model.family != "llama" || arguments.answers.loss_only) return false;
   const std::string& set = config.data.validation;
@@ -262,7 +262,7 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
   const Clock::time_point begin = Clock::now();
   const train::Evaluation result = train::evaluate(*inference, config, *task, set, *backend, world, "evaluation");
   const double seconds = seconds_since(begin);
-  inference.reset();  // its memory, before that of the generator
+  inference.reset();  // frees its memory before the generator allocates its own
 
   const tasks::CountUnit& unit = task->count_unit();
   const auto count = static_cast<std::int64_t>(result.sums.count);
@@ -309,7 +309,7 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
   check_outputs({arguments.json, arguments.confusion, arguments.answers.file}, inputs_of(request));
   check_writable({arguments.json, arguments.confusion, arguments.answers.file});
   const Config first = configure(request, request.models.front());
-  hdf5::version();  // as in train: before MPI
+  hdf5::version();  // initialises HDF5 before MPI, as in train
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, first.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), first.log.all_ranks);
   Json objects = Json::array();

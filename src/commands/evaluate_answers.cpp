@@ -26,13 +26,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kChunk = 256;               // tokens of a step of prefill
-constexpr std::int64_t kMostSequences = 1024;      // at the same time
+constexpr std::int64_t kChunk = 256;               // tokens per prefill step
+constexpr std::int64_t kMostSequences = 1024;      // generated at the same time
 constexpr std::int64_t kStepsBetweenMeetings = 8;  // ranks that finish early wait for the others
 
 // ------------------------------------------------------------------------------------------------- the questions
 
-/// The last answer of each conversation, and all before it.
+/// The last answer of each conversation, and everything before it as the prompt.
 struct Questions {
   std::vector<generate::Prompt> prompts;
   std::vector<std::vector<std::int32_t>> references;  // without the token that ends them
@@ -74,7 +74,7 @@ Questions read_questions(const data::Conversations& set, const text::Tokenizer& 
 
 // --------------------------------------------------------------------------------------------------- the answers
 
-/// Of an answer, or sums over answers.
+/// The scores of one answer, or the sums over several answers.
 struct Scores {
   double n = 0, rouge1 = 0, rouge2 = 0, rouge_l = 0, exact = 0;
   double n_numbers = 0, numbers_strict = 0, numbers_flexible = 0;  // of references with a final number
@@ -120,7 +120,7 @@ struct Part {
   std::int64_t n_tokens = 0;
 };
 
-/// The answers of this rank, which are those from `begin` on.
+/// Generates this rank's answers: `n` of them, from question `begin` on.
 Part answer_part(generate::Generator& generator, const Questions& questions, std::size_t begin, std::size_t n,
                  const text::Tokenizer& tokenizer, text::Stemming stemming, bool shows_progress, World& world) {
   Part part;
@@ -146,7 +146,7 @@ Part answer_part(generate::Generator& generator, const Questions& questions, std
   return part;
 }
 
-/// Adds what all ranks have, in the order of the conversations.
+/// Combines the parts of all ranks, in the order of the conversations.
 Part gathered(const Part& mine, World& world) {
   Part all;
   const std::string_view bytes(reinterpret_cast<const char*>(mine.scores.data()), mine.scores.size() * sizeof(Scores));

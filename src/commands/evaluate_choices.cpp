@@ -35,13 +35,13 @@ constexpr std::int64_t kBatchesBetweenMeetings = 8;  // ranks that finish early 
 
 struct Questions {
   std::vector<ChoiceQuestion> list;
-  std::vector<std::size_t> lines;  // of each, from 1
+  std::vector<std::size_t> lines;  // the line number of each question, from 1
 };
 
-/// The first `most` (0: all).
+/// Reads the first `most` questions (0: all).
 Questions read_questions(const std::string& path, std::int64_t most) {
   require(!is_folder(path), ErrorCode::data_missing, "--choices: expected a file, found the folder {}", path);
-  static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // says why it cannot be opened
+  static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // throws if it cannot be opened
   const std::string content = read_file(path, kMaxFileBytes);
   Questions out;
   std::size_t number = 0;
@@ -59,7 +59,8 @@ Questions read_questions(const std::string& path, std::int64_t most) {
   return out;
 }
 
-/// A text for each choice of each question. Of one that is too long for the model, the context loses its beginning.
+/// Returns a text for each choice of each question. If a text is too long for the model, the beginning of its context
+/// is cut off.
 std::vector<train::ScoredText> encode(const Questions& questions, const std::string& path,
                                       const TextModelSource& source) {
   const auto most = static_cast<std::size_t>(source.model.positions) + 1;
@@ -86,7 +87,7 @@ std::vector<train::ScoredText> encode(const Questions& questions, const std::str
 
 // --------------------------------------------------------------------------------------------------- the results
 
-/// The first of the greatest values, each divided by its length.
+/// The index of the greatest value after division by its length. If several are equal, the first one wins.
 std::size_t best_of(std::span<const double> values, const std::vector<std::size_t>& lengths) {
   std::size_t best = 0;
   const auto value = [&](std::size_t i) {
@@ -104,7 +105,7 @@ struct Accuracy {
     n_right += is_right ? 1 : 0;
   }
   double value() const { return static_cast<double>(n_right) / static_cast<double>(n); }
-  /// Of the mean of a sample of n; NaN for one question.
+  /// The standard error of the mean of n answers; NaN for one question.
   double standard_error() const { return std::sqrt(value() * (1 - value()) / static_cast<double>(n - 1)); }
   std::string text() const {
     return n > 1 ? fmt::format("{:.4f} ± {:.4f}", value(), standard_error()) : fmt::format("{:.4f}", value());
@@ -113,7 +114,7 @@ struct Accuracy {
 
 struct Results {
   Accuracy acc, acc_norm, acc_norm_characters;
-  std::string lines;  // of --answers
+  std::string lines;  // for the file of --answers
 };
 
 Results judge(const Questions& questions, std::span<const double> log_likelihoods) {
@@ -140,7 +141,7 @@ Results judge(const Questions& questions, std::span<const double> log_likelihood
   return out;
 }
 
-/// Each rank computes its part of the texts. All ranks return those of all.
+/// Each rank computes its part of the texts. All ranks return the results for all texts.
 std::vector<double> score_part(std::span<const train::ScoredText> texts, const TextModelSource& source,
                                Backend& backend, World& world) {
   const std::size_t n_ranks = static_cast<std::size_t>(world.size()), rank = static_cast<std::size_t>(world.rank());
@@ -172,7 +173,7 @@ int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
   inputs.push_back(a.choices);
   check_outputs({a.json, a.answers}, inputs);
   check_writable({a.json, a.answers});
-  hdf5::version();  // as in train: before MPI
+  hdf5::version();  // initialises HDF5 before MPI, as in train
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);
   TextModelSource source = open_text_model(a.model);

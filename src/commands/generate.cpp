@@ -36,13 +36,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{1} << 30;
-constexpr std::int64_t kChunk = 256;               // tokens of a step of prefill
-constexpr std::int64_t kMostSequences = 1024;      // at the same time
+constexpr std::int64_t kChunk = 256;               // tokens per prefill step
+constexpr std::int64_t kMostSequences = 1024;      // generated at the same time
 constexpr std::int64_t kStepsBetweenMeetings = 8;  // ranks that finish early wait for the others
 
 // ----------------------------------------------------------------------------------------------------- the request
 
-/// What the options ask for. Throws usage where they contradict each other.
+/// Throws usage if the options contradict each other.
 void check(const GenerateArguments& a, const CLI::App& command) {
   const auto is_given = [&](const char* option) { return command.count(option) > 0; };
   const int n_sources =
@@ -75,15 +75,15 @@ void check(const GenerateArguments& a, const CLI::App& command) {
     require(!word.empty(), ErrorCode::usage, "--stop: expected a text, found nothing");
 }
 
-/// The lines of a file (`-`: standard input). A byte order mark is no text, and a carriage return at the end of a line
-/// belongs to its end.
+/// The lines of a file (`-`: standard input). A byte order mark is removed, and so is a carriage return at the end of a
+/// line.
 std::vector<std::string> read_prompts(const std::string& path) {
   std::string text;
   if (path == "-") {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else {
     require(!is_folder(path), ErrorCode::data_missing, "--prompts: expected a file, found the folder {}", path);
-    static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // says why it cannot be opened
+    static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // throws if it cannot be opened
     text = read_file(path, kMaxPromptBytes);
   }
   std::vector<std::string> lines;
@@ -139,7 +139,7 @@ std::string json_lines(const std::string& prompt, const std::vector<generate::Re
   return out;
 }
 
-/// The replies as text. Where there are several, each has a header.
+/// The header of a reply in text output. There is none if only one reply is printed.
 std::string header(const std::string& prompt, std::size_t reply, const GenerateArguments& a, std::size_t n_prompts) {
   if (n_prompts == 1 && a.options.replies == 1) return "";
   const std::string number = a.options.replies > 1 ? fmt::format(", reply {}", reply + 1) : "";
@@ -161,7 +161,7 @@ void print(const std::string& text) {
 
 // ------------------------------------------------------------------------------------------------------ generating
 
-/// Prompts whose replies are complete are printed as soon as all before them are.
+/// Prints each prompt's replies in order, as soon as they and those of all earlier prompts are complete.
 class OrderedOutput {
  public:
   explicit OrderedOutput(std::size_t n) : parts_(n), is_done_(n, false) {}
@@ -189,7 +189,7 @@ struct Part {
   std::size_t begin = 0, end = 0;  // of the prompts
 };
 
-/// Generates the replies to this rank's part of the prompts. Returns what rank 0 prints, a text for each prompt.
+/// Generates the replies to this rank's part of the prompts. Returns one text per prompt, which rank 0 prints.
 std::vector<std::string> generate_part(generate::Generator& generator, std::span<const generate::Prompt> prompts,
                                        const std::vector<std::string>& texts, const GenerateArguments& a, Part part,
                                        World& world) {
@@ -266,7 +266,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
   inputs.push_back(a.prompts);
   check_outputs({a.json}, inputs);
   check_writable({a.json});
-  hdf5::version();  // as in train: before MPI
+  hdf5::version();  // initialises HDF5 before MPI, as in train
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);
   require(!a.chat || world.size() == 1, ErrorCode::usage, "--chat is a conversation with one process, found {} ranks",
@@ -296,7 +296,7 @@ void add_options(CLI::App& command, GenerateArguments& a) {
     return command.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N")->capture_default_str();
   };
   const auto number = [&](const char* name, double& value, double low, double high, const char* text) {
-    const auto is_number = [](const std::string& given) {  // NaN is in each range
+    const auto is_number = [](const std::string& given) {  // NaN passes every range check
       return std::isnan(std::strtod(given.c_str(), nullptr)) ? "expected a number, found " + given : std::string();
     };
     return command.add_option(name, value, text)

@@ -35,8 +35,8 @@ bool is_configuration(const std::string& operand) {
 }
 
 struct Operands {
-  std::string model;                       // the path of a file, or a directory of Hugging Face
-  std::string run;                         // the directory of the run that it is in; may be empty
+  std::string model;                       // the path of a file, or of a Hugging Face directory
+  std::string run;                         // the directory of the run that it belongs to; may be empty
   std::vector<std::string> configuration;  // files and overrides
 };
 
@@ -81,7 +81,7 @@ Operands understand(const ModelRequest& request) {
   return out;
 }
 
-/// Defaults if there is none.
+/// Returns the defaults if the run has no configuration.
 Config config_of_run(const std::string& run) {
   const std::string file = (fs::path(run) / "config.yaml").string();
   return is_there(file) ? config::parse({file}) : Config();
@@ -110,8 +110,8 @@ std::shared_ptr<const text::Tokenizer> tokenizer_of_data(const std::string& path
       text::Tokenizer::parse(path, data::read_tokenizer(file, data::open_text_file(file))));
 }
 
-/// --tokenizer, or else the first that is there: in the model's directory, in RUN/model, in the directory from which
-/// the run started, in a data set of the configuration.
+/// Finds the tokenizer: --tokenizer, or else the first that exists in the model's directory, in RUN/model, in the
+/// directory from which the run started, or in a data set of the configuration.
 FoundTokenizer find_tokenizer(const ModelRequest& request, const Operands& operands, const Config& config) {
   if (!request.tokenizer.empty()) return open_tokenizer(request.tokenizer);
   std::vector<fs::path> folders;
@@ -141,7 +141,7 @@ void check_tokenizer(const TextModelSource& source, const std::string& path) {
           source.tokenizer->path());
 }
 
-/// Of generation_config.json, as transformers; else of config.json; else the tokenizer's.
+/// The end tokens of generation_config.json, as in transformers; else those of config.json; else the tokenizer's.
 std::vector<std::int32_t> end_tokens_of(const TextModelSource& source, const std::string& path) {
   std::vector<std::int64_t> ids = source.model.end_tokens;
   const std::string file = is_folder(path) ? (fs::path(path) / "generation_config.json").string() : "";

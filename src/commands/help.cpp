@@ -31,7 +31,7 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
             topic);
     path += " " + topic;
   }
-  // App::help() would explain the command that was called, which is `help`.
+  // Not App::help(), which would explain the command that was called, `help`.
   fmt::print("{}", command->get_formatter()->make_help(command, path, CLI::AppFormatMode::Normal));
   return kExitDone;
 }

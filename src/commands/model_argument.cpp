@@ -22,7 +22,7 @@ bool is_folder(const std::string& path) {
 }
 
 bool is_override(const std::string& operand) {
-  std::error_code error;  // a long list of values is no possible name
+  std::error_code error;  // a list of values can be too long for a file name
   return operand.find('=') != std::string::npos && !fs::exists(operand, error);
 }
 

@@ -26,7 +26,7 @@ namespace lockstep::commands {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;
-constexpr std::int64_t kMaxSamples = 1 << 20;  // of a rank at once
+constexpr std::int64_t kMaxSamples = 1 << 20;  // per rank at once
 
 struct Ranks {
   int n = 1, nodes = 1;
@@ -35,14 +35,14 @@ struct Ranks {
 
 struct Planned {
   Config config;                      // `auto` is replaced by numbers
-  std::unique_ptr<tasks::Task> task;  // with its train set open
+  std::unique_ptr<tasks::Task> task;  // with an open train set
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
   comm::Traffic traffic;                                    // of a step
   std::optional<train::RecomputationReport> recomputation;  // no value: nothing is recomputed
   std::optional<DataRates> rates;                           // no value: no key of `hardware` is set
   std::optional<PlannedCost> cost;                          // no value: no cost model was given
-  std::int64_t fits = 0;                                    // samples of a rank, or micro-batch, at once
+  std::int64_t fits = 0;                                    // samples that fit per rank, or per micro-batch, at once
   std::string precision_warning;                            // empty: none
 
   bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
@@ -67,8 +67,9 @@ std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, co
                        .algorithms = std::move(algorithms)});
 }
 
-/// The evaluation is planned for the batches of its set. If that set is not here, or does not fit, they are taken to be
-/// like those of the train set: a plan does not need it otherwise, and a run reports the error.
+/// The evaluation is planned for the batches of the validation set. If that set is missing or does not match, its
+/// batches are assumed to be like those of the train set: a plan needs it for nothing else, and a run reports the
+/// error.
 void open_validation_set_if_here(tasks::Task& task) {
   try {
     task.open_validation_set();
@@ -76,7 +77,7 @@ void open_validation_set_if_here(tasks::Task& task) {
   }
 }
 
-/// What model.recompute saves and costs. A GPU of --device is not here.
+/// What model.recompute saves and costs. `is_here` is false for a GPU of --device, which cannot be timed.
 std::optional<train::RecomputationReport> recomputation_of(const Planned& planned, comm::Topology topology,
                                                            bool is_here) {
   if (planned.config.model.recompute == "none") return {};
@@ -103,7 +104,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
   planned.backend = backend_of(config, ranks, device, algorithms);
   planned.precision_warning = planned.backend->check_precision(config.precision);
-  // With fixed algorithms: what is planned only for its size must not be stored.
+  // Fixed algorithms, because the algorithms of plans that only determine sizes must not be stored.
   const auto planner = backend_of(config, ranks, device, nullptr);
   planned.fits = train::batch_that_fits(config, *planned.task, ranks.n, *planner, topology({}),
                                         planned.backend->device().memory_bytes, kMaxSamples);

@@ -35,7 +35,7 @@ PartRate storage_of(const Config::Hardware& h, const data::Dataset& set, int ran
   return part;
 }
 
-/// One of the things that a reader does for each sample.
+/// One kind of work that a reader does for each sample.
 struct WorkPart {
   const char* name;
   const char* key;  // of `hardware`

@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kTop = 5;             // classes that are reported of each image
+constexpr std::size_t kTop = 5;             // classes that are reported for each image
 constexpr std::int64_t kMaxBatch = 64;      // images, unless evaluation.batch_per_rank is set
 constexpr int kMaxReaders = 8;              // threads that decode
 constexpr std::size_t kMaxFileColumn = 60;  // characters
@@ -81,7 +81,7 @@ Request understand(const PredictArguments& arguments) {
   return out;
 }
 
-/// All files that are read; standard input may be one too.
+/// All files that are read, possibly including standard input.
 std::vector<std::string> inputs_of(const PredictArguments& arguments, const Request& request,
                                    const std::string& model) {
   std::vector<std::string> files = request.files;
@@ -92,7 +92,7 @@ std::vector<std::string> inputs_of(const PredictArguments& arguments, const Requ
 
 // ------------------------------------------------------------------------------------------------------ the model
 
-/// What the file records of its images; of a file that records nothing, what the overrides say.
+/// The description of images in the model file. If the file has none, the overrides describe them.
 nlohmann::json inference_of(const checkpoint::ModelFile& file, const Config& config) {
   if (file.state.contains("inference")) return file.state["inference"];
   const ConfiguredImages images = configured_images(config);
@@ -109,7 +109,8 @@ struct Ranked {
   double probability = 0;
 };
 
-/// The classes of the greatest outputs, with their softmax. Of equal outputs the first comes first, as in `evaluate`.
+/// The classes with the greatest outputs, and their softmax probabilities. Among equal outputs, the lower class comes
+/// first, as in `evaluate`.
 std::vector<Ranked> top_of(std::span<const float> outputs) {
   std::vector<int> order(outputs.size());
   std::iota(order.begin(), order.end(), 0);
@@ -260,7 +261,8 @@ int run_predict(const PredictArguments& arguments) {
   const tasks::ImageDescription input =
       tasks::image_description(task->inference_stamp(), config.model.classes, file.path);
   const auto n = static_cast<std::int64_t>(request.files.size());
-  // A model of images that were stored in its size sees other images as a whole, as far as they are square.
+  // A model whose training images were stored at its input size gets other images without a border crop: only the
+  // excess of the longer side is cut off.
   const std::shared_ptr<const data::ImageFiles> set =
       data::open_image_files(request.files, {.height = input.height,
                                              .width = input.width,

@@ -19,8 +19,8 @@ namespace lockstep::commands {
 
 namespace fs = std::filesystem;
 
-/// A pipe, a device and a file in a folder without permission to write cannot be replaced, but written to. A link means
-/// its target.
+/// Pipes, devices and files in a folder that is not writable cannot be replaced, so they are overwritten in place. A
+/// link stands for its target.
 void write_result(const std::string& path, const std::string& content) {
   std::error_code error;
   fs::path target = fs::weakly_canonical(path, error);
@@ -40,7 +40,7 @@ void write_result(const std::string& path, const std::string& content) {
 
 namespace {
 
-/// Absolute, without links and `..`. The file need not exist.
+/// The absolute path without links and `..`. The file need not exist.
 fs::path resolved(const std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
@@ -92,7 +92,7 @@ void add_json(CLI::App& app, std::string& json) {
 }
 
 void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text) {
-  // Names of files need not be UTF-8, which JSON must be.
+  // File names need not be valid UTF-8, but JSON must be.
   const auto dump = [&](int indent) {
     return object.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   };

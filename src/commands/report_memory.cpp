@@ -35,7 +35,7 @@ std::vector<std::string_view> fields_of(std::string_view line) {
   return fields;
 }
 
-/// A line as it appears in a message: truncated, and without bytes that a terminal would interpret.
+/// Formats a line for a message: truncated, and without bytes that a terminal would interpret.
 std::string shown(std::string_view line) {
   std::string text(line.substr(0, 120));
   std::ranges::replace_if(
@@ -43,7 +43,7 @@ std::string shown(std::string_view line) {
   return text;
 }
 
-/// The whole text as a number, which the unit " MiB" may follow.
+/// Parses the whole text as a number, optionally followed by the unit " MiB".
 template <typename T>
 std::optional<T> number(std::string_view text) {
   if (text.ends_with("MiB")) text = trimmed(text.substr(0, text.size() - 3));
@@ -54,8 +54,8 @@ std::optional<T> number(std::string_view text) {
   return value;
 }
 
-/// The columns with the GPU or rank, and with its memory. The names are ours or those of nvidia-smi, which may be
-/// followed by "[MiB]".
+/// The columns with the GPU or rank, and with its memory. Their names are ours or those of nvidia-smi, which may end
+/// with "[MiB]".
 struct Columns {
   std::size_t number = 0, memory = 0;
   bool is_of_processes = false;
@@ -99,7 +99,7 @@ Use use_of(int number, const std::map<double, std::size_t>& counts) {
   for (const auto& [mib, count] : counts) {
     use.mean_mib += mib * static_cast<double>(count);
     use.samples += count;
-    if (count <= most) continue;  // the smallest of equally frequent amounts
+    if (count <= most) continue;  // among equally frequent amounts, the smallest wins
     most = count;
     use.mode_mib = mib;
   }
@@ -107,7 +107,7 @@ Use use_of(int number, const std::map<double, std::size_t>& counts) {
   return use;
 }
 
-/// The file's name without ".csv", and without the host in names of ours.
+/// The file's name without ".csv". Our own file names also lose the host.
 std::string name_of(const std::string& path) {
   std::string stem = std::filesystem::path(path).stem().string();
   for (const std::string_view ours : {"gpu_memory_log", "process_log"})

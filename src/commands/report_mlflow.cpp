@@ -68,7 +68,7 @@ mlflow::UploadOptions upload_options(const CommandLine& line) {
   return options;
 }
 
-/// MLflow's status; empty for a run that seems to be in progress, which keeps the one that it has there.
+/// The final status for MLflow. Empty for a run that seems to be in progress: its status on the server stays.
 std::string final_status(const std::string& run) {
   constexpr std::uint64_t kMaxBytes = 4096;
   const std::string path = run + "/status";
@@ -89,7 +89,7 @@ void send(mlflow::Upload& upload, const std::string& run, const std::string& sta
   upload.send_files(mlflow::files_at_end());
 }
 
-/// A server that is busy gets two more attempts.
+/// If the server is busy, the upload is tried two more times.
 void send_with_attempts(mlflow::Upload& upload, const std::string& run, const std::string& status) {
   constexpr int kAttempts = 3;
   for (int attempt = 1;; ++attempt) {
@@ -111,10 +111,10 @@ void send_with_attempts(mlflow::Upload& upload, const std::string& run, const st
 int report_mlflow(CommandLine line) {
   while (line.run.size() > 1 && line.run.ends_with('/')) line.run.pop_back();
   const mlflow::UploadOptions options = upload_options(line);
-  // While it trains, the run itself writes RUN/mlflow.json.
+  // During training, the run itself writes RUN/mlflow.json.
   if (!options.config.log.mlflow.empty() && !line.dry_run) train::RunLock::require_free(line.run);
   const std::string status = final_status(line.run);
-  std::signal(SIGPIPE, SIG_IGN);  // a server that closes the connection
+  std::signal(SIGPIPE, SIG_IGN);  // raised if the server closes the connection
   const mlflow::Limits limits;
   mlflow::Upload upload(options, limits);
   if (line.dry_run) {

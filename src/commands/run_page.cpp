@@ -79,7 +79,7 @@ LineChart over_steps(std::string title, std::string description, page::Axis y) {
           .series = {}};
 }
 
-/// A logarithmic axis where the first values would leave no room for the others.
+/// Whether the chart needs a logarithmic axis, because the first values would leave no room for the others.
 bool spans_decades(const LineChart& chart) {
   double low = INFINITY, high = 0;
   for (const Series& series : chart.series)
@@ -92,7 +92,7 @@ bool spans_decades(const LineChart& chart) {
   return high > 30 * low;
 }
 
-/// A measure of the task in training, in evaluations, and in evaluations of the averages of the weights.
+/// A chart of a measure of the task in training, in evaluations, and in evaluations with the averaged weights.
 LineChart measure_chart(const RunRecord& run, const std::string& key, const std::string& title,
                         const std::string& label, double factor = 1) {
   LineChart chart = over_steps(title, "Of single steps in training, and of whole evaluations.", {.label = label});
@@ -117,7 +117,8 @@ LineChart time_chart(const RunRecord& run) {
   return chart;
 }
 
-/// The ranks that are drawn: all, or of many those that the others wait for most. These wait least themselves.
+/// The ranks that are drawn: all, or if there are many, those that the others wait for most. These wait least
+/// themselves.
 std::vector<std::size_t> drawn_ranks(const RunRecord& run) {
   constexpr std::size_t kMost = 64;
   std::vector<std::size_t> ranks(run.ranks.size());
@@ -258,7 +259,7 @@ void add_charts(Page& page, const RunRecord& run) {
     page.add_paragraph(run.timeline_note);
 }
 
-/// The first and the last, and some evenly between them.
+/// The first sample, the last, and some that are evenly spaced between them.
 std::vector<SampleOfStep> some_of(const std::vector<SampleOfStep>& samples) {
   constexpr std::size_t kMost = 8;
   if (samples.size() <= kMost) return samples;
@@ -295,7 +296,7 @@ void add_tables(Page& page, const RunRecord& run) {
 
   if (!run.machine.empty()) {
     page.add_section("Machine");
-    constexpr std::size_t kMostRows = 24;  // of many ranks, the first
+    constexpr std::size_t kMostRows = 24;  // if there are many ranks, only the first ones are shown
     std::vector<Row> rows = run.machine;
     if (rows.size() > kMostRows) {
       const auto is_rank = [](const Row& row) { return row.first.starts_with("rank "); };
@@ -356,7 +357,7 @@ Json columns_of(const EventTable& events) {
 
 }  // namespace
 
-/// Figures that are not known are null.
+/// Unknown figures are null.
 Json json_of_run(const RunRecord& run, const std::string& page) {
   Json medians = Json::object(), best_of_evaluations = Json::object(), ranks = Json::array();
   for (const std::string& key : run.steps.keys())

@@ -26,7 +26,7 @@ double number(const Json& object, const std::string& key) {
   return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
 }
 
-/// Calls `use(line)` for each line that ends, without its end. False if the file cannot be opened.
+/// Calls `use(line)` for each complete line, without its line feed. Returns false if the file cannot be opened.
 template <typename Use>
 bool for_each_line(const std::string& path, Use use) {
   std::ifstream in(path, std::ios::binary);
@@ -35,7 +35,7 @@ bool for_each_line(const std::string& path, Use use) {
   return true;
 }
 
-/// One figure of each rank; NaN where it is missing.
+/// One figure of one rank; NaN if it is missing.
 double of_rank(const Json& per_rank, const char* key, std::size_t rank) {
   const auto found = per_rank.find(key);
   if (found == per_rank.end() || !found->is_array() || rank >= found->size() || !(*found)[rank].is_number())
@@ -49,7 +49,7 @@ void add_ranks(RunRecord& run, const Json& step) {
   if (per_rank == step.end() || !per_rank->is_object() || !(step_seconds > 0)) return;
   const auto losses = per_rank->find("loss");
   if (losses == per_rank->end() || !losses->is_array() || losses->empty()) return;
-  if (run.ranks.size() != losses->size()) {  // resumed on another number of ranks
+  if (run.ranks.size() != losses->size()) {  // the run was resumed on a different number of ranks
     run.ranks.assign(losses->size(), {});
     run.n_rank_steps = 0;
     run.rank_step_seconds = 0;
@@ -120,7 +120,7 @@ void read_metrics(RunRecord& run) {
                                     n_damaged == 1 ? "is" : "are"));
 }
 
-/// metrics.json, which is written when a start of the run ends.
+/// Reads metrics.json, which is written at the end of each start of the run.
 void read_summary(RunRecord& run) {
   const std::string path = run.path + "/metrics.json";
   if (!fs::exists(path)) return;
@@ -131,7 +131,7 @@ void read_summary(RunRecord& run) {
     run.notes.push_back(fmt::format("{} is damaged: the versions of libraries are missing.", path));
 }
 
-/// The text behind "2026-11-23 23:32:31 | ", or the whole line.
+/// The text after "2026-11-23 23:32:31 | ", or the whole line.
 std::string message_of(const std::string& line) {
   constexpr std::size_t kTime = 19;
   const bool has_time = line.size() > kTime + 3 && line[4] == '-' && line.compare(kTime, 3, " | ") == 0;

@@ -30,7 +30,7 @@ struct TraceEvent {
   double begin = 0, end = 0;  // microseconds
 };
 
-/// Calls `use` for each span, and `use_name` for the name of each row. False if a line is no event.
+/// Calls `use` for each span, and `use_name` for the name of each row. Returns false if a line is not an event.
 template <typename Use, typename UseName>
 bool for_each_event(const std::string& path, Use use, UseName use_name) {
   std::ifstream in(path, std::ios::binary);
@@ -55,7 +55,7 @@ bool for_each_event(const std::string& path, Use use, UseName use_name) {
   return true;
 }
 
-/// The step of rank 0 with the median duration, without the first two where there are more.
+/// The step of rank 0 with the median duration. The first two steps are left out if there are enough others.
 TraceEvent median_of(std::vector<TraceEvent> steps) {
   if (steps.size() > 3) steps.erase(steps.begin(), steps.begin() + 2);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>((steps.size() - 1) / 2);

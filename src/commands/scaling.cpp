@@ -148,7 +148,7 @@ int run_study(const RunArguments& arguments) {
   } else if (fs::exists(directory)) {
     std::error_code error;
     const bool is_directory = fs::is_directory(directory);
-    const bool is_left = is_directory && fs::exists(directory + "/cases");  // of a study that could not be written
+    const bool is_left = is_directory && fs::exists(directory + "/cases");  // by a study that could not be written
     require(is_directory && (is_left || fs::is_empty(directory, error)), ErrorCode::usage,
             "--out: {} is not a study, and not empty; give a new directory", directory);
   }
@@ -219,7 +219,7 @@ void add_run(CLI::App& group, Run& run) {
   command->callback([arguments, &run] { run = [arguments] { return run_study(*arguments); }; });
 }
 
-/// What a report must not replace.
+/// The files that a report must not replace.
 std::vector<std::string> files_of(const Study& study) {
   std::vector<std::string> files{study.file(), study.configuration_file(), study.directory + "/model.json",
                                  study.directory + "/predictions.json"};

@@ -63,7 +63,8 @@ Series measured(const Results& results, const std::string& name, Figure SizeResu
   return series;
 }
 
-/// What the cost model predicted. `figure`: of the speed of all ranks, in samples or tokens per second.
+/// The values that the cost model predicted. `figure` converts the speed of all ranks, in samples or tokens per second,
+/// to the value that is drawn.
 template <class Of>
 Series predicted(const Results& results, Of figure) {
   Series series{.name = "predicted", .points = {}, .style = Style::markers};
@@ -160,7 +161,7 @@ LineChart memory_chart(const Results& results) {
   return chart;
 }
 
-/// Of the first averaged case of each size.
+/// The training loss of the first averaged case of each size.
 LineChart loss_chart(const Results& results) {
   LineChart chart{.title = "Training loss",
                   .description = "Of single steps, in one case of each size.",

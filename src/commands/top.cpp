@@ -32,7 +32,7 @@ Screen screen_of_terminal() {
   return {.width = size.ws_col, .height = size.ws_row};
 }
 
-/// The files of a run that is in progress: each call reads what was added since the last one.
+/// Reads the files of a run that is in progress: each call reads what was added since the last call.
 class RunReader {
  public:
   explicit RunReader(std::string run) : run_(std::move(run)), metrics_(run_ + "/metrics.jsonl") {}

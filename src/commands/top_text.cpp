@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// NaN where there is no such number.
+/// Returns NaN if there is no such number.
 double number(const Json& object, const std::string& key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
@@ -65,7 +65,7 @@ std::string evaluation_text(const Json& evaluation) {
   return text + "\n";
 }
 
-/// One figure of each rank.
+/// The values of one figure for all ranks.
 std::vector<double> ranks_of(const Json& per_rank, const std::string& key) {
   std::vector<double> values;
   const auto found = per_rank.find(key);

@@ -49,7 +49,8 @@ bool loses_steps_when_stopped(const World& world) {
          std::getenv("OMPI_MCA_odls_base_sigkill_timeout") == nullptr && ::getsid(0) != ::getppid();
 }
 
-/// Nothing has refused the start, so from here on the run directory is this job's, with its status and its log.
+/// Called once nothing has refused the start: from here on, the run directory belongs to this job, including its status
+/// and its log.
 void begin_run(train::Session& session, bool fresh) {
   const train::RunDirectory& run = session.run;
   if (session.leader()) {
@@ -71,7 +72,7 @@ void begin_run(train::Session& session, bool fresh) {
   log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
 }
 
-/// run.check: what is wrong is logged, and the training continues.
+/// run.check: problems are logged, and the training continues.
 void check_first(train::Session& session) {
   const std::string& data = session.config.data.train;
   const doctor::Report found = doctor::examine(
@@ -88,7 +89,7 @@ void check_first(train::Session& session) {
     log::warning("run.check found this:\n{}", problems);
 }
 
-/// What `lockstep doctor` finds on a rank for which the others have waited.
+/// Logs what `lockstep doctor` finds on a rank that the others have waited for.
 void explain_slow_rank(train::Session& session, const train::SlowRank& slow) {
   session.backend->unfreeze();
   const std::vector<std::string> hosts = session.world.all_gather(session.world.host());
@@ -113,7 +114,8 @@ mlflow::UploadOptions mlflow_options(const train::Session& session) {
 }
 
 /// Everything that can refuse a start is in the constructor of Session, which writes nothing. So a refused start leaves
-/// RUN as it was. `sender`: begins when the run begins; the caller tells it how a run ended that did not end here.
+/// RUN as it was. `sender` is created when the run begins. If the run does not end in this function, the caller tells
+/// the sender how it ended.
 int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
                     const train::RunLock& lock, std::optional<mlflow::Sender>& sender) {
   // Ranks may compile and time plans for minutes while others wait for them.
@@ -154,7 +156,7 @@ int train_locked(const Config& config, World& world, const train::SessionOptions
   }
 }
 
-/// Checks what the start of a training checks, and reports what a step needs.
+/// Makes the checks of a training start, and reports what a step needs.
 int check_start(const Config& config, World& world, const train::SessionOptions& options) {
   const bool is_leader = world.rank() == 0;
   if (is_leader)
@@ -175,7 +177,7 @@ int run_training(const TrainArguments& arguments, const Arguments& program) {
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key, "--allow-change: there is no key {}{}",
             key, config::nearest_text(key));
   train::StopWatch watch;
-  hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
+  hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of HDF5 would make MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   watch.set_world(world);
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);

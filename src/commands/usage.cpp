@@ -19,7 +19,7 @@ using Words = std::vector<std::string>;
 /// What an option accepts, from the name of its type, which CLI11 composes: "INT:INT in [1 - 64]", "TEXT:{a,b}".
 struct Accepted {
   std::string name;       // "N", "FILE", "a|b"
-  std::string low, high;  // of a number; empty: no limits
+  std::string low, high;  // the limits of a number; empty: no limits
   Words choices;
   bool is_number = false, is_whole = false;
 };
@@ -61,7 +61,7 @@ std::vector<const CLI::App*> commands_of(const CLI::App& app) {
 }
 
 /// The command that the arguments name, with its path ("lockstep data import"), and the first word that should be a
-/// command and is none.
+/// command but is not.
 struct Named {
   const CLI::App* command;
   std::string path = "lockstep";
@@ -74,7 +74,7 @@ Named command_of(const CLI::App& app, const Words& arguments) {
     const auto commands = commands_of(*named.command);
     if (commands.empty() || word.starts_with('-')) break;
     const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
-    // `report RUN` and `report memory`: a command may have arguments of its own.
+    // A command with subcommands may also have arguments of its own, as in `report RUN` and `report memory`.
     const bool takes_arguments =
         !named.command->get_options([](const CLI::Option* option) { return option->get_positional(); }).empty();
     if (found == commands.end()) {
@@ -120,7 +120,7 @@ std::string missing(const Named& named, const std::string& name) {
   return fmt::format("{} is missing{}", name, text.empty() || text.size() > kLongest ? "" : fmt::format(" ({})", text));
 }
 
-/// The message of CLI11 in other words; the message itself if it is none of those that CLI11 composes.
+/// Rewords a message of CLI11. A message that CLI11 did not compose stays as it is.
 std::string reworded(const Named& named, const CLI::ParseError& error) {
   const std::string message = error.what();
   std::smatch match;
@@ -152,7 +152,7 @@ std::string reworded(const Named& named, const CLI::ParseError& error) {
   return message;
 }
 
-/// An empty name of a file would be as if the option were not given.
+/// Refuses empty values: an empty file name would be treated as if the option were not given.
 void check_values(const Named& named, const Words& arguments) {
   const auto end = std::ranges::find(arguments, "--");
   for (auto argument = arguments.begin(); argument != end; ++argument) {

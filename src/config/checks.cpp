@@ -31,7 +31,7 @@ std::string Config::places(std::initializer_list<std::string_view> keys) const {
 namespace lockstep::config {
 namespace {
 
-/// Sums of weighted losses then have the precision of fp32, as those without weights.
+/// Within these limits, sums of weighted losses have the precision of fp32, like those without weights.
 constexpr double kLeastClassWeight = 1e-6, kGreatestClassWeight = 1e6;
 
 void check_checkpoint_name(const Config& c) {
@@ -247,7 +247,7 @@ void check_fine_tuning(const Config& c) {
             "{}optimizer.groups: the learning rate of a group follows the schedule of optimizer.learning_rate, which "
             "must be greater than 0, found 0; train.freeze selects parameters that are not trained",
             c.places({"optimizer.groups", "optimizer.learning_rate"}));
-    // The optimizer multiplies the rate of a step by their ratio, which is a float.
+    // The optimizer multiplies the learning rate of a step by the ratio of the two, which is a float.
     constexpr double kMaxRatio = 1e30;
     const double rate = group.learning_rate.value_or(0);
     require(
@@ -282,7 +282,7 @@ void check_evaluation(const Config& c) {
           c.places({"checkpoint.best", "data.validation"}), c.checkpoint.best);
 }
 
-/// What RUN/model and its card are written with.
+/// The settings with which RUN/model and its card are written.
 void check_publishing(const Config& c) {
   require(parse_byte_size(c.checkpoint.max_shard_size).has_value(), ErrorCode::config_range,
           "{}checkpoint.max_shard_size: expected {}, found \"{}\"", c.places({"checkpoint.max_shard_size"}),

@@ -78,7 +78,7 @@ std::string list(const std::vector<const Key*>& keys) {
   return text;
 }
 
-/// Everything about one key. `model.depth` becomes `model: {depth: 18}` in a file.
+/// Explains one key in full. `model.depth` becomes `model: {depth: 18}` in a file.
 std::string explanation(const Key& key) {
   const std::string value = key.get(Config{});
   const auto dot = key.name.find('.');

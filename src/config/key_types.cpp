@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxChannels = 4;
 
-/// The whole text as a number; empty if it is not one. Independent of the locale.
+/// The whole text as a number; no value if it is not a number. Independent of the locale.
 template <typename T>
 std::optional<T> number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -158,7 +158,7 @@ Key text(std::string name, Field<std::string> field, About about) {
   key.is_text = true;
   key.set = [field](Config& config, const Value& value) {
     if (value.is_list) return Fit::wrong_type;
-    if (value.text.find('\0') != std::string::npos) return Fit::out_of_range;  // the system would cut it off there
+    if (value.text.find('\0') != std::string::npos) return Fit::out_of_range;  // system calls would stop there
     field(config) = value.text;
     return Fit::good;
   };

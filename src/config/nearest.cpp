@@ -21,7 +21,7 @@ constexpr std::size_t kMaxSuggestions = 4;
 /// The distance, or kFar if the words have little in common: more than one difference per three letters.
 std::size_t near_distance(std::string_view a, std::string_view b) {
   const std::size_t limit = std::max<std::size_t>(1, std::min(a.size(), b.size()) / 3);
-  // At least so many letters differ: a word of megabytes need not be compared.
+  // The difference in length is a lower bound, so a word of megabytes need not be compared.
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > limit) return kFar;
   const std::size_t distance = edit_distance(a, b);
   return distance <= limit ? distance : kFar;
@@ -33,7 +33,8 @@ std::pair<std::string_view, std::string_view> group_and_key(std::string_view nam
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
-/// `batch` is one of the words of `global_batch`. Short words say too little.
+/// The distance to the nearest word of a name: `batch` is one of the words of `global_batch`. Short words are not
+/// distinctive enough.
 std::size_t word_distance(std::string_view name, std::string_view of) {
   std::size_t nearest = kFar;
   if (name.size() < 4) return nearest;
@@ -45,7 +46,7 @@ std::size_t word_distance(std::string_view name, std::string_view of) {
   return nearest;
 }
 
-/// The smaller the nearer; kFar and more: not near. `name` is an unknown key in lower case.
+/// Smaller is nearer; kFar or more means not similar. `name` is an unknown key in lower case.
 std::size_t distance_to(const Key& key, std::string_view name) {
   if (key.is_hidden) return kFar;
   const auto [group, last] = group_and_key(name);
@@ -56,11 +57,11 @@ std::size_t distance_to(const Key& key, std::string_view name) {
   const bool has_same_group = group == key_group;
   const std::size_t by_group = has_same_group ? 0 : near_distance(group, key_group);
   if (by_group < kFar) return std::min(by_last, by_word) + by_group;
-  // In another group, or without one, only a key whose own name is very similar.
+  // If the group differs or is missing, only a key whose own name is very similar is near.
   return group.empty() || by_last <= 1 ? by_last + 4 : kFar;
 }
 
-/// The names that other programs use, for keys whose spelling is not similar.
+/// Names that other programs use for our keys, where the spelling is not similar.
 std::string_view key_of_other_programs(std::string_view last) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kElsewhere{
       {{"lr", "optimizer.learning_rate"},

@@ -69,7 +69,7 @@ Config parse(const std::vector<std::string>& arguments) {
   for (const Setting& setting : settings) last[setting.key] = &setting;
   Config config;
   for (Setting& setting : settings) {
-    // A variable in a value that is overridden later need not be set.
+    // In a value that is overridden later, environment variables need not be set.
     const bool is_overridden = last.at(setting.key) != &setting;
     if (is_overridden && has_variables(setting) && find_key(setting.key) != nullptr) continue;
     expand_variables(setting);

@@ -16,7 +16,7 @@ namespace lockstep::config {
 namespace {
 
 constexpr std::uint64_t kMaxFileBytes = 1 << 20;
-constexpr int kMaxDepth = 2;  // no key has more, and a YAML alias may contain itself
+constexpr int kMaxDepth = 2;  // no key is nested deeper, and a YAML alias may contain itself
 
 bool is_variable_name(std::string_view name) {
   return !name.empty() && !std::isdigit(static_cast<unsigned char>(name.front()));
@@ -51,7 +51,7 @@ class Flattener {
       : source_(std::move(source)), kind_(kind), out_(out) {}
 
   void group(const YAML::Node& node, const std::string& prefix, int depth) {
-    std::map<std::string, std::string> seen;  // of this group: where each key is
+    std::map<std::string, std::string> seen;  // where each key of this group is
     for (const auto& entry : node) {
       const std::string place = place_of(entry.first);
       require(entry.first.IsScalar(), ErrorCode::config_syntax,
@@ -82,7 +82,7 @@ class Flattener {
     if (node.IsSequence()) {
       setting.value.is_list = true;
       for (const auto& item : node) {
-        if (known != nullptr && !item.IsScalar())  // of an unknown key, the value is of no interest
+        if (known != nullptr && !item.IsScalar())  // the value of an unknown key does not matter
           fail(ErrorCode::config_type, "{}: {}: expected {}, found a list that contains {}", place, key,
                expected(*known),
                item.IsSequence() ? "another list"
@@ -99,7 +99,7 @@ class Flattener {
   }
 
  private:
-  /// YAML forbids it, and one of the two would be ignored without a word.
+  /// YAML forbids duplicate keys, and one of the two would be ignored silently.
   void require_new(std::map<std::string, std::string>& seen, const std::string& key, const std::string& place) {
     const auto [at, is_new] = seen.try_emplace(key, place);
     require(is_new, ErrorCode::config_syntax, "{}: {} is given twice, first in {}; remove one of the two", place, key,
@@ -113,7 +113,7 @@ class Flattener {
   std::string source_;
   TextOf kind_;
   std::vector<Setting>& out_;
-  std::map<std::string, std::string> keys_;  // of the whole text: where each key is
+  std::map<std::string, std::string> keys_;  // where each key of the whole text is
 };
 
 void add_file(const std::string& path, std::vector<Setting>& out) {
@@ -132,7 +132,7 @@ void add_file(const std::string& path, std::vector<Setting>& out) {
   add_text(text, path, out);
 }
 
-/// Whether it has the form `key=value`, where the part before the first `=` looks like a key.
+/// Whether the argument has the form `key=value`, where the part before the first `=` looks like a key.
 bool is_override(const std::string& argument) {
   const auto equals = argument.find('=');
   if (equals == std::string::npos || equals == 0) return false;

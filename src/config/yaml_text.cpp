@@ -17,7 +17,7 @@ bool is_name_character(unsigned char c) { return std::isalnum(c) != 0 || c == '_
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-/// What the messages of yaml-cpp mean to somebody who writes a configuration.
+/// Translates the messages of yaml-cpp for somebody who writes a configuration.
 std::string meaning_of(std::string_view message) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kMeanings{{
       {"end of map", "a `{` is not closed by `}`, or a key is not followed by `: value`"},

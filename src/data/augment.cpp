@@ -64,7 +64,7 @@ void change_saturation(const Blend& blend, const Pixels& image) {
   }
 }
 
-/// To hue, saturation and value and back, as torchvision's _rgb2hsv and _hsv2rgb.
+/// Converts to hue, saturation and value and back, like torchvision's _rgb2hsv and _hsv2rgb.
 void turn_hue(float offset, Byte* pixel) {
   const float r = static_cast<float>(pixel[0]) / 255.0f, g = static_cast<float>(pixel[1]) / 255.0f,
               b = static_cast<float>(pixel[2]) / 255.0f;
@@ -90,8 +90,8 @@ void change_hue(float offset, const Pixels& image) {
   for (std::size_t i = 0; i < image.bytes.size(); i += 3) turn_hue(offset, &image.bytes[i]);
 }
 
-/// Blends with the image smoothed by [1 1 1; 1 5 1; 1 1 1] / 13. The pixels of the border are not smoothed; they are
-/// blended with themselves, which may cut off a grey level.
+/// Blends with the image smoothed by [1 1 1; 1 5 1; 1 1 1] / 13. Border pixels are not smoothed; they are blended with
+/// themselves, which may lose a grey level by truncation.
 void change_sharpness(const Blend& blend, const Pixels& image) {
   if (image.height <= 2 || image.width <= 2) return;
   image.scratch.assign(image.bytes.begin(), image.bytes.end());
@@ -149,13 +149,13 @@ Table equalized(const std::array<int, 256>& histogram) {
   });
 }
 
-/// The place in the source of the middle of an output pixel, both measured from the middle of the image.
+/// Maps the centre of an output pixel to a position in the source. Both are measured from the centre of the image.
 struct Affine {
   double xx = 1, xy = 0, x = 0;
   double yx = 0, yy = 1, y = 0;
 };
 
-/// Bilinear, and black beyond the border, as grid_sample has it with padding_mode zeros.
+/// Bilinear interpolation, and black beyond the border, as in grid_sample with padding_mode zeros.
 void transform(const Affine& map, const Pixels& image) {
   image.scratch.assign(image.bytes.begin(), image.bytes.end());
   const int height = image.height, width = image.width, channels = image.channels;
@@ -179,7 +179,7 @@ void transform(const Affine& map, const Pixels& image) {
       const auto weight = [&](int at, int size, float part) { return at >= 0 && at < size ? part : 0.0f; };
       const float left_weight = weight(x0, width, 1.0f - part_x), right_weight = weight(x0 + 1, width, part_x);
       const float top_weight = weight(y0, height, 1.0f - part_y), bottom_weight = weight(y0 + 1, height, part_y);
-      // The places whose weight is 0 are moved into the image.
+      // Positions with weight 0 are clamped into the image.
       const int x_left = std::max(x0, 0), x_right = std::min(x0 + 1, width - 1);
       const Byte* const upper = source + std::ptrdiff_t{std::max(y0, 0)} * width * channels;
       const Byte* const lower = source + std::ptrdiff_t{std::min(y0 + 1, height - 1)} * width * channels;
@@ -206,7 +206,7 @@ void apply(Change change, double strength, const Pixels& image) {
   switch (change) {
     case Change::identity:
       return;
-    case Change::shear_x:  // about the upper left corner, as shear_y
+    case Change::shear_x:  // about the upper left corner, like shear_y
       return transform({.xy = strength, .x = strength * 0.5 * image.height}, image);
     case Change::shear_y:
       return transform({.yx = strength, .y = strength * 0.5 * image.width}, image);
@@ -328,7 +328,8 @@ class AugmentedSet final : public ImageSet {
     if (options_.colours.is_on()) work.color_jitter_pixels += pixels;
     return work;
   }
-  /// Where most of the time is needed: another way of storing the images does not make the changes faster.
+  /// Advice for faster reading, only if reading takes most of the time: another way of storing the images does not make
+  /// the augmentation faster.
   std::vector<std::string> faster_reading() const override {
     if (reading_ns_ >= augmenting_ns_) return set_->faster_reading();
     std::vector<std::string> list{"a smaller data.image_size"};
@@ -342,7 +343,7 @@ class AugmentedSet final : public ImageSet {
   AugmentOptions options_;
   ImageSetInfo info_;
   mutable Pool<std::vector<std::uint8_t>> pool_;
-  mutable std::atomic<Clock::rep> reading_ns_ = 0, augmenting_ns_ = 0;  // so far, of all readers
+  mutable std::atomic<Clock::rep> reading_ns_ = 0, augmenting_ns_ = 0;  // totals of all readers so far
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ class ChatImport {
   }
 
  private:
-  /// The output, which is none of the inputs.
+  /// The path of the output. Throws if it is one of the inputs.
   const std::string& checked_output() const {
     const std::vector<std::string> inputs{options_.source, encoder_.tokenizer_path};
     require_no_input(options_.output, inputs);
@@ -69,7 +69,7 @@ class ChatImport {
     return value >= options_.from && value < options_.to;
   }
 
-  /// Null at the end.
+  /// Returns null at the end.
   std::unique_ptr<Batch> next_batch() {
     auto batch = std::make_unique<Batch>();
     while (batch->n_bytes < kBatchBytes && (options_.end == 0 || n_read_ < options_.end)) {

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Whether the first character that is not a blank begins an array.
+/// Whether the first character other than white space begins an array.
 bool begins_array(const InputFile& file) {
   std::array<std::byte, 4096> head{};
   const auto part = std::span(head).first(std::min<std::uint64_t>(head.size(), file.size_bytes()));
@@ -32,14 +32,14 @@ const std::string& not_a_folder(const std::string& path) {
   return path;
 }
 
-/// "column 5: syntax error ..." of the message of an exception
+/// The part "column 5: syntax error ..." of an exception's message
 std::string_view what_of(const Json::exception& error, std::string_view from) {
   const std::string_view what = error.what();
   const std::size_t found = what.find(from);
   return found == std::string_view::npos ? what : what.substr(found);
 }
 
-/// The text of a field; nothing if it is missing or null, where that is allowed.
+/// The text of a field. It is empty if the field is missing or null, where that is allowed.
 std::string text_field(const Json& object, const char* name, const std::string& where, bool may_be_missing = false) {
   const auto found = object.find(name);
   if (may_be_missing && (found == object.end() || found->is_null())) return {};
@@ -138,7 +138,7 @@ std::vector<text::ChatMessage> ChatSource::messages_of(const ChatRecord& record)
   const std::string place = place_of(record);
   Json parsed;
   if (!is_array_) {
-    const std::size_t zero = record.line.find('\0');  // at which the parser would end
+    const std::size_t zero = record.line.find('\0');  // where the parser would stop
     require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
             place, zero);
     try {

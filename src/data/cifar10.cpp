@@ -26,7 +26,7 @@ constexpr int kTrainBatches = 5;
 constexpr std::array<const char*, kClasses> kClassNames = {"airplane", "automobile", "bird",  "cat",  "deer",
                                                            "dog",      "frog",       "horse", "ship", "truck"};
 
-/// data_batch_2.bin before data_batch_10.bin.
+/// Orders data_batch_2.bin before data_batch_10.bin.
 bool natural_less(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
@@ -55,7 +55,7 @@ std::vector<std::string> find_batches(const ImportOptions& options) {
   return names;
 }
 
-/// A sentence about the train batches that a folder lacks. Empty if there is none, or if one file is imported.
+/// A sentence about the train batches that a folder lacks. Empty if none is missing, or if a single file is imported.
 std::string missing_batches(const ImportOptions& options, const std::vector<std::string>& found) {
   if (options.split != "train" || !fs::is_directory(options.source)) return "";
   std::vector<std::string> missing;

@@ -18,7 +18,7 @@ std::int64_t modified_ns(const struct stat& status) {
   return status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
 }
 
-/// A file that exists but may not be read is not missing.
+/// Distinguishes a file that exists but is not readable from a missing one.
 Descriptor open_input(const std::string& path) {
   const bool is_forbidden = ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0 && errno == EACCES;
   return open_regular_file(path, is_forbidden ? ErrorCode::data_unreadable : ErrorCode::data_missing);
@@ -75,7 +75,7 @@ FolderListing list_readable_files(const std::string& folder,
     std::error_code error;
     fs::directory_iterator entry(current, error);
     while (!error && entry != fs::directory_iterator()) {
-      // What cannot be inspected is taken for a file, whose reader will say why.
+      // An entry that cannot be inspected counts as a file: reading it will report why.
       std::error_code unknown;
       const fs::path path = entry->path();
       if (entry->is_directory(unknown)) {
@@ -108,7 +108,7 @@ void check_output(const std::string& path, bool replace) {
           S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
   require(!exists || replace, ErrorCode::data_exists, "{} already exists; use --force to replace it", path);
   const std::string parent = std::filesystem::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
-  // The arguments of require() are evaluated in any order, and errno is one of them.
+  // In a statement of its own: the arguments of require() are evaluated in any order, and one of them reads errno.
   const bool is_there = ::stat(folder.c_str(), &status) == 0;
   require(is_there, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
   require(S_ISDIR(status.st_mode), ErrorCode::data_write, "cannot write {}: {} is not a folder", path, folder);

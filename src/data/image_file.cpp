@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kMaxSide = 1 << 16;  // pixels
 constexpr std::int64_t kMaxChannels = 1024;
 constexpr std::int64_t kMaxClasses = 1 << 24;
-/// In a file without a user block. HDF5 looks up each chunk, which takes up to a second for this many.
+/// The limit for a file without a user block. HDF5 looks up each chunk, which takes up to a second for this many.
 constexpr std::uint64_t kMaxForeignChunks = 4096;
 
 void check_statistics(const std::string& path, const ImageSetInfo& info) {
@@ -167,7 +167,7 @@ void read_encoded(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t 
   check_index(file, out);
 }
 
-/// Labels, and images in either form.
+/// Reads the labels, and the images in either form.
 void read_datasets(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t version, const StoredBytes* known,
                    ImageFile& out) {
   const hdf5::DatasetPlace labels = hdf5.dataset("labels");
@@ -218,7 +218,8 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   out.source = optional_text(hdf5, "source");
   out.images_xxh3 = optional_text(hdf5, "images_xxh3");
   out.labels_xxh3 = optional_text(hdf5, "labels_xxh3");
-  // Earlier releases imported folders of any name. All that is read of such a file is valid, and equal everywhere.
+  // Earlier releases accepted folder names that are not valid UTF-8. They are converted here, so that the name is the
+  // same wherever it is used.
   if (hdf5.has_attribute("class_names"))
     for (const std::string& name : hdf5.texts("class_names")) info.class_names.push_back(valid_utf8(name));
   require(info.class_names.empty() || info.class_names.size() == static_cast<std::size_t>(info.classes),

@@ -12,8 +12,8 @@
 namespace lockstep::data {
 namespace {
 
-/// The placement for a file with `all_bytes` bytes of images. There are no chunks where all images fit into one, and no
-/// alignment where they are shorter than it, since it would only make the file longer. A chunk holds whole units.
+/// The placement for a file with `all_bytes` bytes of images. It has no chunks if all images fit into one, and no
+/// alignment if they are smaller than the alignment, which would only make the file longer. A chunk holds whole units.
 Placement placement_of(const Placement& requested, std::uint64_t unit_bytes, std::uint64_t all_bytes) {
   Placement out = requested;
   if (out.chunk_bytes > 0)
@@ -23,7 +23,8 @@ Placement placement_of(const Placement& requested, std::uint64_t unit_bytes, std
   return out;
 }
 
-/// Reads back what was written in chunks, since the positions of most chunks are computed and not reported by HDF5.
+/// Reads back what was written in chunks, because the positions of most chunks are computed instead of reported by
+/// HDF5.
 void check_chunks(const InputFile& file, const StoredBytes& images, std::uint64_t images_hash) {
   const bool inside = std::ranges::all_of(images.offsets, [&](std::uint64_t offset) {
     return offset <= file.size_bytes() && images.chunk_bytes <= file.size_bytes() - offset;
@@ -44,7 +45,7 @@ struct ImageFileWriter::State {
   std::size_t channels = 0;       // of decoded images
   StreamingHash images_hash, labels_hash;
 
-  // Of encoded images, and of decoded ones of several sizes. Offsets and sizes are written at the end.
+  // For encoded images, and for decoded images of several sizes. Offsets and sizes are written at the end.
   std::uint64_t encoded_bytes = 0;     // of all images; 0: decoded images of one size
   std::vector<std::uint64_t> offsets;  // (n_written + 1)
   std::vector<std::int32_t> sizes;     // (n_written, 2)
@@ -147,7 +148,7 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
     s.hdf5.write_rows("sizes", 0, s.n_samples, s.sizes.data());
   }
   s.hdf5.attribute("format", std::string(kImageFormat));
-  // The oldest version that fits, so that older programs read the file if they can.
+  // The oldest format version that suffices, so that older programs can read the file where possible.
   const std::int64_t encoded_version = s.has_pixels                 ? kPixelsFormatVersion
                                        : s.has_png || channels != 3 ? kEncodedFormatVersion
                                                                     : kJpegFormatVersion;

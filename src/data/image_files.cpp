@@ -32,7 +32,7 @@ class FileSet final : public ImageFiles {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
             "image file {} of {} cannot be read into a buffer of {} bytes", sample, info_.n_samples, image.size());
     label = -1;
-    // Each sample is read by one thread, and its problem is asked for afterwards.
+    // No lock is needed: each sample is read by one thread, and its problem is queried afterwards.
     std::string& problem = problems_[static_cast<std::size_t>(sample)];
     problem = read(paths_[static_cast<std::size_t>(sample)], image);
     if (!problem.empty()) std::ranges::fill(image, std::uint8_t{0});
@@ -44,12 +44,12 @@ class FileSet final : public ImageFiles {
     ShapedDecoder decoder;
   };
 
-  /// Returns what is wrong; empty: nothing.
+  /// Returns what is wrong, or an empty string.
   std::string read(const std::string& path, std::span<std::uint8_t> image) const {
     auto buffers = pool_.lend();
     try {
       const InputFile file(path);
-      // The decoder rejects longer files, for which it does not need their bytes.
+      // Longer files are read only to one byte beyond the limit, which is enough for the decoder to reject them.
       buffers->bytes.resize(std::min(file.size_bytes(), kMaxImageBytes + 1));
       file.read(0, std::as_writable_bytes(std::span(buffers->bytes)), "the image");
     } catch (const Error& error) {

@@ -25,16 +25,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // stored decoded by default
+constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // up to this size, images are stored decoded by default
 constexpr std::size_t kFilesPerUpdate = 256;
-constexpr std::size_t kMaxListed = 20;  // bad files in the message
+constexpr std::size_t kMaxListed = 20;  // bad files that the message lists
 
 struct Source {
   std::vector<std::string> classes;
   std::vector<SourceFile> files;
-  std::vector<std::string> lists;  // further files that were read: names of classes, labels
+  std::vector<std::string> lists;  // other files that were read, such as class names and labels
   std::string description;
-  int channels = 0;  // 0: those of the images
+  int channels = 0;  // 0: as in the images
 };
 
 // ---- Listing files --------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
   return out;
 }
 
-/// With the bytes of the name that are not ASCII, so that it can be found and renamed: "caf\xe9".
+/// Escapes the bytes of a name that are not ASCII, so that the file can be found and renamed: "caf\xe9".
 std::string printable(const std::string& name) {
   std::string out;
   for (const char c : name)
@@ -135,7 +135,7 @@ std::vector<std::string> read_lines(const std::string& path) {
   return lines;
 }
 
-/// val_annotations.txt: image, wnid, box, separated by tabs.
+/// Reads val_annotations.txt: image, wnid and box, separated by tabs.
 void list_annotated(const std::string& folder, const std::map<std::string, std::int32_t>& labels,
                     std::vector<SourceFile>& out) {
   const std::string annotations = folder + "/val_annotations.txt";
@@ -211,7 +211,7 @@ class Import {
   static double mebibytes(std::uint64_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }
 
   void require_no_source() const {
-    if (!fs::exists(options_.output)) return;  // the usual case, in which a million files need not be looked at
+    if (!fs::exists(options_.output)) return;  // usually; otherwise, a million files may have to be compared
     require_no_input(options_.output, source_.lists);
     for (const SourceFile& file : source_.files) require_no_input(options_.output, std::array{file.path});
   }
@@ -360,7 +360,7 @@ class Import {
                               form_ == Form::regions ? decoded_bytes_ : encoded_bytes_, options_.placement);
     struct Image {
       SourceFile file;
-      std::vector<std::uint8_t> bytes;  // that are stored
+      std::vector<std::uint8_t> bytes;  // that will be stored
     };
     const auto make_reader = [this] {
       return [this, decoder = std::make_unique<FileDecoder>(options_.short_side)](std::size_t i, Image& image) {
@@ -406,7 +406,7 @@ class Import {
   const ImageFolderOptions& options_;
   const ImportProgress& progress_;
   Source source_;
-  int requested_channels_ = 0;  // 0: those of the images
+  int requested_channels_ = 0;  // 0: as in the images
   int channels_ = 3;
   ChannelSums grey_sums_{1}, colour_sums_{3};
   std::vector<std::string> skipped_;

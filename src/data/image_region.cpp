@@ -5,10 +5,10 @@
 namespace lockstep::data {
 namespace {
 
-/// All of `n` pixels are resized to `size` outputs.
+/// All `n` pixels are resized to `size` outputs.
 ResizedAxis whole(int n, int size) { return {.n = n, .first = 0, .length = n, .resized = size, .corner = 0}; }
 
-/// The centre of `length` pixels: those that the first and the last output, and all between, are computed from.
+/// The centre of `length` pixels: the pixels from which the outputs, from the first to the last, are computed.
 ResizedAxis centre(int length, int shorter_length, const ImageShaping& shaping) {
   const CentreCrop crop = centre_crop(length, shorter_length, shaping.image_size, shaping.resize);
   ResizedAxis axis{.n = length,
@@ -31,7 +31,7 @@ StoredRegion region_of(const ImageShaping& shaping, int height, int width, std::
     const ImageRegion region{.rows = centre(height, shorter, shaping), .columns = centre(width, shorter, shaping)};
     return {.region = region, .top = region.rows.first, .left = region.columns.first};
   }
-  // A random crop is cut out first, so that pixels outside of it have no influence. It has whole corners.
+  // A random crop is cut out first, so that pixels outside of it have no influence. Its corners are whole pixels.
   const Box box = random_box(height, width, shaping.seed, sample_id, epoch);
   const auto side = [](double from, double to) { return static_cast<int>(to) - static_cast<int>(from); };
   return {.region = {.rows = whole(side(box.top, box.bottom), shaping.image_size),
@@ -43,7 +43,7 @@ StoredRegion region_of(const ImageShaping& shaping, int height, int width, std::
 void RegionBounds::add(const ImageShaping& shaping, int image_height, int image_width) {
   int rows = 0, columns = 0;
   if (shaping.resized_crop) {
-    // One side is at most 4/3 of the other, and both are rounded.
+    // The longer side is at most 4/3 of the other, and both are rounded.
     const auto longest = [](int other) { return (4 * std::int64_t{other} + 2) / 3 + 1; };
     rows = static_cast<int>(std::min<std::int64_t>(image_height, longest(image_width)));
     columns = static_cast<int>(std::min<std::int64_t>(image_width, longest(image_height)));

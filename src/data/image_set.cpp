@@ -11,7 +11,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Decoded images of one size: each is read by one pread, wherever it is stored.
+/// Decoded images of one size. Each is read with a single pread, wherever it is stored.
 class DecodedSet final : public ImageSet {
  public:
   explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
@@ -31,7 +31,7 @@ class DecodedSet final : public ImageSet {
   SampleFile file_;
 };
 
-/// Images of another set, shaped.
+/// The images of another set, resized and cropped.
 class ShapedSet final : public ImageSet {
  public:
   ShapedSet(std::unique_ptr<ImageSet> set, const ImageShaping& shaping)
@@ -78,7 +78,8 @@ class ShapedSet final : public ImageSet {
   mutable Pool<Buffers> pool_;
 };
 
-/// JPEG and PNG images: read, decoded to a size that is not below the needed one, and shaped.
+/// JPEG and PNG images. They are read, decoded to a size that is not below the needed one, and then resized and
+/// cropped.
 class EncodedSet final : public ImageSet {
  public:
   /// shaping.image_size 0: all images have the size in `info` and keep it.
@@ -140,13 +141,13 @@ class EncodedSet final : public ImageSet {
   }
 
   SampleFile file_;
-  std::vector<std::uint64_t> offsets_;  // in /images: of each sample, and where the last ends
+  std::vector<std::uint64_t> offsets_;  // in /images: where each sample begins, and where the last one ends
   ImageShaping shaping_;
   mutable Pool<Buffers> pool_;
 };
 
-/// image_size is 0 if images are returned as they are stored, also if all of them already have that size and no crops
-/// are requested.
+/// Sets image_size to 0 if images are returned as stored. This includes the case that all of them already have that
+/// size and no crops are requested.
 ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
   require(shaping.image_size > 0 || stored.height > 0, ErrorCode::data_size,
           "the images of {} have several sizes: set data.image_size", stored.path);

@@ -38,8 +38,8 @@ Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_i
 }
 
 CentreCrop centre_crop(int length, int shorter_length, int image_size, int resize) {
-  // The resized sizes and the corner are whole numbers: the shorter side; the longer one in proportion, rounded down;
-  // the corner rounded.
+  // The resized sides and the corner are whole numbers. The longer side is scaled in proportion to the shorter one and
+  // rounded down; the corner is rounded to nearest.
   const std::int64_t resized = std::int64_t{length} * resized_side(image_size, resize) / shorter_length;
   return {resized, static_cast<int>(std::nearbyint(static_cast<double>(resized - image_size) / 2))};
 }

@@ -10,7 +10,8 @@ namespace {
 
 enum class Zero { possible, impossible };
 
-/// Of one option that was given, for values in [0, 1]. Statistics of values from 0 to 255 are a common mistake.
+/// Checks one option that was given. Statistics must be for values in [0, 1]; statistics of values from 0 to 255 are a
+/// common mistake.
 void check_statistics(const char* option, const std::vector<float>& values, Zero zero) {
   for (const float value : values) {
     const bool fits = value <= 1 && (value > 0 || (value == 0 && zero == Zero::possible));  // not NaN

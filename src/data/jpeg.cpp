@@ -7,7 +7,7 @@
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
-// libjpeg's header needs the two above.
+// libjpeg's header needs the two headers above.
 #include <jpeglib.h>
 
 #include <vector>
@@ -23,8 +23,8 @@ namespace {
 
 /// A progressive image of a few bytes can request an excessive number of scans over its coefficients.
 constexpr int kMaxScans = 500;
-/// Colours of half resolution are interpolated between neighbours, so that a pixel depends on the block next to its
-/// own. Decoding this many pixels more on each side makes the pixels in between those of the whole image.
+/// Chroma of half resolution is interpolated between neighbours, so that a pixel depends on the block next to its own.
+/// With this many additional pixels on each side, the pixels in between are the same as in the whole image.
 constexpr int kMargin = 2;
 
 }  // namespace
@@ -36,7 +36,7 @@ struct JpegDecoder::State {
   std::jmp_buf back;
   char text[JMSG_LENGTH_MAX] = "";  // of the first warning, or of the error
   std::string reason;
-  std::vector<std::uint8_t> spare_row;  // of inks, or of a row that is not needed
+  std::vector<std::uint8_t> spare_row;  // a CMYK row, or a row that is not needed
   int channels = 3;                     // of the decoded image
   PixelArea whole, area;                // the decoded image, and the part of it that is decoded
   RowsBelow rest = RowsBelow::parsed;
@@ -93,7 +93,7 @@ struct JpegDecoder::State {
     channels = n_channels;
     jpeg.scale_num = static_cast<unsigned>(eighths);
     jpeg.scale_denom = 8;
-    // The library converts grey, RGB and YCbCr to each other, but CMYK (and YCCK) only to CMYK.
+    // The library converts between grey, RGB and YCbCr, but CMYK (and YCCK) only to CMYK.
     const bool cmyk = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
     jpeg.out_color_space = cmyk ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(&jpeg);
@@ -117,7 +117,7 @@ struct JpegDecoder::State {
     return true;
   }
 
-  /// Adobe's programs, which write nearly all such images, store the four inks inverted and add a marker of theirs.
+  /// Adobe's programs, which write nearly all such images, store the four inks inverted and add their own marker.
   void convert_cmyk_row(std::uint8_t* row) const {
     const bool inverted = jpeg.saw_Adobe_marker != 0;
     const auto light = [inverted](unsigned ink) { return inverted ? ink : 255 - ink; };
@@ -148,7 +148,7 @@ struct JpegDecoder::State {
       jpeg_abort_decompress(&jpeg);
       return true;
     }
-    // Skipping up to the end would end the input, too: the last row must be read.
+    // The last row must be read, because skipping to the end would also end the input.
     if (end + 1 < jpeg.output_height) jpeg_skip_scanlines(&jpeg, jpeg.output_height - end - 1);
     std::uint8_t* last = spare_row.data();
     if (end < jpeg.output_height) jpeg_read_scanlines(&jpeg, &last, 1);

@@ -18,7 +18,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr int kGoodStatus = 42;  // no crash handler uses it
+constexpr int kGoodStatus = 42;  // a status that no crash handler uses
 constexpr rlim_t kMoreMemoryBytes = rlim_t{2} << 30;
 constexpr unsigned kTimeLimitSeconds = 30;
 
@@ -63,7 +63,7 @@ void limit(int resource, rlim_t value) {
     const std::string text = static_cast<char>(e.code()) + std::string(e.what());
     static_cast<void>(!::write(report, text.data(), text.size()));  // if this fails, the parent reports a crash
   } catch (const std::exception&) {
-    // Most likely out of memory. The parent sees the status.
+    // Most likely out of memory. The parent sees the exit status.
   }
   ::_exit(kExitFailed);
 }

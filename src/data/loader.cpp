@@ -24,8 +24,8 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kCallersSlots = 2;
-/// A micro-batch is divided into as many parts as can have at least so many samples. Taking one costs two locks, which
-/// is little compared with reading even the smallest samples.
+/// A micro-batch is divided into as many parts as possible that have at least this many samples. Taking a part costs
+/// two locks, which is cheap compared with reading even the smallest samples.
 constexpr std::int64_t kLeastSamplesOfPart = 8;
 
 }  // namespace
@@ -36,11 +36,11 @@ struct Loader::State {
     std::vector<std::byte> own_memory;         // without a backend
     std::vector<std::span<std::byte>> fields;  // one per field: (capacity, shape)
     Batch batch;
-    std::size_t packed_bytes = 0;         // taken up by the samples of the packed field so far, with std::atomic_ref
-    int n_unfinished = 0;                 // parts of the micro-batch that is being read into it
+    std::size_t packed_bytes = 0;  // of the packed field that are in use so far; accessed through std::atomic_ref
+    int n_unfinished = 0;          // parts of the micro-batch that is being read into it
     std::int64_t ready_micro_batch = -1;  // the micro-batch that was read into it last
-    std::exception_ptr error;             // or why it could not be read
-    int part_of_error = 0;                // the first part that could not be read, for any number of readers
+    std::exception_ptr error;             // why it could not be read; null if it was
+    int part_of_error = 0;  // the lowest part with an error, so that any number of readers report the same error
   };
   /// The samples of a micro-batch.
   struct Samples {
@@ -62,24 +62,24 @@ struct Loader::State {
   std::shared_ptr<const Dataset> set;
   std::vector<Field> fields;
   LoaderOptions options;
-  int packed = -1, place = -1;        // the packed field and that of its places; -1: there is none
-  std::vector<std::int32_t> classes;  // of all samples; empty: not balanced
+  int packed = -1, place = -1;  // the indices of the packed field and of the field with its offsets; -1: there is none
+  std::vector<std::int32_t> classes;  // the class of each sample; empty if the loader does not balance classes
   std::int64_t epoch_samples = 0, epoch_steps = 0;
   std::int64_t n_micro_batches = 0;  // in all; -1: endless
 
   std::mutex mutex;
   std::condition_variable slot_free, micro_batch_ready, order_ready;
   std::vector<Slot> slots;
-  /// Sample orders of the epochs that the ring may span; epoch e is in orders[e % orders.size()].
+  /// Sample orders of the epochs that the ring buffer may span. Epoch e is in orders[e % orders.size()].
   std::vector<Order> orders;
-  std::int64_t next_micro_batch = 0;  // from which a reader takes the next part,
-  int next_part = 0;                  // which is this one
-  std::int64_t first_in_use = 0;      // the caller's micro-batches, once it has some; all before it are free
+  std::int64_t next_micro_batch = 0;  // the micro-batch of the next part that a reader takes
+  int next_part = 0;                  // the number of this part
+  std::int64_t first_in_use = 0;      // the caller's oldest micro-batch, once it has one; all earlier ones are free
   std::int64_t n_returned = 0;        // micro-batches returned to the caller
   bool stopping = false;
   double wait_seconds = 0;
-  LoaderUsage finished;             // by readers
-  int n_busy = 0;                   // readers
+  LoaderUsage finished;             // the work that readers have finished
+  int n_busy = 0;                   // busy readers
   Clock::duration sum_of_begins{};  // the sum of the times at which they took their parts
   std::vector<std::thread> threads;
 
@@ -212,7 +212,7 @@ Loader::State::Samples Loader::State::samples_of(std::int64_t micro_batch) const
   return {.step = step, .epoch = step / epoch_steps, .first = begin + mine.begin + own.begin, .n = own.size()};
 }
 
-/// With the lock. The slot of next_micro_batch is free.
+/// The caller holds the lock, and the slot of next_micro_batch is free.
 Loader::State::Part Loader::State::take_part() {
   const Part part{.micro_batch = next_micro_batch, .number = next_part, .of = samples_of(next_micro_batch)};
   const int n_parts = part.of.n_parts();
@@ -230,7 +230,7 @@ Loader::State::Part Loader::State::take_part() {
   return part;
 }
 
-/// With the lock.
+/// The caller holds the lock.
 void Loader::State::finish_part(const Part& part, std::exception_ptr error) {
   Slot& slot = slot_of(part.micro_batch);
   if (error && part.number < slot.part_of_error) {
@@ -243,7 +243,8 @@ void Loader::State::finish_part(const Part& part, std::exception_ptr error) {
   micro_batch_ready.notify_all();
 }
 
-/// The epoch's order. The first reader that needs it computes it while others wait. Null: as stored.
+/// The sample order of an epoch. The first reader that needs it computes it while the others wait. Null: samples are
+/// read in stored order.
 const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
   if (!options.shuffle && !options.balance) return nullptr;
   Order& order = orders[static_cast<std::size_t>(epoch) % orders.size()];
@@ -252,7 +253,7 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
     order.epoch = epoch;
     order.is_being_computed = true;
     lock.unlock();
-    // An epoch is selected from the order of the whole set: with max_samples, its first samples are used.
+    // The order is that of the whole set. With max_samples, an epoch uses its first samples.
     std::vector<std::uint32_t> samples;
     std::exception_ptr error;
     try {
@@ -274,7 +275,7 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
   return order.samples.data();
 }
 
-/// `places`: of one sample in the fields of the slot.
+/// `places` is a buffer for the places of one sample in the fields of the slot.
 void Loader::State::read_part(const Part& part, std::span<std::span<std::byte>> places) {
   const Samples& of = part.of;
   const trace::Span span(trace::Kind::read, "read for step", of.step + 1);
@@ -300,8 +301,8 @@ void Loader::State::read_part(const Part& part, std::span<std::span<std::byte>> 
   }
 }
 
-/// Takes up the next bytes of the packed field. In which order the samples lie there depends on the readers, but the
-/// results of a step do not, since each sample is found by its place.
+/// Reserves the next bytes of the packed field. The order of the samples there depends on the readers. The results of a
+/// step do not, since each sample is found by its offset.
 void Loader::State::place_packed(Slot& slot, std::int64_t sample, std::uint32_t epoch,
                                  std::span<std::span<std::byte>> places) {
   const auto f = static_cast<std::size_t>(packed);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::array<std::uint8_t, 8> kSignature = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 
-// The weights of red and green in grey, in 1/100000 (ITU-R 601-2, as in Pillow). Blue has the rest.
+// The weights of red and green in grey, in units of 1/100000 (ITU-R 601-2, as in Pillow). Blue has the rest.
 constexpr png_fixed_point kRed = 29900, kGreen = 58700;
 
 }  // namespace
@@ -43,7 +43,7 @@ struct PngDecoder::State {
     std::snprintf(s.text, sizeof s.text, "%s", message);
     std::longjmp(s.back, 1);
   }
-  /// Warnings are about chunks that are ignored anyway.
+  /// Warnings concern chunks that are ignored anyway.
   static void on_warning(png_structp, png_const_charp) {}
   static void on_read(png_structp png, png_bytep target, std::size_t n_bytes) {
     State& s = *static_cast<State*>(png_get_io_ptr(png));

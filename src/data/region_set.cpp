@@ -88,8 +88,7 @@ class RegionSet final : public ImageSet {
     return static_cast<std::size_t>(stored.region.n_pixels() * file_.info.channels);
   }
 
-  /// Reads whole rows with one call, which costs less than a call per row, and copies the columns of the region from
-  /// there.
+  /// Reads whole rows with one call, which is cheaper than a call per row, and then copies the columns of the region.
   void read_region(std::int64_t sample, const StoredRegion& stored, std::span<std::uint8_t> target) const {
     const auto at = static_cast<std::size_t>(sample);
     const auto channels = static_cast<std::size_t>(file_.info.channels);
@@ -101,13 +100,13 @@ class RegionSet final : public ImageSet {
     if (row == image_row) return file_.read(sample, begin, target);
     auto rows = pool_.lend();
     rows->resize(file_.info.reader_bytes);
-    // Up to the last pixel of the region, which is not the end of its row.
+    // Read only up to the last pixel of the region, which is not the end of its row.
     file_.read(sample, begin, std::span(*rows).first((n_rows - 1) * image_row + row));
     for (std::size_t y = 0; y < n_rows; ++y) std::memcpy(&target[y * row], rows->data() + y * image_row, row);
   }
 
   SampleFile file_;
-  std::vector<std::uint64_t> offsets_;              // in /images, of each sample
+  std::vector<std::uint64_t> offsets_;              // of each sample in /images
   std::vector<std::array<std::int32_t, 2>> sizes_;  // height, width
   ImageShaping shaping_;
   RegionBounds bounds_;

@@ -8,7 +8,7 @@
 namespace lockstep::data {
 namespace {
 
-/// The inputs of an output, [begin, end).
+/// The input pixels of one output, [begin, end).
 struct Taps {
   double centre = 0, support = 0;
   int begin = 0, end = 0;

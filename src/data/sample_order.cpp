@@ -12,7 +12,7 @@ namespace lockstep::data {
 
 namespace {
 
-/// Fisher-Yates with the numbers from block `first_block` on.
+/// A Fisher-Yates shuffle with the random numbers from block `first_block` on.
 void shuffle_samples(std::span<std::uint32_t> samples, const Philox& philox, std::uint64_t first_block = 0) {
   std::uint64_t block_index = ~std::uint64_t{0};
   std::array<std::uint32_t, 4> block{};
@@ -22,7 +22,7 @@ void shuffle_samples(std::span<std::uint32_t> samples, const Philox& philox, std
   }
 }
 
-/// The samples of each class that has some.
+/// The samples of a class that is not empty.
 struct ClassSamples {
   std::uint32_t number = 0;
   std::vector<std::uint32_t> samples;
@@ -77,7 +77,7 @@ std::vector<std::uint32_t> balanced_order(std::uint32_t seed, std::uint32_t epoc
   }
   std::vector<std::uint32_t> order(n);
   for (std::size_t position = 0, k = 0, turn = 0; position < n; ++position) {
-    while (turn >= draws[k].size()) {  // in the last turn, some classes have no further draw
+    while (turn >= draws[k].size()) {  // in the last turn, some classes have no draw left
       ++k;
       if (k == n_classes) k = 0, ++turn;
     }

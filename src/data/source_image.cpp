@@ -12,7 +12,7 @@ bool FileDecoder::open(SourceFile& file) {
   try {
     const InputFile input(file.path);
     file.n_bytes = input.size_bytes();
-    // The decoder rejects longer files, for which it does not need their bytes.
+    // Longer files are read only to one byte beyond the limit, which is enough for the decoder to reject them.
     bytes_.resize(std::min(file.n_bytes, kMaxImageBytes + 1));
     input.read(0, std::as_writable_bytes(std::span(bytes_)), "the image");
   } catch (const Error& error) {
@@ -27,7 +27,7 @@ bool FileDecoder::open(SourceFile& file) {
   file.format = decoder_.format();
   const int shorter = std::min(file.height, file.width);
   const bool resizes = short_side_ > 0 && shorter > short_side_;
-  // As torchvision's resize: the longer side in proportion, rounded down.
+  // As in torchvision's resize, the longer side is scaled in proportion and rounded down.
   const auto side = [&](int length) {
     return resizes ? static_cast<int>(std::int64_t{length} * short_side_ / shorter) : length;
   };

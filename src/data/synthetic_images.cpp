@@ -12,7 +12,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kGrid = 8;
-constexpr int kMaxClasses = 1 << 20;  // each takes 192 bytes for its pattern, and a name
+constexpr int kMaxClasses = 1 << 20;  // each needs 192 bytes for its pattern, and a name
 /// The epoch of Philox's counter is unused here: it holds the split's hash, or this number for the pattern.
 constexpr std::uint32_t kPatternEpoch = 0xffffffffu;
 

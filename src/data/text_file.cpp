@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kPositionsPerRead = 1 << 17;  // 1 MiB
 constexpr std::int64_t kAnswersPerRead = 1 << 16;    // 1 MiB
-constexpr std::size_t kMaxListed = 20;               // damaged blocks in a report
+constexpr std::size_t kMaxListed = 20;               // damaged blocks that a report lists
 
 ByteRange range_of(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {
   check_inside(file, name, place);
@@ -82,7 +82,7 @@ TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
           "{}: its tokenizer has {} bytes; at most {} are possible", path, out.tokenizer.size_bytes,
           kMaxTokenizerBytes);
   out.token_bytes = tokens.type == "uint16" ? 2 : 4;
-  // Both fit, since the bytes are inside of the file.
+  // Both fit into 64 signed bits, since the data are inside the file.
   out.n_tokens = static_cast<std::int64_t>(tokens.dims[0]);
   out.n_documents = static_cast<std::int64_t>(documents.dims[0]) - 1;
   if (std::ranges::count(hdf5.datasets(), "/answers") > 0) read_answers_metadata(file, hdf5, out);
@@ -97,7 +97,7 @@ TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
   return out;
 }
 
-/// The largest of the ids in `bytes`, and where it is.
+/// The largest of the ids in `bytes`, and its index.
 template <typename Stored>
 std::pair<std::uint32_t, std::size_t> largest_id(std::span<const std::byte> bytes) {
   std::uint32_t largest = 0;
@@ -148,7 +148,7 @@ void verify_tokens(const InputFile& file, const TextFile& layout, const std::fun
         fmt::format("{}: {} more of the {} blocks of '/tokens' are damaged", file.path(), n_damaged - kMaxListed, n));
 }
 
-/// Calls `use(number, answer)` for all answers. Memory does not depend on their number.
+/// Calls `use(number, answer)` for all answers. The memory it needs does not depend on their number.
 template <typename Use>
 void for_each_answer(const InputFile& file, const TextFile& layout, Use use) {
   std::vector<TokenRange> answers;
@@ -160,7 +160,7 @@ void for_each_answer(const InputFile& file, const TextFile& layout, Use use) {
   }
 }
 
-/// The positions of documents, one after the other.
+/// Iterates over the positions of documents.
 class Positions {
  public:
   Positions(const InputFile& file, const TextFile& layout) : file_(file), layout_(layout) {}

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kBufferBytes = 1u << 20;
 constexpr auto kFailed = ErrorCode::data_write;
 
-/// Bytes of unknown number that will be part of a file.
+/// Collects bytes that will be part of a file, when their number is not known in advance.
 class Collected {
  public:
   explicit Collected(const std::string& path) : path_(path), file_(create_unnamed_file(path, kFailed)) {
@@ -53,7 +53,7 @@ class Collected {
     buffer_.clear();
   }
 
-  std::string path_;  // in messages: that of the output
+  std::string path_;  // of the output, for messages
   Descriptor file_;
   std::vector<std::byte> buffer_;
   std::uint64_t written_ = 0;
@@ -101,7 +101,7 @@ struct TextFileWriter::State {
   std::uint32_t vocabulary_size;
   int token_bytes;
   Collected tokens, documents;
-  std::optional<Collected> answers;  // of conversations
+  std::optional<Collected> answers;  // only for conversations
   BlockHashes token_hashes;
   StreamingHash documents_hash, answers_hash;
   std::uint64_t n_documents = 0, last_position = 0;
@@ -120,7 +120,7 @@ struct TextFileWriter::State {
 
   std::uint64_t n_tokens() const { return tokens.size_bytes() / static_cast<std::uint64_t>(token_bytes); }
 
-  /// The end of the last document and the beginning of the next.
+  /// Adds the end of the last document, which is also the beginning of the next.
   void add_position() {
     last_position = n_tokens();
     const auto bytes = std::as_bytes(std::span(&last_position, 1));

@@ -25,7 +25,7 @@ struct Batch {
 std::string field_of(const TextDocument& line, const std::string& field) {
   using Json = nlohmann::json;
   const auto place = [&] { return fmt::format("{}:{}", *line.path, line.line); };
-  const std::size_t zero = line.text.find('\0');  // at which the parser would end
+  const std::size_t zero = line.text.find('\0');  // where the parser would stop
   require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
           place(), zero);
   Json object;
@@ -93,7 +93,7 @@ class TextImport {
   }
 
  private:
-  /// The output, which is none of the inputs.
+  /// The path of the output. Throws if it is one of the inputs.
   const std::string& checked_output() const {
     std::vector<std::string> inputs = source_.paths();
     inputs.push_back(encoder_.path);
@@ -101,7 +101,7 @@ class TextImport {
     return options_.output;
   }
 
-  /// Null at the end.
+  /// Returns null at the end.
   std::unique_ptr<Batch> next_batch() {
     auto batch = std::make_unique<Batch>();
     while (batch->n_bytes < kBatchBytes && (options_.end == 0 || n_read_ < options_.end)) {

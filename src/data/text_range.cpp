@@ -9,8 +9,8 @@
 namespace lockstep::data {
 namespace {
 
-/// Widens ids that were read into the last bytes of `ids`. None is overwritten before it is read, since an id becomes
-/// no shorter.
+/// Widens ids that were read into the last bytes of `ids`. No id is overwritten before it is read, since ids never
+/// become shorter.
 template <typename Stored>
 void widen(std::span<std::int32_t> ids) {
   const auto* stored = reinterpret_cast<const std::byte*>(ids.data() + ids.size()) - ids.size() * sizeof(Stored);

@@ -33,7 +33,7 @@ Window window_of(const TextSetInfo& info, std::int64_t sample, std::span<const s
   return {numbers(0), numbers(1), numbers(2), numbers(3)};
 }
 
-/// Fills everything but the tokens of elements [begin, end), which are one piece of text.
+/// Fills all fields except the tokens for elements [begin, end), which are one piece of text.
 void describe_document(const Window& w, std::size_t begin, std::size_t end) {
   const std::size_t n = end - begin;
   std::ranges::copy(w.tokens.subspan(begin + 1, n - 1), w.targets.subspan(begin).begin());
@@ -115,7 +115,7 @@ class FileSet : public TextSet {
     range_->read_tokens(begin, w.tokens.subspan(at, n));
     describe_document(w, at, at + n);
     if (!has_answers()) return;
-    // Of the targets, those outside of answers are removed; target t is the token t + 1.
+    // Removes the targets outside of answers. Target t is token t + 1.
     std::size_t done = at;
     for (const TokenRange& answer : range_->answers_in({begin + 1, begin + n})) {
       const std::size_t first = at + (std::max(answer.begin, begin + 1) - begin - 1);

@@ -45,7 +45,8 @@ std::vector<std::string> list_sources(const std::vector<std::string>& sources, S
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-/// Files of /proc, for example, have content, although the system reports 0 bytes.
+/// Throws if the size of the file is not known. Files of /proc, for example, have content although their reported size
+/// is 0.
 void require_known_size(const InputFile& file) {
   std::byte first{};
   const bool has_more = file.size_bytes() == 0 && file.try_read(0, std::span(&first, 1)) == ReadOutcome::complete;

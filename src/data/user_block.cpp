@@ -22,13 +22,13 @@ constexpr std::uint64_t kMaxMetadataBytes =
 constexpr std::size_t kBufferBytes = 4u << 20;
 constexpr std::size_t kMaxBreaks = 16;
 
-/// The block's fields, in the order of the file; its own xxh3 follows.
+/// The fields of the block, in file order. The xxh3 of the block itself follows.
 struct Block {
   char magic[16];
   std::uint64_t version, file_bytes;
   std::uint64_t samples_offset, samples_bytes, index_offset, index_bytes;
   std::uint64_t metadata_xxh3;
-  // kChunkedVersion
+  // fields of kChunkedVersion
   std::uint64_t chunk_bytes, second_offset, stride;
   std::array<std::uint64_t, kMaxBreaks> breaks;
 };
@@ -39,7 +39,7 @@ std::size_t fields_bytes(std::uint64_t version) {
   return version == kChunkedVersion ? sizeof(Block) : offsetof(Block, chunk_bytes);
 }
 
-/// Hashes ranges of a file one after the other as if they were one.
+/// Hashes several ranges of a file, in order, as if they were one.
 class RangeHash {
  public:
   void add(const InputFile& file, const ByteRange& range, const std::string& what,
@@ -64,7 +64,7 @@ const std::uint64_t* breaks_end(const Block& block) {
   return std::ranges::find(block.breaks.begin(), block.breaks.end(), 0u);
 }
 
-/// The positions of the two parts, in the order of the file. The first chunk is a range of its own, since HDF5 puts
+/// The byte ranges of the index and the samples, in file order. The first chunk is a range of its own, since HDF5 puts
 /// the index of the chunks after it. The chunks between two breaks form one range.
 std::vector<ByteRange> data_ranges(const Block& block) {
   std::vector<ByteRange> ranges{{block.index_offset, block.index_bytes}, {block.samples_offset, block.samples_bytes}};
@@ -83,8 +83,8 @@ std::vector<ByteRange> data_ranges(const Block& block) {
   return ranges;
 }
 
-/// Whether these are after the block and inside the file, and do not overlap. No sum or product of the file's numbers
-/// overflows.
+/// Whether the two parts are after the block and inside the file, and do not overlap. No sum or product of the file's
+/// numbers overflows.
 bool is_plausible(const Block& block) {
   const std::uint64_t file_bytes = block.file_bytes;
   if (block.version == kChunkedVersion) {

@@ -10,7 +10,7 @@ WindowPacking::WindowPacking(std::span<const std::uint32_t> lengths, std::uint32
     std::uint32_t room;
     std::vector<std::uint32_t> documents;
   };
-  std::deque<Open> open;  // the oldest first
+  std::deque<Open> open;  // oldest first
   order_.reserve(lengths.size());
   const auto close_oldest = [&] {
     begins_.push_back(order_.size());

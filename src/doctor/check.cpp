@@ -11,7 +11,7 @@
 namespace lockstep::doctor {
 namespace {
 
-/// Passing checks of the same name with a number each become one line: "4 ranks", "1.84 to 1.92 TFLOP/s".
+/// Merges passing checks that have the same name and a number each into one line: "4 ranks", "1.84 to 1.92 TFLOP/s".
 std::vector<Check> merged(const std::vector<Check>& checks) {
   std::vector<Check> lines;
   std::vector<bool> is_done(checks.size(), false);
@@ -43,7 +43,7 @@ std::vector<Check> merged(const std::vector<Check>& checks) {
   return lines;
 }
 
-/// The length on a terminal, where a character of UTF-8 is one column.
+/// The width on a terminal, where a UTF-8 character takes one column.
 std::size_t columns(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
@@ -107,7 +107,7 @@ std::string Report::text() const {
   for (Check& line : lines)
     for (std::string* field : {&line.name, &line.scope, &line.value, &line.expected}) *field = printable(*field);
   const Check header{.name = "check", .scope = "where", .value = "found", .expected = "expected", .remedy = ""};
-  constexpr std::size_t kWidest = 48;  // a longer text moves the rest of its line
+  constexpr std::size_t kWidest = 48;  // a longer text shifts the rest of its line
   const auto width = [&](std::string Check::*field) {
     std::size_t most = columns(header.*field);
     for (const Check& line : lines)

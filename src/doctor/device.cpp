@@ -25,8 +25,8 @@ constexpr std::int64_t kStreamElements = std::int64_t{16} << 20;  // fp32, more 
 constexpr double kStreamSeconds = 0.2;
 constexpr int kLeastStreams = 3;
 
-/// Performs a part of the measurements. If it fails, all later parts of this rank are left out, but the rank still
-/// takes part in what is collective.
+/// Performs a part of the measurements. If it fails, this rank skips all later parts, but it still takes part in
+/// collectives.
 template <typename Work>
 void attempt(std::string& problem, World& world, const Work& work) {
   world.barrier();
@@ -42,7 +42,7 @@ std::unique_ptr<Memory> allocate(Backend& backend, std::size_t size_bytes) {
   return backend.allocate(std::max<std::size_t>(size_bytes, 1), "a measurement of this device");
 }
 
-/// Values of about zero to one half, the same on all ranks.
+/// Pseudo-random values between -1/4 and 1/4, the same on all ranks.
 float value_of(std::size_t index) { return static_cast<float>(index * 2654435761u >> 8 & 0xFFF) * 0x1p-13F - 0.25F; }
 
 /// The same product on every rank, computed several times. The device is also examined while it computes.
@@ -119,7 +119,7 @@ double measure_memory(Backend& backend) {
 }
 
 void measure_transfers(Backend& backend, DeviceFacts& facts) {
-  if (backend.memory_space() == MemorySpace::host) return;  // nothing is transferred
+  if (backend.memory_space() == MemorySpace::host) return;  // there are no transfers to measure
   const auto stream = backend.make_stream();
   const std::size_t size_bytes = static_cast<std::size_t>(kStreamElements) * sizeof(float);
   const auto d_memory = allocate(backend, size_bytes);
@@ -135,7 +135,7 @@ void measure_transfers(Backend& backend, DeviceFacts& facts) {
   facts.to_host_rate = rate([&] { backend.copy_to_host(h_memory->data(), d_memory->data(), size_bytes, *stream); });
 }
 
-/// Empty if this user may not read it.
+/// The kernel log. No value if this user may not read it.
 std::optional<std::string> kernel_log() {
   const int log = ::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (log < 0) return std::nullopt;
@@ -156,7 +156,7 @@ std::optional<std::string> kernel_log() {
 bool computes_in_bf16(Backend& backend) {
   try {
     return backend.check_precision(Precision::bf16).empty();
-  } catch (const Error&) {  // the device does not have it
+  } catch (const Error&) {  // the device does not support it
     return false;
   }
 }
@@ -165,7 +165,7 @@ bool computes_in_bf16(Backend& backend) {
 
 std::vector<std::string> xid_errors_in(std::string_view log, const std::string& pci_bus) {
   constexpr std::string_view kMark = "NVRM: Xid (PCI:";
-  const std::string address = pci_bus.substr(0, pci_bus.find('.'));  // the log leaves the function out
+  const std::string address = pci_bus.substr(0, pci_bus.find('.'));  // the log omits the function number
   std::vector<std::string> errors;
   for (std::size_t at = log.find(kMark); at != std::string_view::npos; at = log.find(kMark, at)) {
     at += kMark.size();

@@ -27,7 +27,7 @@ constexpr Rate kRates[] = {{"matmul fp32", &DeviceFacts::matmul_fp32, 1e12, "TFL
                            {"host to device", &DeviceFacts::to_device_rate, 1e9, "GB/s"},
                            {"device to host", &DeviceFacts::to_host_rate, 1e9, "GB/s"}};
 
-/// Of the devices with the same name.
+/// The median of the rate for the devices of each name.
 std::map<std::string, double> medians(const std::vector<DeviceFacts>& devices, const Rate& rate) {
   std::map<std::string, std::vector<double>> values;
   for (const DeviceFacts& device : devices)
@@ -78,7 +78,7 @@ void check_rates(const std::vector<Place>& places, const std::vector<DeviceFacts
 }
 
 void check_bits(const std::vector<Place>& places, const std::vector<DeviceFacts>& devices, std::vector<Check>& out) {
-  std::map<std::string, std::map<std::string, int>> votes;  // per name of a device: how many ranks have which bits
+  std::map<std::string, std::map<std::string, int>> votes;  // by device name: the number of ranks with each result
   for (const DeviceFacts& device : devices)
     if (!device.product_hash.empty()) ++votes[device.name][device.product_hash];
   for (std::size_t r = 0; r < devices.size(); ++r) {
@@ -158,7 +158,7 @@ void check_errors(const DeviceFacts& device, const std::string& scope, std::vect
   } else {
     out.push_back(unknown("ECC errors", scope, "This system does not report errors of its memory, or has no ECC."));
   }
-  if (device.pci_bus.empty()) return;  // Xid errors are those of GPUs
+  if (device.pci_bus.empty()) return;  // only GPUs have Xid errors
   if (!device.xid_errors) {
     out.push_back(unknown("XID errors", scope,
                           "Only root may read the log of the kernel here: ask the operators for `dmesg | grep Xid`."));
@@ -244,7 +244,7 @@ std::vector<Check> check_devices(const std::vector<Place>& places, const std::ve
   check_bits(places, devices, out);
   for (std::size_t r = 0; r < devices.size(); ++r) {
     const DeviceFacts& device = devices[r];
-    // What belongs to the processors is the same for all ranks of a node.
+    // Facts about processors are the same for all ranks of a node.
     if (device.name.empty() || (device.pci_bus.empty() && places[r].local_rank != 0)) continue;
     const std::string scope = device.pci_bus.empty() ? places[r].host : rank_name(places[r].rank, places[r].host);
     check_throttling(device, scope, out);

@@ -22,7 +22,7 @@ Report examine(World& world, Backend* backend, const std::string& problem, const
                                                         .local_size = world.local_size(),
                                                         .host = world.host()});
   Report report;
-  // First, while nothing of this job computes.
+  // This is first, while the job itself does not compute anything.
   const std::vector<HostFacts> hosts =
       gather(world, measure_host(world, backend == nullptr ? "" : backend->device().pci_bus));
   const std::vector<DeviceFacts> devices = gather(world, measure_device(backend, problem, world));

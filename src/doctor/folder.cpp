@@ -32,9 +32,9 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 constexpr std::size_t kQuickBytes = std::size_t{64} << 20, kFullBytes = std::size_t{256} << 20;
-constexpr double kWriteSeconds = 2, kMetadataSeconds = 0.5;  // at most, as far as one call can be limited
+constexpr double kWriteSeconds = 2, kMetadataSeconds = 0.5;  // limits; a single slow call is not interrupted
 constexpr int kMostFiles = 2000;
-constexpr double kLockSeconds = 2;  // for a lock to become free
+constexpr double kLockSeconds = 2;  // the time limit for a lock to become free
 
 struct KindName {
   unsigned long magic;  // statfs(2)
@@ -63,7 +63,7 @@ std::string nearest_existing(const std::string& path) {
   return folder;
 }
 
-/// "a/b is a file", if the path or the nearest one above it that exists is no folder; otherwise empty.
+/// "a/b is a file" if the path, or its nearest existing parent, is not a folder; otherwise empty.
 std::string file_in_the_way(const std::string& path) {
   std::error_code error;
   fs::path nearest = fs::absolute(path, error);
@@ -118,7 +118,7 @@ void measure_space(const std::string& path, FolderFacts& facts) {
 
 void drop_cached(const Descriptor& file) { ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED); }
 
-/// Bytes per second of reading at most `most_bytes` of the file.
+/// The rate, in bytes per second, of reading at most `most_bytes` of the file.
 std::optional<double> read_rate(const std::string& path, std::size_t most_bytes) {
   const Descriptor file = open_regular_file(path);
   drop_cached(file);
@@ -168,7 +168,7 @@ void measure_metadata(const std::string& folder, FolderFacts& facts) {
   facts.metadata_rate = n / seconds_since(begin);
 }
 
-/// The largest file of a folder, or of one directly below it; empty if there is none.
+/// The largest file in a folder or in its direct subfolders; empty if there is none.
 std::string largest_file(const std::string& folder) {
   std::error_code error;
   std::string largest;
@@ -187,7 +187,7 @@ std::string largest_file(const std::string& folder) {
   return largest;
 }
 
-/// Runs the work of this rank; what it throws becomes the problem of the folder.
+/// Runs the work of this rank. If it throws, the error becomes the problem of the folder.
 template <typename Work>
 void attempt(std::string& problem, const Work& work) {
   if (!problem.empty()) return;
@@ -207,7 +207,8 @@ Lock try_lock(const Descriptor& file) {
   return errno == EWOULDBLOCK ? Lock::busy : Lock::failed;
 }
 
-/// Rank 0 holds a lock, which the first ranks of other nodes must not get; then it releases it, and they must.
+/// Rank 0 holds a lock, which the first ranks of the other nodes must fail to get. It then releases the lock, and they
+/// must get it.
 void check_locks(World& world, const std::string& folder, FolderFacts& facts) {
   const std::string path = folder + "/lock";
   const bool takes_part = world.local_rank() == 0 && facts.problem.empty() && facts.is_shared;

@@ -13,7 +13,7 @@ struct Rate {
   std::optional<double> FolderFacts::*value;
   double unit;
   const char* unit_name;
-  double warns, fails;  // below them
+  double warns, fails;  // thresholds: a smaller value warns or fails
   const char* remedy;
 };
 constexpr const char* kSlowFiles =
@@ -24,7 +24,7 @@ constexpr Rate kRates[] = {
     {"read", &FolderFacts::read_rate, 1e6, "MB/s", kReadWarns, kReadFails, kSlowFiles},
     {"metadata", &FolderFacts::metadata_rate, 1, "files/s", kMetadataWarns, kMetadataFails, kSlowFiles}};
 
-/// Also for values of one folder that all nodes share.
+/// Also used for values of a folder that all nodes share.
 Check make(const std::string& prefix, const char* name, const std::string& host) {
   return {.name = fmt::format("{}: {}", prefix, name), .scope = host, .value = "", .expected = "", .remedy = ""};
 }

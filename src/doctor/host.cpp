@@ -27,7 +27,7 @@ namespace lockstep::doctor {
 namespace {
 
 constexpr std::chrono::milliseconds kIdle{500};
-constexpr double kLeastCores = 0.05;  // of a process that is listed
+constexpr double kLeastCores = 0.05;  // of a process that is listed: smaller ones are ignored
 constexpr std::size_t kMostProcesses = 5;
 
 std::vector<int> usable_processors() {
@@ -62,7 +62,7 @@ std::map<long, Seen> processes() {
   return seen;
 }
 
-/// "stress", and the processor on which it ran last.
+/// The name of a process, such as "stress", and the processor on which it last ran.
 OtherProcess describe(long pid, double cores) {
   const std::string text = text_of(fmt::format("/proc/{}/stat", pid));
   const std::size_t begin = text.find('('), end = text.rfind(')');
@@ -94,7 +94,7 @@ std::vector<OtherProcess> busy_processes(const std::set<long>& ranks) {
   return busy;
 }
 
-/// How many threads want each processor of a node, if each rank spreads its threads evenly.
+/// The number of threads that need each processor of a node, if each rank spreads its threads evenly.
 std::map<int, double> demand(const std::vector<const HostFacts*>& ranks) {
   std::map<int, double> wanted;
   for (const HostFacts* rank : ranks)
@@ -134,7 +134,7 @@ Check check_binding(const std::string& host, const std::vector<const HostFacts*>
   return check;
 }
 
-/// None for a rank without a GPU, or if the system does not report where it is attached.
+/// No check for a rank without a GPU, or if the system does not report where the GPU is attached.
 std::optional<Check> check_affinity(const Place& place, const HostFacts& rank) {
   if (rank.near_device.empty()) return std::nullopt;
   const auto is_near = [&](int processor) { return std::ranges::binary_search(rank.near_device, processor); };
@@ -227,7 +227,7 @@ std::vector<int> processors_in(const std::string& list) {
 
 std::vector<int> processors_near(std::string pci_bus, const std::string& folder) {
   if (pci_bus.empty()) return {};
-  for (char& c : pci_bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as in names of folders
+  for (char& c : pci_bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as in folders of sysfs
   return processors_in(text_of(fmt::format("{}/{}/local_cpulist", folder, pci_bus)));
 }
 

@@ -21,16 +21,17 @@ std::string gigabits(double bytes_per_second) { return fmt::format("{:.3g} Gbit/
 
 bool is_tcp(const Interface& interface) { return interface.kind != "InfiniBand" && interface.kind != "RoCE"; }
 
-/// The interfaces that have sent a good part of the bytes.
+/// The interfaces that have sent a substantial part of the bytes.
 std::vector<Interface> in_use(const LinkFacts& facts) {
   std::vector<Interface> used;
   for (const Interface& interface : facts.interfaces)
     if (interface.sent_bytes >= kInterfaceInUse * facts.expected_sent_bytes) used.push_back(interface);
-  // The bytes of IP over InfiniBand are also counted by the card, and those of a bridge by its port.
+  // The same bytes can count twice: those of IP over InfiniBand also at the card, and those of a bridge also at its
+  // port.
   return used;
 }
 
-/// What a node can send to others.
+/// The rate at which a node can send to others.
 LinkRate network_of(const LinkFacts& facts) {
   LinkRate rate;
   for (const Interface& interface : in_use(facts)) {
@@ -42,9 +43,10 @@ LinkRate network_of(const LinkFacts& facts) {
   return rate;
 }
 
-/// What an all-reduce between the devices of a node should reach. In host memory, each of n ranks reads and writes the
-/// size of the array once, with one thread: the bus bandwidth is at most (n - 1) / n of what the slowest rank can move
-/// (measured, reads and writes, all ranks at once), and half of that is usual, since a write to memory also reads it.
+/// The bus bandwidth that an all-reduce between the devices of a node should reach. In host memory, each of n ranks
+/// reads and writes the size of the array once, with one thread. The bus bandwidth is therefore at most (n - 1) / n of
+/// the rate of the slowest rank (reads and writes, measured on all ranks at once). Half of that is usual, since a write
+/// to memory also reads it.
 LinkRate inside_node(const std::vector<DeviceFacts>& devices, int n_ranks) {
   const DeviceFacts& first = devices[0];
   constexpr double kNvlink = 25e9;  // per link and direction, NVLink 2 to 4
@@ -146,7 +148,7 @@ Check check_clock(const std::string& host, const LinkFacts& facts) {
       .unit = warns ? "" : "ms"};
 }
 
-/// The nodes all of whose links to other nodes are slow, compared with the median, while other nodes' are not.
+/// The nodes whose links are all slow compared with the median. Empty if this is so for all nodes.
 std::vector<int> slow_nodes(const std::vector<Place>& places, const std::vector<RankPair>& pairs, double middle) {
   std::map<int, double> best;  // of each node
   for (const RankPair& pair : pairs)
@@ -205,7 +207,7 @@ std::vector<Check> check_links(const std::vector<Place>& places, const std::vect
   if (links.size() < 2) return out;
   const bool has_nodes = std::ranges::any_of(places, [](const Place& place) { return place.node > 0; });
   out.push_back({.name = "transport", .scope = "all ranks", .value = links[0].transport, .expected = "", .remedy = ""});
-  LinkRate network;  // the slowest node's
+  LinkRate network;  // of the slowest node
   for (std::size_t r = 0; r < links.size() && has_nodes; ++r) {
     if (places[r].local_rank != 0) continue;
     out.push_back(check_interface(places[r].host, links[r]));

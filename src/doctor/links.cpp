@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 constexpr std::size_t kSmallBytes = 8;
 constexpr std::size_t kMiddleBytes = 51'114'064;  // the gradients of ResNet-50 in 16 bits
 constexpr std::size_t kLargeBytes = 1'000'000'000;
-constexpr double kSmallSeconds = 0.2, kLongSeconds = 1.5;  // of repeating an all-reduce
+constexpr double kSmallSeconds = 0.2, kLongSeconds = 1.5;  // time for repetitions of an all-reduce
 constexpr int kMostRepetitions = 200;
-constexpr double kMostSeconds = 30;  // of one all-reduce: a longer one is left out
+constexpr double kMostSeconds = 30;  // the time limit for one all-reduce: longer ones are left out
 constexpr std::size_t kMostRounds = 64;
 constexpr int kClockRounds = 12;
 
@@ -47,14 +47,14 @@ std::vector<fs::path> entries(const fs::path& folder) {
   return list;
 }
 
-/// The longest of all ranks.
+/// The maximum over all ranks.
 double greatest(World& world, double mine) {
   double most = 0;
   for (const std::string& text : world.all_gather(fmt::format("{:.9g}", mine))) most = std::max(most, std::stod(text));
   return most;
 }
 
-/// All-reduces of one communicator.
+/// Times all-reduces of one communicator.
 class AllReduces {
  public:
   AllReduces(World& world, Backend& backend, Communicator& communicator, std::size_t size_bytes)
@@ -65,7 +65,7 @@ class AllReduces {
         ready_(backend.make_event()),
         done_(communicator.make_event()) {}
 
-  /// The mean time of an all-reduce, of the slowest rank. The first one is not counted.
+  /// The mean time of an all-reduce on the slowest rank, in seconds. The first all-reduce is not counted.
   double seconds(double budget) {
     const double first = greatest(world_, repeat(1));
     if (first > budget) return first;
@@ -132,7 +132,8 @@ void measure_all_reduces(World& world, Backend& backend, Communicator& communica
   }
 }
 
-/// Rank 0 reads its clock between two moments of this rank's clock, repeatedly. The narrowest interval counts.
+/// Compares clocks: repeatedly, rank 0 reads its clock between two readings of this rank's clock. The narrowest
+/// interval is used.
 void measure_clock(World& world, LinkFacts& facts) {
   double narrowest = INFINITY;
   for (int i = 0; i < kClockRounds; ++i) {
@@ -164,7 +165,8 @@ void measure_pairs(World& world, const std::vector<Place>& places, LinkFacts& fa
   }
 }
 
-/// Of the n players of a tournament, who plays against whom in round `round` of n - 1 (the circle method); n is even.
+/// The opponent of a player in round `round` of n - 1, in a round-robin tournament of n players (the circle method). n
+/// is even.
 int opponent(int player, int round, int n) {
   const int last = n - 1;
   if (player == last) return round % last;
@@ -172,7 +174,8 @@ int opponent(int player, int round, int n) {
   return ((2 * round - player) % last + last) % last;
 }
 
-/// The rounds in which each pair of the group meets once. `groups`: disjoint, all at the same time.
+/// Adds rounds in which each pair of ranks within a group meets once. The groups are disjoint, and meet at the same
+/// time.
 void add_rounds(const std::vector<std::vector<int>>& groups, std::size_t n_ranks, std::vector<std::vector<int>>& out) {
   std::size_t most = 0;
   for (const auto& group : groups) most = std::max(most, (group.size() + 1) / 2 * 2);

@@ -35,7 +35,7 @@ int number_of(const std::map<std::string, std::string>& environment, const char*
   return found == environment.end() ? 0 : std::atoi(found->second.c_str());
 }
 
-/// Every version that some rank has differently from rank 0 is one check; the others are one check together.
+/// Each version that differs between rank 0 and some rank is a check of its own. All others together are one check.
 void check_versions(const std::vector<Place>& places, const std::vector<SystemFacts>& systems,
                     std::vector<Check>& out) {
   std::map<std::string, std::string> all = systems[0].versions;
@@ -52,7 +52,7 @@ void check_versions(const std::vector<Place>& places, const std::vector<SystemFa
       ++n_equal;
       continue;
     }
-    const bool is_kernel = name == "kernel";  // which changes no result
+    const bool is_kernel = name == "kernel";  // a different kernel does not change results
     out.push_back(
         {.name = "versions",
          .scope = rank_name(places[other].rank, places[other].host),
@@ -130,7 +130,7 @@ void check_cuda(const Place& place, const SystemFacts& system, std::vector<Check
               .value = fmt::format("driver for CUDA {}, built with {}", system.driver_cuda, system.built_with_cuda),
               .expected = "a driver that is not older",
               .remedy = ""};
-  // A driver runs programs of all minor versions of its major version ("minor version compatibility").
+  // A driver runs programs that were built for any minor version of its major version ("minor version compatibility").
   if (cuda_number(system.driver_cuda) / 100 < cuda_number(system.built_with_cuda) / 100) {
     check.status = Status::fail;
     check.remedy = "The driver is too old: ask the operators for a newer one, or build with an older CUDA toolkit.";

@@ -9,7 +9,7 @@
 namespace lockstep::generate {
 namespace {
 
-constexpr float kVeryBad = -1e9f;  // transformers' value for what must not be chosen
+constexpr float kVeryBad = -1e9f;  // the score that transformers gives to candidates that must not be chosen
 
 }  // namespace
 
@@ -18,7 +18,7 @@ BeamSearch::BeamSearch(const BeamOptions& options, std::span<const std::int32_t>
     : options_(options), prompt_(prompt.begin(), prompt.end()), stops_(std::move(stops)) {
   const auto n = static_cast<std::size_t>(options.beams);
   beams_.resize(n);
-  // All beams begin alike: only the continuations of the first one count.
+  // All beams start out identical, so only the continuations of the first one count.
   for (std::size_t i = 1; i < n; ++i) beams_[i].score = kVeryBad;
   replies_.assign(n, {.tokens = {}, .log_probabilities = {}, .score = kVeryBad, .is_finished = false});
 }
@@ -86,12 +86,12 @@ void BeamSearch::take_replies(const std::vector<Candidate>& candidates) {
   replies_ = std::move(all);
 }
 
-/// After the beams of the next step are known.
+/// Called when the beams of the next step are known.
 bool BeamSearch::can_improve() const {
   const float possible = with_length_penalty(beams_.front().score, length_);
   float worst = std::ranges::min(replies_, {}, &Hypothesis::score).score;
   if (std::ranges::none_of(replies_, &Hypothesis::is_finished)) return possible > kVeryBad;
-  // transformers compares with each reply in turn: with the worst where there is one, with -1e9 where there is none.
+  // transformers compares with the score of each reply slot. A slot without a reply has the score -1e9.
   const bool has_room = std::ranges::any_of(replies_, [](const Hypothesis& r) { return !r.is_finished; });
   if (has_room) worst = kVeryBad;
   return possible > worst;
@@ -105,7 +105,8 @@ std::vector<BeamSearch::Move> BeamSearch::step(std::span<const float> logits) {
   take_replies(candidates);
   ++length_;
   if (going_on.empty()) return {};
-  // With fewer, transformers keeps ones that have ended and a very bad score; the last one does as well.
+  // If there are too few, transformers fills up with beams that have ended, with a very bad score. Copies of the last
+  // one serve as well.
   while (going_on.size() < beams_.size()) {
     going_on.push_back(going_on.back());
     going_on.back().score = kVeryBad;

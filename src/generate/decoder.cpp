@@ -10,7 +10,7 @@
 namespace lockstep::generate {
 namespace {
 
-/// Sizes of chunks besides the greatest. Each graph takes a few milliseconds to plan.
+/// Chunk sizes in addition to the largest. Each needs a graph of its own, which takes a few milliseconds to plan.
 constexpr std::int64_t kSmallChunks[] = {16, 96};
 
 }  // namespace
@@ -72,7 +72,7 @@ Decoder::Step Decoder::make_step(const models::LlamaConfig& config, const models
                                                      .initial = models::llama_initializer(config),
                                                      .fp32_output = true});
   graph.plan(backend_);
-  step.logits = graph.activation(logits).data;  // of the last node, so nothing overwrites them
+  step.logits = graph.activation(logits).data;  // written by the last node, so nothing overwrites them
   return step;
 }
 
@@ -118,7 +118,7 @@ void Decoder::bind(const graph::Bindings& weights, const DecoderArenas& arenas) 
 }
 
 void Decoder::reset() {
-  // Places that no token has filled are never read. Zeros keep what is there from being taken for numbers.
+  // Places that no token has filled are never used. Zeros make sure that they contain valid numbers.
   backend_.fill_zero(arenas_.cache, memory().cache_bytes, *stream_);
   stream_->synchronize();
   cache_indirection_.clear();
@@ -171,7 +171,7 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
   if (has_new_indirection_ || changes_indirection || has_indirection_ != &step)
     upload(step.cache_indirection, cache_indirection_);
   has_new_indirection_ = false;
-  has_indirection_ = &step;  // the graphs share the memory of activations, and place theirs differently
+  has_indirection_ = &step;  // the graphs share the memory for activations, but place this tensor differently
   if (&step != &decode_) {
     graph.forward(*stream_);
   } else if (captured_->begin(*stream_)) {
@@ -196,7 +196,7 @@ std::span<const float> Decoder::logits() const {
 std::span<const float> Decoder::prefill(std::span<const NewToken> tokens) {
   n_logits_ = 0;
   while (!tokens.empty()) {
-    std::size_t n = 1;  // tokens that follow each other in one sequence
+    std::size_t n = 1;  // consecutive tokens of one sequence
     while (n < tokens.size() && tokens[n].slot == tokens[0].slot && tokens[n].position == tokens[n - 1].position + 1)
       ++n;
     const auto enough =

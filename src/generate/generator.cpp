@@ -18,12 +18,12 @@ struct Generator::Sequence {
 
 /// The sequences of one prompt: its replies, or its beams.
 struct Generator::Group {
-  std::size_t index = 0;  // of the prompt in the call
+  std::size_t index = 0;  // of the prompt in the call to generate()
   const Prompt* prompt = nullptr;
   std::vector<Sequence> sequences{};
   std::unique_ptr<BeamSearch> beams{};
   std::int64_t n_generated = 0;  // tokens of each sequence
-  std::int64_t limit = 0;        // of them
+  std::int64_t limit = 0;        // the maximum of n_generated
   bool is_finished = false;
 };
 
@@ -50,7 +50,7 @@ std::vector<std::vector<Reply>> Generator::generate(std::span<const Prompt> prom
       if (group->is_finished) finish(*group, events);
     std::erase_if(groups_, [](const auto& group) { return group->is_finished; });
   }
-  for (const auto& group : groups_) finish(*group, events);  // interrupted
+  for (const auto& group : groups_) finish(*group, events);  // only if generation was interrupted
   groups_.clear();
   return std::move(results_);
 }
@@ -157,7 +157,7 @@ void Generator::step(const GeneratorEvents& events) {
   }
 }
 
-/// `logits`: of each sequence that is not finished.
+/// `logits` has those of each sequence that is not finished.
 void Generator::take_logits(Group& group, std::span<const float> logits, const GeneratorEvents& events) {
   ++group.n_generated;
   if (group.beams) {
@@ -198,7 +198,8 @@ void Generator::choose(Group& group, Sequence& sequence, std::span<const float> 
   if (events.text && !shown.empty()) events.text(group.index, static_cast<std::size_t>(sequence.reply_number), shown);
 }
 
-/// The beams of the next step, and where they find keys and values: at each position where their parents did.
+/// Determines the beams of the next step, and where they find keys and values: at each position in the same slot as
+/// their parents.
 void Generator::search(Group& group, std::span<const float> logits) {
   const std::vector<BeamSearch::Move> moves = group.beams->step(logits);
   group.is_finished = moves.empty();

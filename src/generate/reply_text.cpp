@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::size_t kContext = 6;  // tokens of the prompt
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
-/// A character has at most 4 bytes. A U+FFFD that remains with more tokens than that is not the begin of one.
+/// A character has at most 4 bytes. If a U+FFFD remains after more tokens than that, it is not the beginning of a
+/// character.
 constexpr std::size_t kMaxTokensOfCharacter = 4;
 
 }  // namespace

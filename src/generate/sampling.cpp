@@ -59,8 +59,8 @@ void Sampler::keep_top_k() {
     if (l < least) l = kNever;
 }
 
-/// As in transformers, from the least probable token on: those are left out whose cumulated probability is at most 1 -
-/// p. At least one remains.
+/// As in transformers, the least probable tokens are removed, as long as their cumulative probability is at most 1 - p.
+/// At least one token remains.
 void Sampler::keep_top_p() {
   if (options_.top_p >= 1) return;
   to_probabilities();
@@ -84,7 +84,7 @@ void Sampler::keep_min_p() {
     if (probabilities_[i] < least) logits_[i] = kNever;
 }
 
-/// The softmax of logits_. Returns the sum of its elements, which rounding keeps from being exactly 1.
+/// Computes the softmax of logits_. Returns the sum of its elements, which is not exactly 1 because of rounding.
 double Sampler::to_probabilities() {
   const double normalizer = log_sum_exp(logits_);
   double sum = 0;

@@ -196,7 +196,7 @@ Phase pass_of(Phase phase) { return phase == Phase::recompute ? Phase::forward :
 
 /// Nodes at the end of a recomputed block may write only tensors that the next block has already read.
 void Graph::drop_useless_recomputation() {
-  std::vector<bool> is_read(memory_.tensors().size());  // later, before it is written again
+  std::vector<bool> is_read(memory_.tensors().size());  // whether the tensor is read later, before it is written again
   for (std::size_t position = order_.entries().size(); position-- > 0;) {
     const Entry entry = order_.entries()[position];
     const auto touched = [&](const auto& visit) {
@@ -274,7 +274,7 @@ void Graph::plan_parameter_writers() {
   plan_low_precision_gradients(last);
 }
 
-/// `writers`: of each parameter, the last one.
+/// `writers` contains the last writer of each parameter.
 void Graph::plan_low_precision_gradients(const std::vector<ParameterUse*>& writers) {
   for (auto& node : nodes_)
     for (ParameterUse* use : node->parameters())
@@ -313,7 +313,7 @@ void Graph::bind(const Bindings& bindings) {
 }
 
 void Graph::run(std::size_t first, std::size_t end, const Run& run, const Observers& observers) {
-  std::size_t n_due = 0;  // weight gradients that are joined
+  std::size_t n_due = 0;  // the number of weight gradients that must have been joined
   for (std::size_t i = first; i < end; ++i) {
     const Entry entry = order_.entries()[i];
     Node& current = node(entry.node);

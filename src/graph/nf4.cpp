@@ -16,8 +16,8 @@ void add(Lanes& sum, const float* values) {
   for (std::size_t i = 0; i < kLanes; ++i) sum[i] += values[i];
 }
 
-/// The sum of rows of kSums vectors, each added by itself. Partial sums of 2^k rows are added to those of a level
-/// above.
+/// Sums rows of kSums vectors, each vector position by itself. Partial sums of 2^k rows are added to those of the next
+/// level.
 std::array<Lanes, kSums> sum_rows(const float* values, std::size_t n_rows) {
   std::array<std::array<Lanes, kSums>, kLevels> sums{};
   const std::size_t power = std::max<std::size_t>(4, std::bit_width(n_rows > 0 ? n_rows - 1 : 0) / kLevels);
@@ -58,13 +58,14 @@ float greatest_magnitude(std::span<const float> values) {
   return greatest;
 }
 
-/// The index of the nearest of ascending values, and of two that are equally near the lower one.
+/// The index of the nearest of several ascending values. If two are equally near, it is the lower one. `bounds` are
+/// those of bounds_of().
 template <std::size_t kN>
 std::uint8_t nearest(const std::array<float, kN>& bounds, float value) {
   return static_cast<std::uint8_t>(std::ranges::lower_bound(bounds, value) - bounds.begin());
 }
 
-/// Halfway between neighbours.
+/// The midpoints between neighbouring values.
 template <typename Values>
 auto bounds_of(const Values& values) {
   std::array<float, std::tuple_size_v<Values> - 1> bounds{};
@@ -77,7 +78,7 @@ std::uint8_t nf4_code(float quotient) {
   return nearest(bounds, std::clamp(quotient, -1.0f, 1.0f));
 }
 
-/// By the place of the quotient among 65,536 ones from -1 to 1.
+/// Looks up the code by the position of the quotient among 65,536 values from -1 to 1.
 std::uint8_t scale_code(float quotient) {
   constexpr float kLast = 65535.0f;
   static const std::vector<std::uint8_t> table = [] {
@@ -95,7 +96,7 @@ void store(std::span<std::byte> target, std::size_t at, const auto& values) {
   std::memcpy(target.data() + at, values.data(), values.size() * sizeof(values[0]));
 }
 
-/// The codes of a block, and its scale.
+/// Appends the codes of a block, and returns its scale.
 float quantize_block(std::span<const float> block, std::size_t first, std::vector<std::uint8_t>& codes) {
   const bool is_whole = static_cast<std::int64_t>(block.size()) == kNf4Block;
   float scale = greatest_magnitude(block);
@@ -116,7 +117,7 @@ const std::array<float, kNf4ScaleValues>& nf4_scale_values() {
     std::array<float, kNf4ScaleValues> out{};
     std::size_t n = 0;
     for (int exponent = 0; exponent < 7; ++exponent) {
-      // The middles of 2^exponent equal intervals from 0.1 to 1, as torch.linspace computes their ends.
+      // The midpoints of 2^exponent equal intervals from 0.1 to 1, whose ends are computed as in torch.linspace.
       const int ends = (1 << exponent) + 1;
       const float step = (1.0f - 0.1f) / static_cast<float>(ends - 1);
       const auto end = [&](int k) {

@@ -10,14 +10,14 @@ namespace lockstep::graph {
 
 namespace {
 
-constexpr int kLanes = 256;  // blocks that are computed together; their numbers stay in the first-level cache
+constexpr int kLanes = 256;  // blocks that are computed together; their values stay in the L1 cache
 
 /// log(u) for normal u > 0. u = 2^e m, m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m-1)/(m+1), |s| < 0.1716:
 /// the first omitted term of the series is below 1e-17 of the sum.
 inline double log_of(double u) {
   std::uint64_t bits;
   std::memcpy(&bits, &u, sizeof(bits));
-  const std::uint64_t shifted = bits + 0x3FF0000000000000ULL - 0x3FE6A09E667F3BCDULL;  // carries where m < sqrt(1/2)
+  const std::uint64_t shifted = bits + 0x3FF0000000000000ULL - 0x3FE6A09E667F3BCDULL;  // carries if m < sqrt(1/2)
   const double exponent = static_cast<double>(static_cast<std::int32_t>(shifted >> 52) - 0x3FF);
   const std::uint64_t mantissa_bits = (shifted & 0x000FFFFFFFFFFFFFULL) + 0x3FE6A09E667F3BCDULL;
   double m;

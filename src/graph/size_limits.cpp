@@ -6,7 +6,8 @@
 namespace lockstep::graph {
 namespace {
 
-/// As a floating-point number, which is exact for all products that are allowed and does not overflow for the others.
+/// The product as a floating-point number, which is exact for all allowed products and does not overflow for the
+/// others.
 double product(const Shape& shape, int first, int end) {
   double n = 1;
   for (int i = first; i < end; ++i) n *= static_cast<double>(shape[i]);

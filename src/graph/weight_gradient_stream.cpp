@@ -19,13 +19,13 @@ namespace lockstep::graph {
 
 namespace {
 
-/// Two leave the second stream work while the first one computes norms, and keep the gradients of at most two
-/// activations longer in memory.
+/// Two forks give the second stream enough work while the first one computes norms, and keep the gradients of at most
+/// two activations in memory for longer.
 constexpr std::size_t kForksInFlight = 2;
 
 }  // namespace
 
-/// The order of the additions to a gradient stays as it is, because only weights with a single writer are forked.
+/// The order of the additions to a gradient does not change, because only weights with a single writer are forked.
 void Graph::choose_forked_nodes() {
   if (!training() || !options_.weight_gradient_stream) return;
   for (auto& node : nodes_) {

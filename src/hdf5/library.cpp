@@ -5,7 +5,7 @@
 namespace lockstep::hdf5 {
 namespace {
 
-/// Called from the innermost entry of the stack outwards.
+/// Called for each entry of the error stack, from the innermost outwards. Keeps the first.
 herr_t keep_first(unsigned, const H5E_error2_t* error, void* out) {
   auto& text = *static_cast<std::string*>(out);
   if (text.empty() && error->desc != nullptr) text = error->desc;
@@ -19,7 +19,7 @@ void IdTraits::close(Type id) {
 }
 
 void start() {
-  // The order matters: the first call that starts HDF5 registers its handler at exit.
+  // The order matters: the first call that initialises HDF5 registers its exit handler.
   static const herr_t without_handler = H5dont_atexit();
   static_cast<void>(without_handler);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);

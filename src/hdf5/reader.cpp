@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kMaxAttributeElements = 1u << 20;
 constexpr std::size_t kMaxTextBytes = 16u << 20;
-constexpr int kMaxDepth = 16;  // of groups in groups
+constexpr int kMaxDepth = 16;  // of nested groups
 
 std::string type_name(hid_t type) {
   const std::size_t bits = 8 * H5Tget_size(type);
@@ -41,13 +41,13 @@ std::string layout_name(H5D_layout_t layout) {
   }
 }
 
-/// "/images"
+/// "/images" for "images" or "/images"
 std::string absolute(const std::string& name) { return name.starts_with('/') ? name : "/" + name; }
 
-/// Whether this HDF5 reports the position of a chunk without the user block, as versions before 1.14.4 do (issue 3003
-/// of HDF5). It is tried on a file in memory.
+/// Whether this HDF5 reports chunk positions that do not include the user block, as versions before 1.14.4 do (issue
+/// 3003 of HDF5). Determined with a file in memory.
 bool chunk_offsets_leave_out_user_block() {
-  constexpr hsize_t kUserBlockBytes = 64u << 10;  // larger than all of the file after it
+  constexpr hsize_t kUserBlockBytes = 64u << 10;  // larger than the rest of the file
   const hsize_t one[1] = {1}, origin[1] = {0};
   const Id creation(H5Pcreate(H5P_FILE_CREATE)), access(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_userblock(creation.get(), kUserBlockBytes);

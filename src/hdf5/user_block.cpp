@@ -19,7 +19,7 @@ bool begins_with(std::span<const std::byte> head, std::string_view magic) {
 }  // namespace
 
 FileKind kind_of(std::span<const std::byte> head) {
-  // The longer ones first, since all begin alike.
+  // The longer ones first, since they all begin in the same way.
   if (begins_with(head, kImagesMagic)) return FileKind::images;
   if (begins_with(head, kTextMagic)) return FileKind::text;
   if (begins_with(head, kCheckpointMagic)) return FileKind::checkpoint;

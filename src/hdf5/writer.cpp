@@ -44,13 +44,13 @@ Id variable_text_type() {
 }  // namespace
 
 struct Writer::State {
-  std::string path;  // in messages
+  std::string path;  // for messages
   ErrorCode write_failed;
   Id file;
   struct Set {
     Id id;
     std::vector<hsize_t> dims;
-    // Of a chunked data set: the chunk that is being filled.
+    // For a chunked data set: the chunk that is being filled.
     std::uint64_t chunk_rows = 0, row_bytes = 0;
     std::uint64_t n_rows = 0;  // received so far
     std::vector<std::uint8_t> chunk;
@@ -61,7 +61,7 @@ struct Writer::State {
   Id id(hid_t value, const std::string& doing) const { return check_id(value, codes(), path, doing); }
   void check_status(herr_t status, const std::string& doing) const { check(status, codes(), path, doing); }
 
-  /// Properties of a new object that must not carry the time.
+  /// Creation properties of a new object, which must not contain the time.
   Id creation_properties(hid_t kind, const std::string& doing) const {
     Id list = id(H5Pcreate(kind), doing);
     check_status(H5Pset_obj_track_times(list.get(), false), doing);
@@ -97,7 +97,7 @@ struct Writer::State {
       std::vector<hsize_t> chunk = set.dims;
       chunk[0] = set.chunk_rows;
       check_status(H5Pset_chunk(properties.get(), static_cast<int>(chunk.size()), chunk.data()), doing);
-      // If they were allocated early, chunks would follow each other without alignment.
+      // With early allocation, chunks would follow each other without alignment.
       check_status(H5Pset_alloc_time(properties.get(), H5D_ALLOC_TIME_INCR), doing);
     } else {
       check_status(H5Pset_layout(properties.get(), H5D_CONTIGUOUS), doing);
@@ -158,13 +158,13 @@ Writer::Writer(const std::string& path, const WriterOptions& options) : state_(s
         H5Pset_alignment(access.get(), chunk_bytes == 0 ? alignment_bytes : std::min(chunk_bytes, alignment_bytes),
                          alignment_bytes),
         "choosing its alignment");
-  // A fixed version of the file format, so that a newer library writes the same bytes. In this version the index of the
-  // chunks is one array in one place instead of a tree whose nodes lie between the chunks.
+  // A fixed version of the file format, so that a newer library writes the same bytes. In this version, the index of
+  // the chunks is one contiguous array instead of a tree whose nodes lie between the chunks.
   if (options.format == FileFormat::v110) {
     s.check_status(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "choosing the file format");
     s.check_status(H5Pset_obj_track_times(creation.get(), false), "choosing the file format");
   }
-  // Small chunks are not gathered in blocks: each is stored directly after the one before.
+  // Small chunks are not collected in blocks: each is stored directly after the previous one.
   if (chunk_bytes > 0) s.check_status(H5Pset_small_data_block_size(access.get(), 0), "choosing the file format");
   if (options.metadata_block_bytes > 0)
     s.check_status(H5Pset_meta_block_size(access.get(), options.metadata_block_bytes), "choosing the file format");
@@ -173,7 +173,7 @@ Writer::Writer(const std::string& path, const WriterOptions& options) : state_(s
 
 Writer::~Writer() {
   // HDF5 crashes when it closes a file that it failed to write. Such a file is not needed, so it stays open until the
-  // process ends, when start() keeps HDF5 from closing it.
+  // process ends, and start() has made sure that HDF5 does not close it then.
   for (auto& [name, set] : state_->sets) set.id.release();
   state_->file.release();
 }
@@ -268,7 +268,7 @@ void Writer::unsigned_integer(const std::string& object, const std::string& name
   const htri_t exists = H5Aexists(owner.get(), name.c_str());
   s.check_status(exists, doing);
   if (exists == 0) return s.write_attribute(owner.get(), name, H5T_STD_U64LE, H5T_NATIVE_UINT64, {}, &value);
-  // Not H5Aopen_by_name: HDF5 1.10.8 cannot write through what that returns.
+  // Not H5Aopen_by_name: HDF5 1.10.8 cannot write through the identifier that it returns.
   const Id attribute = s.id(H5Aopen(owner.get(), name.c_str(), H5P_DEFAULT), doing);
   s.check_status(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, &value), doing);
 }

@@ -62,15 +62,16 @@ class AttentionNode final : public Node, public CountsFlops {
   }
 
   const Op* op() const override { return op_.get(); }
-  /// q times k, and the probabilities times v, of each token with itself and those before it; backward, the gradients
-  /// of both operands of both. Boundaries of documents, which differ from batch to batch, are not taken into account.
+  /// Counts q times k, and the probabilities times v, for each token with itself and all earlier tokens; in backward,
+  /// the gradients of both operands of both products. Document boundaries, which differ from batch to batch, are
+  /// ignored.
   Flops flops() const override {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const AttentionDescription& a = description_;
     const double pairs = d(a.sequence) * (d(a.sequence) + 1) / 2;
     return {.forward = 2 * 2.0 * d(a.batch) * pairs * d(a.heads * a.head_dim), .passes = trains_ ? 3.0 : 1.0};
   }
-  /// Its time grows with the square of the sequence, and its output is smaller than its input.
+  /// Its time is quadratic in the sequence length, and its output is smaller than its input.
   Recomputation recomputation() const override { return Recomputation::keep; }
 
  private:

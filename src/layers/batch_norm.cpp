@@ -84,7 +84,8 @@ class BatchNormNode final : public Node {
     const Activation& z = graph.activation(norm_->applied_in);
     Activation& x = graph.activation(raw_);
     dz_ = z.gradient;
-    // In place if no other node needs dz. With a residual, dz is also the gradient of the residual or of another norm.
+    // The gradient of x takes the place of dz if no other node needs dz. With a residual, dz is also the gradient of
+    // the residual or of another norm.
     const bool is_alone = pending_normalization(graph, norm_->applied_in)->residual == kNoActivation;
     x.gradient = is_alone ? dz_ : graph.memory().add("d " + x.name, x.size_bytes());
     dx_ = x.gradient;
@@ -133,8 +134,8 @@ class BatchNormNode final : public Node {
   Recomputation recomputation() const override { return Recomputation::keep; }
 
  private:
-  /// Of two norms whose results are added, the later one does the work of both in one call, in forward and backward:
-  /// nothing reads the results of the earlier one before. Sums over ranks stay where they are.
+  /// If the results of two norms are added, the later one does the work of both in one call, in forward and backward:
+  /// nothing reads the results of the earlier one before that. Sums over ranks stay where they are.
   void join_earlier() {
     if (!norm_->other || synchronize_) return;
     auto* const other = static_cast<BatchNormNode*>(norm_->other->node);
@@ -189,8 +190,8 @@ class BatchNormNode final : public Node {
   BatchNormOptions options_;
   BatchNormDescription description_;
   std::unique_ptr<BatchNorm> op_;
-  BatchNormNode* earlier_ = nullptr;  // does no work of its own, which is done with this node's
-  bool is_joined_ = false;            // its work is done with that of a later norm
+  BatchNormNode* earlier_ = nullptr;  // this node also does the work of that earlier norm
+  bool is_joined_ = false;            // a later norm does the work of this node
   bool is_frozen_ = false;
   bool inference_ = false;  // normalises with the running statistics
   bool synchronize_ = false;

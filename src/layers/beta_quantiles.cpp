@@ -30,7 +30,7 @@ std::vector<float> beta_quantiles(double alpha) {
   const std::size_t n = quantiles.size();
   for (std::size_t i = 0; i < n / 2; ++i) {
     const double p = (static_cast<double>(i) + 0.5) / static_cast<double>(n);
-    // Bisection of the logarithm: with a small alpha, most quantiles are far below the spacing of doubles around 1.
+    // Bisects the logarithm: with a small alpha, most quantiles are far below the spacing of doubles around 1.
     double low = -700, high = std::log(0.5);
     for (int step = 0; step < 60; ++step) {
       const double middle = 0.5 * (low + high);

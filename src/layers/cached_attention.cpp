@@ -44,7 +44,7 @@ class CachedAttentionNode final : public Node, public CountsFlops {
   }
 
   const Op* op() const override { return op_.get(); }
-  /// Of tokens that attend to half of the capacity, since their positions are not known.
+  /// Assumes that tokens attend to half of the capacity, since their positions are not known.
   Flops flops() const override {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const double pairs = d(description_.rows) * (d(description_.capacity) + 1) / 2;
@@ -56,7 +56,7 @@ class CachedAttentionNode final : public Node, public CountsFlops {
   CachedAttentionOptions options_;
   CachedAttentionDescription description_;
   std::unique_ptr<CachedAttention> op_;
-  std::size_t cache_ = 0;  // bytes: where its keys and values are in the cache
+  std::size_t cache_ = 0;  // the offset of this layer's keys and values in the cache, in bytes
   TensorId x_ = kNoTensor, y_ = kNoTensor;
 };
 

@@ -118,7 +118,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   ConvolutionOptions options_;
   std::unique_ptr<Conv2d> op_;
   Flops flops_;
-  std::shared_ptr<NormTensors> norm_;  // of the norm that follows; null: there is none
+  std::shared_ptr<NormTensors> norm_;  // of the norm that follows; null if there is none
   TensorId y_ = kNoTensor, dy_ = kNoTensor;
 };
 

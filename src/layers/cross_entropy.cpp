@@ -12,7 +12,7 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 
 class CrossEntropyNode final : public Node {
  public:
-  /// `class_weights`: kNoConstant: there are none.
+  /// `class_weights` is kNoConstant if there are none.
   CrossEntropyNode(ActivationId logits, TensorId labels, const CrossEntropyOptions& options, std::size_t offset,
                    ConstantId class_weights)
       : Node("loss", {logits}, {}),
@@ -63,7 +63,7 @@ class CrossEntropyNode final : public Node {
   }
 
   const Op* op() const override { return op_.get(); }
-  /// It adds to the sums of the step.
+  /// Running it again would add to the sums of the step twice.
   Recomputation recomputation() const override { return Recomputation::forbidden; }
 
  private:

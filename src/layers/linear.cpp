@@ -24,7 +24,7 @@ struct Adapter {
   std::unique_ptr<Lora> op;
 };
 
-/// The matmul and the adapters of a layer, which run one after the other.
+/// Runs the matmul of a layer and then its adapters.
 class WithAdapter final : public Op {
  public:
   WithAdapter(const Op& product, const Op& adapter) : product_(product), adapter_(adapter) {}
@@ -73,7 +73,7 @@ class LinearNode final : public Node, public CountsFlops {
     } else {
       graph.choose_layout(weight_.id(), [&] {
         MatmulDescription alike = description;
-        // Fewer than the batch where only some rows are selected.
+        // Fewer rows than the batch if only some rows are selected.
         alike.rows = std::max<std::int64_t>(1, description.rows * graph.options().layout_batch / graph.options().batch);
         return backend.make(alike)->weight_layout();
       });
@@ -192,7 +192,7 @@ class LinearNode final : public Node, public CountsFlops {
     if (d.drops()) reads(Phase::forward, adapter_->sample_ids);
     if (d.drops()) reads(Phase::backward, adapter_->sample_ids);
     both_ = std::make_unique<WithAdapter>(*base_op(), *adapter_->op);
-    // Of the adapter, in as many forward passes of the layer as its three passes are worth.
+    // Adds the FLOPs of the adapter. Its passes are expressed as forward passes of the whole layer.
     const double rank = static_cast<double>(d.rank), rows = 2.0 * static_cast<double>(d.rows);
     const double own =
         rows * rank *
@@ -209,18 +209,18 @@ class LinearNode final : public Node, public CountsFlops {
   ActivationId in_, out_;
   ParameterUse weight_, bias_;
   ActivationFunction activation_;
-  ConstantId scale_values_;  // of NF4; kNoConstant: the weight is not stored in it
+  ConstantId scale_values_;  // of NF4; kNoConstant if the weight is not stored in NF4
   std::optional<Adapter> adapter_;
   std::unique_ptr<Matmul> op_;         // null in NF4
   std::unique_ptr<Nf4Matmul> nf4_op_;  // null otherwise
   std::unique_ptr<WithAdapter> both_;  // null without adapters
-  bool needs_x_ = true;                // in backward
+  bool needs_x_ = true;                // whether backward needs x
   Flops flops_;
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
 };
 
-/// The names of the layers that files hold, as those of their tensors.
+/// Turns the names of the layers in files into the names of their tensors.
 std::vector<NamedRows> with_suffix(std::vector<NamedRows> parts, const char* suffix) {
   for (NamedRows& part : parts) part.name += suffix;
   return parts;
@@ -255,7 +255,7 @@ std::optional<Adapter> adapter_of(Graph& graph, const std::string& name, std::in
                             .initial = initial,
                             .parts = with_suffix(std::move(parts), suffix)});
   };
-  // As torch.nn.Linear, which PEFT's kaiming_uniform_(a=sqrt(5)) is; B begins with zeros.
+  // A is initialised like torch.nn.Linear, which is PEFT's kaiming_uniform_(a=sqrt(5)). B is initialised with zeros.
   const ParameterId a =
       add(".lora_A.weight", {d.ranks(), in},
           {.kind = Initializer::Kind::uniform, .value = 1.0 / std::sqrt(static_cast<double>(in))}, std::move(of_a));

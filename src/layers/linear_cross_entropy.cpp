@@ -12,9 +12,9 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
-/// Forward computes the gradients too, since the loss needs nothing that comes later; the node's place in the backward
-/// pass, the first, only marks them as complete. It is therefore the first writer of its weight's gradient, also where
-/// an embedding shares the weight.
+/// Forward computes the gradients too, since the loss needs nothing that comes later. Backward, in which this node is
+/// the first, only marks them as complete. The node is therefore the first writer of its weight's gradient, even if an
+/// embedding shares the weight.
 class LinearCrossEntropyNode final : public Node, public CountsFlops {
  public:
   LinearCrossEntropyNode(std::string name, ActivationId in, ParameterId weight, TensorId targets, std::size_t offset,
@@ -83,7 +83,7 @@ class LinearCrossEntropyNode final : public Node, public CountsFlops {
   const Op* op() const override { return op_.get(); }
   Flops flops() const override { return flops_; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
-  /// It adds to the sums of the step.
+  /// Running it again would add to the sums of the step twice.
   Recomputation recomputation() const override { return Recomputation::forbidden; }
 
  private:

@@ -57,7 +57,7 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
     return;
   }
   const PendingNormalization& p = *pending_normalization(graph, input_);
-  if (!a.needs_gradient) {  // everything before is frozen: only the weights' gradient reads the input
+  if (!a.needs_gradient) {  // everything before this is frozen: only the gradient of the weights reads the input
     for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, low_precision_scale_bias_,
                        low_precision_residual_scale_bias_})
       node.reads(Phase::backward, t);
@@ -78,7 +78,7 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
     p.residual_norm->sums = residual_sums_ = memory.add(a.name + " residual sums", sums_bytes);
     node.writes(Phase::backward, residual_sums_);
   } else if (p.residual != kNoActivation) {
-    // The gradient of a plain residual is dz itself: no copy. Later contributions are added to it, which is safe
+    // The gradient of a plain residual is dz itself, without a copy. Later contributions are added to it, which is safe
     // because the norm's backward, the other reader of dz, runs directly after this node.
     Activation& r = graph.activation(p.residual);
     require(r.gradient == kNoTensor, ErrorCode::internal,

@@ -48,8 +48,9 @@ class RmsNormNode final : public Node {
       ds_ = graph.gradient_target(in_, *this);
       return;
     }
-    // x and the residual have the same gradient, and share its tensor. A layer that also reads x would add to both. One
-    // that also reads the residual may do so once the backward pass has left the layers that x comes from.
+    // x and the residual have the same gradient, and share its tensor. Another layer that reads x would therefore add
+    // to both gradients. Another layer that reads the residual may add to it once the backward pass has left the layers
+    // that x comes from.
     auto &x = graph.activation(in_), &r = graph.activation(residual_);
     require(x.n_readers == 1 || !x.needs_gradient, ErrorCode::internal, "{}: another layer reads {} too: {}", name(),
             x.name, kRemedy);

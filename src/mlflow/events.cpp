@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kTailBytes = 4096;
-constexpr double kMegabyte = 1e6;  // as MLflow's client counts
+constexpr double kMegabyte = 1e6;  // as in MLflow's client
 
 double number_in(const Json& object, std::string_view key) {
   const auto found = object.find(key);
@@ -35,7 +35,8 @@ bool is_one_of(std::string_view key, const std::array<std::string_view, N>& list
   return std::ranges::find(list, key) != list.end();
 }
 
-/// The group that TensorBoard shows a figure of an event in; empty: it is not a curve. `unit`: "samples" or "tokens".
+/// The group in which TensorBoard shows a figure of an event; empty if it is not a curve. `unit`: "samples" or
+/// "tokens".
 std::string group_of(std::string_view event, std::string_view key, std::string_view unit) {
   constexpr std::array<std::string_view, 9> kNoCurves{"time_unix", "step",        "epoch",
                                                       "last_step", "ranks",       "skipped_steps",
@@ -60,7 +61,7 @@ class Collector {
     if (std::isfinite(value)) out_.push_back({std::move(key), value, time_ms_, step_});
   }
 
-  /// A list with one figure per rank; "{}" in `name` is the rank.
+  /// Adds a list with one figure per rank. "{}" in `name` stands for the rank.
   void add_ranks(const Json& per_rank, std::string_view key, const std::string& name, double factor = 1) {
     const auto list = per_rank.find(key);
     if (list == per_rank.end() || !list->is_array()) return;
@@ -77,7 +78,7 @@ void add_ranks(const Json& per_rank, Collector& out) {
   const auto losses = per_rank.find("loss");
   const std::size_t n_ranks = losses != per_rank.end() && losses->is_array() ? losses->size() : 0;
   if (n_ranks == 0 || n_ranks > kMaxRanks) return;
-  // Ranks on devices also report on their processes; otherwise the process is all there is.
+  // Ranks on devices also report figures of their host processes. On the CPU, there is only the process.
   const bool has_device = per_rank.contains("host_memory_bytes");
   const std::string system = "system/rank_{}/";
   const char* processes[] = {has_device ? "host_memory_bytes" : "memory_bytes",

@@ -27,7 +27,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The words that MLflow's client takes for true.
+/// Whether MLflow's client would take the text for true.
 bool is_true(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text == "true" || text == "1";
@@ -56,7 +56,7 @@ std::size_t read_body(char* target, std::size_t size, std::size_t count, void* c
   return n;
 }
 
-/// libcurl calls it about once per second at least; anything but 0 ends the request.
+/// libcurl calls this at least about once per second. Any value but 0 ends the request.
 int end_when_over(void* limits, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
   return static_cast<const Limits*>(limits)->is_over() ? 1 : 0;
 }
@@ -108,7 +108,7 @@ Response HttpClient::send(const Request& request) {
   set(kUrl, request.url.c_str());
   set(kNoSignal, 1L);
   set(kFreshConnect, request.new_connection ? 1L : 0L);
-  set(kQuickExit, 1L);  // does not wait for a resolver that hangs; versions before 7.87 ignore it
+  set(kQuickExit, 1L);  // do not wait for a resolver that hangs; versions before 7.87 ignore this option
   const std::string agent = "lockstep/" + version();
   set(kUserAgent, agent.c_str());
   set(kNoProgress, 0L);

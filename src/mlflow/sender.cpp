@@ -15,12 +15,12 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr Seconds kInterval{3};  // between two looks at the files
+constexpr Seconds kInterval{3};  // between two checks of the files
 constexpr Seconds kFirstPause{1}, kLongestPause{60};
-constexpr Seconds kGrace{5};           // for what is left at the end
-constexpr Seconds kGraceOfFailure{2};  // the other ranks wait for a rank that failed
-constexpr Seconds kGraceOfServer{1};   // of a server that has not answered before
-constexpr Seconds kCancelling{1.5};    // in which a request that was cancelled ends
+constexpr Seconds kGrace{5};           // to send the rest at the end
+constexpr Seconds kGraceOfFailure{2};  // the same after a failure, since the other ranks wait for the rank that failed
+constexpr Seconds kGraceOfServer{1};   // the same if the last attempt has failed
+constexpr Seconds kCancelling{1.5};    // for a cancelled request to end
 
 }  // namespace
 
@@ -33,7 +33,7 @@ struct Sender::Work {
   Upload upload;
   std::mutex mutex;
   std::condition_variable changed;
-  std::string status;       // of the end; empty: the run is in progress
+  std::string status;       // the final status; empty while the run is in progress
   bool is_failing = false;  // the last attempt has failed
   bool is_over = false;     // the thread has ended
   bool is_complete = false, was_refused = false;
@@ -45,7 +45,7 @@ struct Sender::Work {
   void send(const std::string& end);
 };
 
-/// One pass over everything that is new. `end`: the status of MLflow when the run has ended.
+/// Sends everything that is new, once. `end`: the final status for MLflow, if the run has ended.
 void Sender::Work::send(const std::string& end) {
   const bool was_open = upload.is_open();
   upload.open();
@@ -63,7 +63,7 @@ void Sender::Work::send(const std::string& end) {
 void Sender::Work::note(const Problem& found) {
   const std::lock_guard lock(mutex);
   const bool is_first = !std::exchange(is_failing, true);
-  const bool is_late = limits.is_over();  // then it only says that the request was ended here
+  const bool is_late = limits.is_over();  // in this case, the error only says that the request was ended here
   if (!is_late || problem.empty()) problem = is_late ? address + " has not answered in time" : found.what();
   was_refused = !found.is_temporary();
   if (limits.is_over() || !status.empty()) return;  // finish() reports it
@@ -79,7 +79,7 @@ bool Sender::Work::attempt(const std::string& end) {
   } catch (const Problem& found) {
     note(found);
     return false;
-  } catch (const std::exception& error) {  // a full disk, above all
+  } catch (const std::exception& error) {  // most likely a full disk
     note(Problem(error.what(), /*is_temporary=*/true));
     return false;
   }

@@ -48,14 +48,14 @@ RunOnServer run_in(const Json& run) {
   return {.id = text_in(info, "run_id"), .artifact_uri = text_in(info, "artifact_uri")};
 }
 
-/// The folder of an artifact_uri that is a path or a file: URI; empty if it is another one.
+/// The folder of an artifact_uri that is a path or a file: URI; empty for any other URI.
 std::string folder_of(const std::string& artifact_uri) {
   if (artifact_uri.starts_with("file:///")) return artifact_uri.substr(7);
   return artifact_uri.starts_with("/") ? artifact_uri : "";
 }
 
-/// A server names the folder, so nothing is written into one that does not look like that of this run and whose store
-/// (ROOT/EXPERIMENT/RUN/artifacts) does not exist here.
+/// The server chooses the folder. Nothing is written unless it looks like that of this run
+/// (ROOT/EXPERIMENT/RUN/artifacts) and the store exists on this machine.
 bool is_usable(const fs::path& folder, const std::string& run_id) {
   std::error_code error;
   return !run_id.empty() && folder.filename() == "artifacts" && folder.parent_path().filename() == run_id &&
@@ -107,7 +107,7 @@ Json Server::answer_to(const Request& request, const std::string& what) {
 
 Json Server::call(const std::string& method, const std::string& path, const Json& body) {
   Request request{.method = method, .url = address_ + "/api/2.0/mlflow/" + path};
-  request.new_connection = path == "runs/create";  // the same run must not be created twice
+  request.new_connection = path == "runs/create";  // a retry on a stale connection must not create the run twice
   if (method != "GET") request.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   return answer_to(request, method + " " + path.substr(0, path.find('?')));
 }
@@ -132,7 +132,7 @@ std::string Server::experiment(const std::string& name) {
     }
   };
   std::string id = or_empty(get, "RESOURCE_DOES_NOT_EXIST");
-  // Another run may create it at the same time.
+  // Another run may be creating it at the same time.
   if (id.empty())
     id = or_empty(
         [&] {

@@ -103,7 +103,7 @@ Texts Upload::tags() const {
   return tags;
 }
 
-/// A run whose creation was not confirmed may exist: it is found by its tag.
+/// If the creation of a run was not confirmed, the run may still exist: it is found by its tag.
 void Upload::open() {
   if (is_open()) return;
   if (state_.experiment_id.empty()) state_.experiment_id = server_.experiment(options_.experiment);
@@ -128,7 +128,7 @@ Texts Upload::new_parameters() const {
   return out;
 }
 
-/// MLflow does not let parameters change, so what a resumed run has changed becomes tags.
+/// MLflow does not allow changes of parameters, so the changes of a resumed run become tags.
 Texts Upload::changed_parameters() const {
   Texts out;
   for (auto& [key, value] : config::values_in(config::to_yaml(options_.config)))

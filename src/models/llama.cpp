@@ -12,7 +12,8 @@ using graph::Graph;
 
 constexpr const char* kEmbedding = "model.embed_tokens";
 
-/// What passes from layer to layer: the residual stream is the sum of the two. Either may be kNoActivation.
+/// What is passed from layer to layer. The residual stream is the sum of the two members, either of which may be
+/// kNoActivation.
 struct Stream {
   ActivationId residual = graph::kNoActivation;
   ActivationId addend = graph::kNoActivation;
@@ -81,7 +82,7 @@ class Decoder {
                            .adapter = adapter_});
   }
 
-  /// One matrix product for q, k and v. Files have them as three.
+  /// One matrix product for q, k and v, which are three tensors in files.
   ActivationId attention(ActivationId x, const std::string& name) {
     const int norm = graph_.n_nodes() - 1;
     const std::int64_t q = config_.heads * config_.head_size, kv = config_.key_value_heads * config_.head_size;
@@ -129,7 +130,7 @@ class Decoder {
   }
 
   /// selective: `node` runs once more before the backward pass of the newest node, the matrix product that reads its
-  /// output. The product itself does not: nothing reads what it would write.
+  /// output. The product itself is not recomputed, since nothing would read its result.
   void recompute_cheap(int node) {
     if (options_.recompute == Recompute::selective) graph_.recompute(node, graph_.n_nodes() - 1);
   }
@@ -138,7 +139,7 @@ class Decoder {
   const LlamaConfig& config_;
   LlamaInputs inputs_;
   LlamaOptions options_;
-  graph::ConstantId positions_;       // the table of all layers
+  graph::ConstantId positions_;       // the table that all layers share
   layers::AdapterOptions adapter_{};  // of the layer that is being added
   Stream stream_;
 };

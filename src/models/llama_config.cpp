@@ -18,14 +18,14 @@ namespace {
 using Json = nlohmann::json;
 using Architecture = LlamaConfig::Architecture;
 
-constexpr std::int64_t kMaxSize = 1 << 24;  // of a vocabulary, a width or a number of positions
+constexpr std::int64_t kMaxSize = 1 << 24;  // the maximum vocabulary size, width and number of positions
 constexpr std::int64_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxHeadSize = 1024;
 
 struct ArchitectureRow {
   Architecture architecture;
   const char* class_name;
   const char* model_type;
-  std::int64_t positions;  // the default of transformers
+  std::int64_t positions;  // the default in transformers
 };
 constexpr std::array<ArchitectureRow, 3> kArchitectures{{
     {Architecture::llama, "LlamaForCausalLM", "llama", 2048},
@@ -37,7 +37,7 @@ const ArchitectureRow& row_of(Architecture architecture) {
   return kArchitectures[static_cast<std::size_t>(architecture)];
 }
 
-/// They do not change what training computes.
+/// Keys that do not change what training computes.
 constexpr std::array<std::string_view, 40> kIrrelevant{
     "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "model_type",
     "use_cache", "pretraining_tp", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class",
@@ -45,18 +45,18 @@ constexpr std::array<std::string_view, 40> kIrrelevant{
     "is_encoder_decoder", "is_llama_config", "id2label", "label2id", "problem_type", "finetuning_task",
     "task_specific_params", "attn_implementation", "_attn_implementation", "max_window_layers", "auto_map",
     "unsloth_fixed", "unsloth_version",
-    // of generation
+    // keys of generation
     "do_sample", "temperature", "top_k", "top_p", "max_length", "min_length", "num_beams", "repetition_penalty",
     "generation_config"};
 
-/// Reads the keys of one object. Keys that nobody asks for are refused at the end.
+/// Reads the keys of one object. Keys that were not read are rejected at the end.
 class Reader {
  public:
   Reader(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
     require(json.is_object(), ErrorCode::config_range, "{}: expected a JSON object", source_);
   }
 
-  /// null counts as absent.
+  /// A key whose value is null counts as absent.
   const Json* find(const char* key) {
     used_.emplace_back(key);
     const auto found = json_.find(key);
@@ -95,7 +95,7 @@ class Reader {
             shown(*value));
     return value->get<std::string>();
   }
-  /// A feature that is not there: the key may be absent, or have the one value that leaves it off.
+  /// Rejects a feature that is not supported: the key must be absent, or have the value that turns the feature off.
   void only(const char* key, const Json& off) {
     const Json* value = find(key);
     require(!value || *value == off, ErrorCode::not_supported, "{}: {}: {} is not supported; only {} is", source_, key,

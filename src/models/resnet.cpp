@@ -26,7 +26,7 @@ ActivationId unit(Graph& graph, ActivationId x, const Block& block, int number,
 }
 
 /// relu(F(x) + shortcut(x)). The shortcut's convolution comes last, so that conv1 is the first to read x and applies
-/// what is pending in it.
+/// the normalisation that is pending in it.
 ActivationId residual_block(Graph& graph, ActivationId x, const Block& block) {
   const std::int64_t in_channels = graph.activation(x).shape[3];
   const auto inner = [&](ActivationId in, int number, const layers::ConvolutionOptions& options) {

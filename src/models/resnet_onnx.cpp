@@ -9,10 +9,10 @@ namespace lockstep::models {
 namespace {
 
 constexpr int kOpset = 17;
-constexpr int kIrVersion = 8;  // of onnx 1.12 and newer, as opset 17
+constexpr int kIrVersion = 8;  // supported by onnx 1.12 and newer, like opset 17
 constexpr const char* kBatch = "N";
 
-/// Adds nodes and their weights to a graph. Values have the names of the nodes that compute them.
+/// Adds nodes and their weights to a graph. A value has the name of the node that computes it.
 class Builder {
  public:
   Builder(onnx::GraphProto& graph, double epsilon, const std::function<OnnxTensor(const std::string&)>& tensor)
@@ -26,7 +26,7 @@ class Builder {
     added.add_output(name);
     return added;
   }
-  /// A weight of the model. Returns its name.
+  /// Adds a weight of the model, and returns its name.
   std::string weight(const std::string& name) {
     const OnnxTensor found = tensor_(name);
     return constant(name, found.shape, found.values);
@@ -36,7 +36,7 @@ class Builder {
     added.set_name(name);
     added.set_data_type(onnx::TensorProto::FLOAT);
     for (int i = 0; i < shape.rank(); ++i) added.add_dims(shape[i]);
-    // Little-endian, as the format requires and this program's processors are.
+    // Little-endian, as the format requires. All processors that this program supports are little-endian too.
     added.set_raw_data(reinterpret_cast<const char*>(values.data()), values.size_bytes());
     return name;
   }

@@ -61,7 +61,7 @@ Config::Model infer_resnet(const TensorShapes& tensors, const std::string& sourc
   require(known != kDepths.end(), ErrorCode::checkpoint_mismatch,
           "{} is not a ResNet that Lockstep supports: its stages have {} {} blocks; supported are {} layers", source,
           fmt::join(blocks, ", "), bottleneck ? "bottleneck" : "basic", known_depths());
-  // Wide and grouped ResNets have the same names.
+  // Wide and grouped ResNets have the same names of tensors, but other shapes.
   const Shape second = shape_of("layer1.0.conv2.weight", 4);
   require(second == Shape({width, width, 3, 3}), ErrorCode::checkpoint_mismatch,
           "{} is not a ResNet that Lockstep supports: layer1.0.conv2.weight has the shape {}; expected ({}, {}, 3, 3)",

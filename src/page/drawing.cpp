@@ -16,8 +16,8 @@ struct Palette {
   const char *text, *weak_text, *grid, *axis, *ground;
 };
 
-// After Okabe and Ito. Their yellow is darker here, because lines in it could not be seen on white; on dark ground, all
-// colours are lighter.
+// The colours of Okabe and Ito. Their yellow is darker here, because yellow lines would be invisible on white. On a
+// dark background, all colours are lighter.
 constexpr Palette kLight{{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a89a00", "#777777"},
                          "#1c2024",
                          "#565d64",

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConverter = "rsvg-convert";
 
-/// False if the program is not installed. It is not started by a shell, so names of files may contain any character.
+/// Returns false if the program is not installed. It is started without a shell, so file names may contain any
+/// character.
 bool convert(const std::string& svg, const std::string& png) {
   const std::string svg_path = fs::absolute(svg), png_path = fs::absolute(png);
   const char* arguments[] = {kConverter, "--zoom", "2", "--output", png_path.c_str(), svg_path.c_str(), nullptr};
@@ -31,7 +32,7 @@ bool convert(const std::string& svg, const std::string& png) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0)
     require(errno == EINTR, ErrorCode::system_call, "cannot wait for {}: {}", kConverter, system_text(errno));
-  constexpr int kNotFound = 127;  // of a spawn that finds out only in the new process
+  constexpr int kNotFound = 127;  // the exit status if the spawn fails only in the new process
   if (WIFEXITED(status) && WEXITSTATUS(status) == kNotFound) return false;
   require(WIFEXITED(status) && WEXITSTATUS(status) == 0, ErrorCode::system_call, "{} failed: {} was not written",
           kConverter, png);

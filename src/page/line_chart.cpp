@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMarkerMargin = 6;  // points at the ends of an axis are drawn in full
 
-/// Figures from a damaged file can be of any size. Beyond this one, differences of two would not be finite.
+/// Figures from a damaged file can have any size. Beyond this limit, the difference of two figures might not be finite.
 bool can_be_drawn(double value) { return std::isfinite(value) && std::abs(value) < 1e100; }
 
 struct Range {

@@ -30,7 +30,8 @@ bool is_forbidden(std::uint32_t code) {
   return is_control || is_direction || code == 0xFFFE || code == 0xFFFF;
 }
 
-/// In units of the font size. Wider than Arial, DejaVu Sans and Roboto draw most characters.
+/// The width of a character in units of the font size. It is wider than most characters in Arial, DejaVu Sans and
+/// Roboto.
 double width_of(std::uint32_t code) {
   if (code >= 0x1100) return 1.05;  // Chinese, Japanese, Korean, symbols
   constexpr std::string_view kNarrow = "iljtfrI.,:;|!'()[] /", kWide = "mwMWQO@%&";

@@ -9,9 +9,9 @@ namespace {
 
 constexpr double kNarrow = 340, kWide = 540, kWideWhole = 790;
 
-// The font of charts has 12 units (page/drawing.h). The narrow ones are shown in windows of up to 759 pixels, where
-// they have at least 0.92 of their size (from 343 pixels on), the wide ones at least their own, and those over the
-// whole width at least 0.92.
+// The font of charts has 12 units (page/drawing.h). Narrow charts are used in windows of up to 759 pixels, where they
+// are shown at 0.92 of their size or more (from 343 pixels on). Wide charts are shown at their own size or more, and
+// charts over the whole width at 0.92 or more.
 constexpr const char* kLayout = R"(* { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1152px; padding: 20px 16px 40px; background: var(--ground); color: var(--text);
   font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; overflow-wrap: anywhere; }

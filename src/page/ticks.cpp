@@ -10,7 +10,7 @@
 namespace lockstep::page {
 namespace {
 
-constexpr double kRounding = 1e-9;  // of a distance: the quotients of decimal fractions are not exact
+constexpr double kRounding = 1e-9;  // relative tolerance: quotients of decimal fractions are not exact
 
 /// "2.5e-4" and "1e8", but "0.02" and "2000".
 std::string with_exponent(double value, int digits) {
@@ -24,7 +24,7 @@ std::string with_exponent(double value, int digits) {
   return fmt::format("{}e{}", mantissa, exponent);
 }
 
-/// Decimals that a number with this distance to its neighbours needs.
+/// The number of decimals for numbers with this distance between neighbours.
 int decimals_of(double distance) {
   int decimals = 0;
   for (; decimals < 9; ++decimals) {
@@ -56,7 +56,7 @@ std::vector<double> linear_ticks(double low, double high, int max_count, bool wh
   if (whole) distance = std::max(1.0, distance);
   std::vector<double> ticks;
   const double first = std::ceil(low / distance - kRounding);
-  // Multiples of great numbers may be equal, since they have no more digits.
+  // Neighbouring multiples of large numbers may be equal, because a double has no more digits.
   for (int i = 0; i <= max_count; ++i) {
     const double tick = (first + i) * distance + 0.0;  // no -0
     if (!(tick <= high + kRounding * distance) || (!ticks.empty() && tick <= ticks.back())) break;
@@ -85,7 +85,7 @@ std::vector<double> logarithmic_ticks(double low, double high, int max_count) {
 }
 
 std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
-  double greatest = 0, least = INFINITY;  // the least but zero
+  double greatest = 0, least = INFINITY;  // the least value except zero
   int decimals = 0;
   for (const double tick : ticks) {
     greatest = std::max(greatest, std::abs(tick));
@@ -106,7 +106,7 @@ std::string value_text(double value, int digits) {
   const double size = std::abs(value);
   if (value == 0) return "0";
   if (size >= 1e9 || size < 1e-4) return with_exponent(value, digits);
-  const int before = static_cast<int>(std::floor(std::log10(size))) + 1;  // digits before the point
+  const int before = static_cast<int>(std::floor(std::log10(size))) + 1;  // digits before the decimal point
   if (size >= 1000) return fixed(value, 0);
   std::string text = fmt::format("{:.{}f}", value, std::clamp(digits - before, 0, 8));
   if (text.find('.') == std::string::npos) return text;

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 26;
 constexpr const char* kOfAttempt[] = {"run", "output.txt", "job.txt", "hosts.txt"};
 
-/// An interrupted study may have left ranks that are just ending.
+/// Waits for ranks of an interrupted study, which may still be ending.
 void wait_until_free(const std::string& run) {
   using namespace std::chrono_literals;
   for (int attempts = 0;; ++attempts) {
@@ -103,12 +103,13 @@ void CaseFiles::write_job(const std::string& id) const { replace_file(file("job.
 void CaseFiles::finish(const Measurement& measurement) const {
   replace_file(finished(),
                json_of(measurement).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  std::error_code ignored;  // what cannot be removed only takes space
+  std::error_code ignored;  // files that cannot be removed only take up space
   for (const char* name : {"checkpoints", "model.safetensors", "model", "model_ema.safetensors", "model_ema"})
     fs::remove_all(run() + "/" + name, ignored);
 }
 
-/// Lines of jobs/lib/job.sh: "host NAME MACHINE CORES BUSY" for each node, "job ID" for each other job on them.
+/// Reads the lines of jobs/lib/job.sh: "host NAME MACHINE CORES BUSY" for each node, and "job ID" for each other job on
+/// these nodes.
 void CaseFiles::add_hosts(Measurement& measurement) const {
   if (!fs::exists(file("hosts.txt"))) return;
   std::istringstream lines(read_file(file("hosts.txt"), kMaxBytes));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostRanks = 1'000'000;
 
-/// Not std::shuffle, whose result depends on the library.
+/// Not std::shuffle, whose result depends on the standard library.
 void shuffle(std::vector<Case>& cases, std::size_t begin, std::mt19937_64& random) {
   for (std::size_t i = cases.size() - 1; i > begin; --i) std::swap(cases[i], cases[begin + random() % (i - begin + 1)]);
 }
@@ -104,7 +104,7 @@ Config configuration_of(const Study& study, const Case& a_case, Config config) {
   config.train.global_batch = study.scaling == Scaling::strong ? study.batch : 0;
   config.train.batch_per_rank = study.scaling == Scaling::strong ? 0 : study.batch;
   config.train.max_steps = study.steps;
-  // The run must not end before max_steps, however few steps an epoch has.
+  // The run must not end before max_steps, even if an epoch has only a few steps.
   config.train.epochs = static_cast<int>(std::max<std::int64_t>(config.train.epochs, study.steps));
   config.data.validation = "";
   config.evaluation.patience = 0;

@@ -17,9 +17,9 @@ namespace lockstep::scaling {
 namespace {
 
 constexpr int kResamples = 100;
-constexpr double kTwoSided = 1.96;  // of the normal distribution, for 95 %
+constexpr double kTwoSided = 1.96;  // two-sided 95 % quantile of the normal distribution
 
-/// What exchanges of a size send: hops and bytes of a participant, between nodes and inside a node.
+/// What each participant sends in the exchanges of a step: hops and bytes between nodes, and inside a node.
 struct Sent {
   double node_hops, node_bytes, rank_hops, rank_bytes;
 };
@@ -31,14 +31,14 @@ Sent sent(const CostSize& size, const Exchanged& exchanged) {
   return {hops(nodes), bytes(nodes), size.sharing * hops(on_node), size.sharing * bytes(on_node)};
 }
 
-/// Of the slowest of n ranks, in standard deviations above the mean.
+/// How far the slowest of n ranks is above the mean, in standard deviations.
 double greatest_of(int ranks) { return ranks > 1 ? std::sqrt(2 * std::log(ranks)) : 0; }
 
 double compute_seconds(const CostModel& model, const CostSize& size) {
   return size.sharing * (model.fixed_seconds + model.sample_seconds * size.samples_per_rank);
 }
 
-/// Without the wait for the slowest rank.
+/// The exposed time of exchanges, without the wait for the slowest rank.
 double unhidden_seconds(const CostModel& model, const CostSize& size, double hidden_part) {
   const double exchange = model.exchange_seconds(size);
   const double last_bucket = exchange / std::max(model.exchanged.buckets, 1);
@@ -67,7 +67,7 @@ std::optional<std::vector<double>> solve(std::vector<double> matrix, std::vector
   return right;
 }
 
-/// Rows of a system whose errors count relative to the right side.
+/// A linear system for least squares. The error of each row is relative to its right-hand side.
 struct RelativeSystem {
   std::size_t n_columns;
   std::vector<double> rows{}, right{};
@@ -81,7 +81,7 @@ struct RelativeSystem {
 
 void fit_compute(CostModel& model, std::span<const CostPoint> points) {
   const auto differs = [&](const CostPoint& p) { return p.size.samples_per_rank != points[0].size.samples_per_rank; };
-  const bool has_slope = std::ranges::any_of(points, differs);  // otherwise, all of it counts as time of the samples
+  const bool has_slope = std::ranges::any_of(points, differs);  // otherwise, all time belongs to the samples
   RelativeSystem system{2};
   for (const CostPoint& p : points)
     system.add({has_slope ? p.size.sharing : 0, p.size.sharing * p.size.samples_per_rank},
@@ -91,7 +91,7 @@ void fit_compute(CostModel& model, std::span<const CostPoint> points) {
   model.sample_seconds = x[1];
 }
 
-/// `observed`: of each point, the time of its exchanges.
+/// `observed` is the time of the exchanges for each point.
 void fit_exchange(CostModel& model, std::span<const CostPoint> points, std::span<const double> observed) {
   RelativeSystem system{4};
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -105,7 +105,8 @@ void fit_exchange(CostModel& model, std::span<const CostPoint> points, std::span
   model.rank_byte_seconds = x[3];
 }
 
-/// For this part, the best straggler_part, and the sum of the squared relative errors of the steps.
+/// Returns the best straggler_part for this hidden part, and the resulting sum of the squared relative errors of the
+/// steps.
 std::array<double, 2> straggler_part_for(const CostModel& model, std::span<const CostPoint> points, double hidden) {
   double above = 0, below = 0;
   const auto parts = [&](const CostPoint& p) {
@@ -157,7 +158,7 @@ CostModel fit(std::span<const CostPoint> points, const Exchanged& exchanged) {
 
 auto order(const CostSize& size) { return std::pair(size.ranks, size.nodes); }
 
-/// How much a prediction for the largest size changes if the repeats are drawn again.
+/// How much a prediction for the largest size changes if the repeats are resampled.
 double spread_of_resamples(std::span<const CostPoint> points, const CostModel& model) {
   std::map<std::pair<int, int>, std::vector<CostPoint>> of_size;
   for (const CostPoint& p : points) of_size[order(p.size)].push_back(p);
@@ -181,7 +182,7 @@ std::vector<double> nonnegative_least_squares(std::span<const double> rows, std:
                                               std::size_t n_columns) {
   std::vector<double> best(n_columns, 0.0), scale(n_columns, 0.0);
   const std::size_t n_rows = right.size();
-  for (std::size_t c = 0; c < n_columns; ++c)  // columns of equal length, since seconds per byte and per hop differ
+  for (std::size_t c = 0; c < n_columns; ++c)  // columns get equal length, since seconds per byte and per hop differ
     for (std::size_t r = 0; r < n_rows; ++r) scale[c] = std::hypot(scale[c], rows[r * n_columns + c]);
   double least = std::numeric_limits<double>::infinity();
   for (unsigned set = 0; set < 1U << n_columns; ++set) {

@@ -46,7 +46,7 @@ class LocalRunner {
         case Outcome::stopped:
           return stopped();
         case Outcome::refused:
-          // What refuses one case, such as a data set that does not exist, would refuse all of them.
+          // A problem that prevents the start of one case, such as a missing data set, would prevent all of them.
           print("The study ends here, since the program refused to start. Correct the problem and repeat the command.");
           return kExitUsage;
         case Outcome::failed:
@@ -124,7 +124,7 @@ class LocalRunner {
   const Config& config_;
   std::string program_;
   int n_finished_ = 0, n_failed_ = 0, n_timed_ = 0;
-  double seconds_ = 0;  // of n_timed_ cases
+  double seconds_ = 0;  // total time of n_timed_ cases
 };
 
 }  // namespace

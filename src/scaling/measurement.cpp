@@ -36,7 +36,7 @@ std::vector<double> numbers_in(const Json& object, const std::string& key) {
   return numbers;
 }
 
-/// "samples" of the key "samples_per_second".
+/// "samples" for an event with the key "samples_per_second".
 std::string unit_of(const Json& event) {
   constexpr std::string_view kSuffix = "_per_second";
   for (const auto& [key, value] : event.items())
@@ -44,7 +44,8 @@ std::string unit_of(const Json& event) {
   return "";
 }
 
-/// The MiB that RUN/usage has for the time from `begin` to `end`: of GPUs if it has any, otherwise of processes.
+/// The memory in MiB that RUN/usage recorded between `begin` and `end`: that of GPUs if there are any, otherwise that
+/// of processes.
 std::vector<double> used_mib(const std::string& folder, double begin, double end) {
   std::vector<double> of_gpus, of_processes;
   std::error_code error;
@@ -90,7 +91,7 @@ void measure_memory(const std::string& run, const std::vector<Json>& events, std
       logged.push_back(std::round(bytes / kMebibyte));
   std::vector<double> used =
       used_mib(run + "/usage", number_in(events[first], "time_unix"), number_in(events.back(), "time_unix"));
-  // A case of less than half a second has no line. The steps then tell the greatest memory so far.
+  // A case of less than half a second has no line there. In this case, the steps contain the peak memory so far.
   if (used.empty()) used = logged;
   const double peak = std::max(figure_of(logged).maximum, figure_of(used).maximum);
   result.memory_peak_bytes = kMebibyte * (std::isnan(peak) ? figure_of(used).maximum : peak);

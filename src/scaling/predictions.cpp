@@ -21,7 +21,7 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
 
 std::string predictions_file(const Study& study) { return study.directory + "/predictions.json"; }
 
-/// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks. A rank alone
+/// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks. A single rank
 /// shares nothing, even if it may use only a part of a core.
 double sharing_of(const std::vector<Host>& hosts) {
   std::map<std::string, std::pair<double, double>> machines;  // ranks, cores
@@ -36,7 +36,7 @@ double sharing_of(const std::vector<Host>& hosts) {
   return sharing;
 }
 
-/// Samples or tokens of a rank in a step: the mean over the steps after the warm-up.
+/// Samples or tokens per rank and step: the mean over the steps after the warm-up.
 double samples_per_rank(const CaseResult& result) { return result.rate * result.step_seconds / result.of.ranks; }
 
 std::vector<const CaseResult*> averaged(const Results& results) {

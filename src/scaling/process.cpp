@@ -27,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What exec() takes, made before fork(): the child may only call functions that are safe in a signal handler.
+/// The arguments of exec(), prepared before fork(): the child may only call async-signal-safe functions.
 struct Prepared {
   explicit Prepared(const Command& command) : words(command.words) {
     std::map<std::string, std::string> variables;
@@ -46,7 +46,7 @@ struct Prepared {
   std::vector<char*> argv, envp;
 };
 
-/// Replaces this process by the program. On failure, the error number goes to the pipe.
+/// Replaces this process by the program. On failure, writes the error number to the pipe.
 [[noreturn]] void become(const Prepared& prepared, const Command& command, int out, int errors, int failure) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -139,7 +139,7 @@ Ended run(const Command& command, const std::string& output, const std::function
     if (ended.was_stopped && seconds_since(stopped) > kPatienceSeconds) ::kill(-pid, SIGKILL);
     std::this_thread::sleep_for(20ms);
   }
-  if (ended.was_stopped) ::kill(-pid, SIGKILL);  // what the program has left behind
+  if (ended.was_stopped) ::kill(-pid, SIGKILL);  // processes that the program has left behind
   ended.status = status_of(wait_status);
   ended.seconds = seconds_since(begin);
   ended.cpu_seconds = children_seconds() - cpu_before;

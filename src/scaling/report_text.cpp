@@ -9,7 +9,7 @@
 namespace lockstep::scaling {
 namespace {
 
-/// Columns on a terminal: every character here takes one, also "±", which has two bytes.
+/// The width on a terminal: every character here takes one column, including "±", which has two bytes.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));

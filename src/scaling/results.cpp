@@ -16,7 +16,7 @@
 namespace lockstep::scaling {
 namespace {
 
-// Daemons take a few per cent of a core; half a core is a program (src/doctor/thresholds.h has the same limit).
+// Daemons use a few per cent of a core; half a core or more is a program (src/doctor/thresholds.h has the same limit).
 constexpr double kBusyCores = 0.5;
 
 std::span<const double> after_warmup(const std::vector<double>& values, const Study& study) {
@@ -100,7 +100,7 @@ SizeResult size_of(const std::vector<const CaseResult*>& cases) {
   return size;
 }
 
-/// For each size whose ranks had fewer cores than ranks. Hosts of one machine count together.
+/// Remarks for each size that had fewer cores than ranks. Hosts on one machine count together.
 std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) {
   std::map<std::pair<int, int>, std::string> sentences;
   for (const CaseResult& each : cases) {
@@ -144,7 +144,8 @@ void add_remarks(Results& results) {
     results.remarks.emplace_back("A figure of one case has no confidence interval.");
 }
 
-/// No value if the run is not done, or is damaged: `lockstep scaling run` would repeat the case.
+/// The measurement of a case that was not collected yet. No value if the run is unfinished or damaged: `lockstep
+/// scaling run` would repeat the case.
 std::optional<Measurement> not_collected(const Study& study, const Case& a_case) {
   try {
     return CaseFiles(study, a_case).measurement_of_run(study);

@@ -117,7 +117,7 @@ Command sbatch_command(const Study& study, const Case& a_case, const Config& con
   if (uses_gpus) command.words.push_back(fmt::format("--gpus-per-node={}", a_case.ranks_per_node()));
   if (!after.empty()) command.words.push_back("--dependency=afterany:" + after);
   command.words.push_back(study.job);
-  // The file has all keys. job.sh reads those that follow from its arguments, where the last one counts.
+  // The file has all keys. job.sh reads the keys below from its arguments, where the last one counts.
   const std::string overrides =
       fmt::format("{}/config.yaml run.directory={} run.name=run device={}", folder, folder, uses_gpus ? "cuda" : "cpu");
   command.environment = {{"LOCKSTEP_CASE", folder}, {"OVERRIDES", overrides}};

@@ -44,14 +44,14 @@ Figure figure_of(std::span<const double> values) {
 }
 
 double student_t(double degrees_of_freedom) {
-  constexpr int kMostDegrees = 10000;  // from there on, the normal distribution differs in the fifth digit
+  constexpr int kMostDegrees = 10000;  // from here on, the normal distribution differs only in the fifth digit
   const int degrees = static_cast<int>(std::clamp(std::floor(degrees_of_freedom), 1.0, double{kMostDegrees}));
   double low = 1.9, high = 12.8;  // the quantile is 12.706 for one degree of freedom, and falls to 1.960
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2;
     (central_probability(middle, degrees) < 0.95 ? low : high) = middle;
   }
-  // Sines and arc tangents differ in the last bits between processors, and reports must not.
+  // The last bits of sines and arc tangents differ between processors, but reports must not differ.
   constexpr double kDigits = 1e9;
   return std::round((low + high) / 2 * kDigits) / kDigits;
 }

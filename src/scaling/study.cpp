@@ -36,7 +36,7 @@ Json json_of(const Study& study) {
   return object;
 }
 
-/// The sizes of a study, "1, 2, 4", and whether they are ranks or nodes does not matter here: both are compared.
+/// The sizes of a study, "1, 2, 4". It does not matter here whether they are ranks or nodes, since both are compared.
 std::string sizes_of(const Study& study) {
   std::vector<std::string> sizes;
   for (const Case& each : study.cases)

@@ -45,7 +45,7 @@ bool is_gone(const Holder& holder) {
 StudyLock::StudyLock(const std::string& directory) : path_(directory + "/lock") {
   const auto facts = process_facts(::getpid());
   content_ = fmt::format("{} {} {}\n", this_host(), ::getpid(), facts ? facts->start_ticks : 0);
-  constexpr int kAttempts = 3;  // another process may take over the lock that this one has just removed
+  constexpr int kAttempts = 3;  // another process may acquire the lock that this one has just removed
   for (int i = 0; i < kAttempts; ++i) {
     if (try_once()) return;
     remove_left();
@@ -68,7 +68,7 @@ bool StudyLock::try_once() {
   return true;
 }
 
-/// Removes the lock if its process is gone, and throws if it may still be there.
+/// Removes the lock if its process is gone, and throws if the process may still exist.
 void StudyLock::remove_left() {
   std::string text;
   try {
@@ -87,7 +87,7 @@ void StudyLock::remove_left() {
 StudyLock::~StudyLock() {
   try {
     if (read_file(path_) == content_) ::unlink(path_.c_str());
-  } catch (const std::exception&) {  // it is gone already
+  } catch (const std::exception&) {  // the lock is gone already
   }
 }
 

@@ -5,7 +5,7 @@
 namespace lockstep::tasks {
 namespace {
 
-/// The object of which a member is the text; null if it is something else.
+/// The object in the text of a member; null if the text is something else.
 template <typename Json>
 Json object_in(const Json& stamp, const std::string& key) {
   if (!stamp.contains(key) || !stamp.at(key).is_string()) return nullptr;

@@ -11,7 +11,7 @@ namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-/// The begin of the code point that ends before `end`.
+/// The beginning of the last code point before `end`.
 std::size_t begin_of_last(std::string_view text, std::size_t end) {
   do --end;
   while (end > 0 && is_continuation(text[end]));

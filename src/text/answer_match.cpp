@@ -15,7 +15,7 @@ std::string_view trimmed(std::string_view text) {
   return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-/// Without commas, dollar signs and a full stop at the end; in lower case.
+/// Removes commas, dollar signs and a full stop at the end, and converts to lower case.
 std::string plain_number(std::string_view text) {
   std::string out;
   for (const char c : text)

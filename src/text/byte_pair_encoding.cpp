@@ -12,7 +12,7 @@
 namespace lockstep::text {
 namespace {
 
-/// Up to so many symbols, looking through all pairs for the next merge takes less time than a queue.
+/// Up to this number of symbols, searching all pairs for the next merge is faster than a queue.
 constexpr std::size_t kMaxShort = 32;
 constexpr std::size_t kMaxWordBytes = std::numeric_limits<std::int32_t>::max();
 
@@ -85,7 +85,7 @@ void BytePairEncoding::encode_code_points(std::string_view word, std::vector<std
   }
 }
 
-/// `symbols`: those of `part`, if they are known already.
+/// `symbols` are those of `part`, if they are already known.
 void BytePairEncoding::encode_cached(std::string_view part, Symbols symbols, std::vector<std::int32_t>& ids,
                                      MergeMemory& memory) const {
   const bool is_cached = WordCache::accepts(part);
@@ -111,8 +111,8 @@ void BytePairEncoding::encode_cached(std::string_view part, Symbols symbols, std
 
 // ---- Symbols --------------------------------------------------------------------------------------------------------
 
-/// Where a symbol is unknown, this does what Hugging Face's library does: the token of unknown symbols is put before
-/// the next symbol that is in the vocabulary, so after the bytes of a symbol in between.
+/// Unknown symbols are treated as in Hugging Face's library: the unknown token is put directly before the next symbol
+/// that is in the vocabulary, and therefore after the bytes of a symbol in between.
 void BytePairEncoding::make_symbols(std::string_view word, std::vector<MergeMemory::Symbol>& symbols) const {
   symbols.clear();
   const bool is_bytes = model_.symbols == SymbolKind::bytes;
@@ -155,7 +155,7 @@ void BytePairEncoding::merge(Symbols symbols, std::vector<std::int32_t>& ids, Me
 
 void BytePairEncoding::merge_short(Symbols symbols, std::vector<std::int32_t>& ids) const {
   std::array<std::int32_t, kMaxShort> id;
-  std::array<MergeTable::Found, kMaxShort> pair;  // of each symbol with the next one
+  std::array<MergeTable::Found, kMaxShort> pair;  // the merge of each symbol with the next one
   std::size_t n = symbols.size();
   for (std::size_t i = 0; i < n; ++i) {
     id[i] = symbols[i].id;
@@ -176,8 +176,8 @@ void BytePairEncoding::merge_short(Symbols symbols, std::vector<std::int32_t>& i
   ids.insert(ids.end(), id.begin(), id.begin() + n);
 }
 
-/// A list of the tokens, and a heap of the pairs that can be merged, as rank and position. A pair whose tokens have
-/// changed since is found by its rank.
+/// Uses a linked list of the tokens, and a heap of the pairs that can be merged, as rank and position. A pair whose
+/// tokens have changed since is recognised by its rank.
 void BytePairEncoding::merge_long(Symbols symbols, std::vector<std::int32_t>& ids, MergeMemory& memory) const {
   std::vector<MergeMemory::Link>& links = memory.links;
   std::vector<std::uint64_t>& queue = memory.queue;

@@ -17,11 +17,11 @@ constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kTemplateFile = "chat_template.jinja";
 
-/// Without a default system message: OpenAI's "Chat Markup Language".
+/// OpenAI's "Chat Markup Language", without a default system message.
 constexpr std::string_view kChatMl =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
     "'\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-/// Of meta-llama/Meta-Llama-3-8B-Instruct.
+/// The template of meta-llama/Meta-Llama-3-8B-Instruct.
 constexpr std::string_view kLlama3 =
     "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
     "message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
@@ -33,7 +33,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-/// Null if there is no such file.
+/// Returns null if there is no such file.
 nlohmann::json config_in(const std::string& folder) {
   const std::string path = (fs::path(folder) / kConfig).string();
   if (folder.empty() || !is_there(path)) return nullptr;

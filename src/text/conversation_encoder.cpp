@@ -12,12 +12,12 @@ namespace lockstep::text {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n\f\v";
-/// Fewer tokens than this depend on what follows them.
+/// At the end of a text, fewer tokens than this depend on the text that follows.
 constexpr std::size_t kMaxOpenTokens = 8;
 
 bool is_assistant(const ChatMessage& message) { return message.role == "assistant"; }
 
-/// Noncharacters of Unicode, which no text contains.
+/// Marks consist of Unicode noncharacters, which no text contains.
 std::string mark_of(std::size_t number) { return fmt::format("\uFDD0{}\uFDD1", number); }
 
 std::string_view trimmed(std::string_view text) {
@@ -26,17 +26,17 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
 }
 
-/// Which token of `ids` is the first with a part of the text from byte `at` on. Token `from` begins at byte
-/// `from_byte`, and is an added token or the first one.
+/// Finds the first token of `ids` that contains text from a given byte on. Searches begin at token `from_`, which
+/// begins at byte `from_byte_`, and which is an added token or the first one.
 class TokenFinder {
  public:
   TokenFinder(const Tokenizer& tokenizer, std::string_view text, std::span<const std::int32_t> ids)
       : tokenizer_(tokenizer), text_(text), ids_(ids) {}
 
-  /// `at` must not descend.
+  /// `byte` must not decrease from call to call.
   std::size_t at(std::size_t byte) {
     std::size_t token = find(byte);
-    if (token == kNone && from_ > 0) {  // the text from there on is encoded in another way than within the whole
+    if (token == kNone && from_ > 0) {  // encoded alone, the text from there on has other tokens than within the whole
       from_ = from_byte_ = 0;
       token = find(byte);
     }
@@ -46,7 +46,8 @@ class TokenFinder {
             tokenizer_.path());
     return token;
   }
-  /// Token `from`, which begins at a byte, is an added one: what comes before does not change the tokens from there on.
+  /// Later searches begin at token `from`, which begins at this byte. It must be an added token, so that preceding text
+  /// does not change the tokens from there on.
   void begin_again(std::size_t from, std::size_t byte) { from_ = from, from_byte_ = byte; }
 
  private:
@@ -60,7 +61,7 @@ class TokenFinder {
     const auto open = std::span(part_).subspan(same);
     if (open.empty()) return from_ + same;
     if (open.size() > kMaxOpenTokens) return kNone;
-    // The text of `open` can be other tokens within the whole, and the last of them can go on behind it.
+    // Within the whole, the text of `open` can have other tokens, and the last of them can extend beyond it.
     const std::string open_text = tokenizer_.decode(open);
     std::size_t n_before = 0;
     for (std::size_t n = 1; n <= std::min(2 * kMaxOpenTokens, rest.size() - same); ++n)
@@ -80,7 +81,7 @@ std::array<ChatMessage, 4> sample_conversation() {
           ChatMessage{"assistant", "Four"}};
 }
 
-/// What the template writes before an answer; empty if it does not say.
+/// The text that the template writes before an answer; empty if it does not define one.
 std::string generation_prompt_of(const ChatTemplate& chat) {
   const std::array question{sample_conversation().front()};
   const std::string without = chat.render(question, ReplyBegin::omit), with = chat.render(question, ReplyBegin::add);
@@ -131,8 +132,8 @@ std::vector<ConversationEncoder::Part> ConversationEncoder::find_answers(std::sp
             chat_.source(), answer + 1);
   };
 
-  // What is between two marks ends with the generation prompt. What the template puts after that, such as an empty
-  // block of reasoning, is a part of the answer, and can be another one in the text.
+  // The text between two marks ends with the generation prompt. If the template writes something after that, such as an
+  // empty block of reasoning, it belongs to the answer, and can be different in the text.
   std::vector<std::string> between;
   std::string_view rest = frame;
   for (std::size_t a = 0; a < answers.size(); ++a) {
@@ -176,7 +177,7 @@ EncodedConversation ConversationEncoder::encode(std::span<const ChatMessage> mes
   TokenFinder finder(tokenizer_, text, out.ids);
   for (const Part& part : parts) {
     std::size_t begin = finder.at(part.begin);
-    // The end token may follow after blanks.
+    // There may be white space before the end token.
     const std::size_t end_byte = std::min(text.find_first_not_of(kBlanks, part.end), text.size());
     std::size_t end = finder.at(end_byte);
     if (end < out.ids.size() && tokenizer_.is_added(out.ids[end])) {

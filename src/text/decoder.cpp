@@ -14,7 +14,7 @@ constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 constexpr char32_t kFirstSubstitute = 256;
 constexpr std::size_t kSubstitutes = 68;
 
-/// Printable bytes stand for themselves; the others are, in order, the characters from U+0100.
+/// Printable bytes stand for themselves. The others are mapped, in order, to the characters from U+0100 on.
 bool is_printable(unsigned byte) { return (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad); }
 
 std::array<int, kFirstSubstitute + kSubstitutes> make_alphabet() {
@@ -43,7 +43,7 @@ std::string byte_level(const std::vector<std::string>& tokens) {
   return std::string(valid_utf8(bytes, repaired));
 }
 
-/// The byte of <0x0A>; -1: it is another token.
+/// The byte of a token such as <0x0A>; -1 for any other token.
 int fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return -1;
   int byte = 0;

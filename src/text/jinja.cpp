@@ -24,7 +24,7 @@ class Evaluator {
 
   std::string take_output() { return std::move(out_); }
 
-  /// What ended the statements.
+  /// What ended a list of statements.
   enum class Flow : std::uint8_t { end, break_loop, continue_loop };
 
   Flow run(const std::vector<Statement>& statements) {
@@ -80,7 +80,7 @@ class Evaluator {
     return nullptr;
   }
 
-  /// A variable of this scope, or an attribute of a namespace of any scope.
+  /// Sets a variable of this scope, or an attribute of a namespace of any scope.
   void set(const std::vector<std::string>& names, Value value) {
     if (names.size() == 1) {
       scopes_.back()[names[0]] = std::move(value);
@@ -93,7 +93,7 @@ class Evaluator {
 
   std::vector<Value> items_of(const Value& v) const {
     std::vector<Value> out;
-    if (v.is_discarded()) return out;  // as Jinja: an undefined value is empty
+    if (v.is_discarded()) return out;  // as in Jinja, an undefined value is empty
     if (v.is_object()) {
       for (const auto& [key, item] : v.items()) out.emplace_back(key);
     } else if (v.is_array()) {

@@ -54,7 +54,8 @@ class Lexer {
       if (i + 1 < text_.size() && (text_[i + 1] == '{' || text_[i + 1] == '%' || text_[i + 1] == '#')) return i;
     return text_.size();
   }
-  /// lstrip_blocks: white space between the begin of a line and a block. `all`: `plain` before its begin was stripped.
+  /// lstrip_blocks: removes white space between the beginning of a line and a block. `all` is `plain` before its
+  /// beginning was stripped.
   std::string_view without_indentation(std::string_view plain, std::string_view all) const {
     const std::size_t end = all.find_last_not_of(" \t") + 1;
     const bool begins_line = end == 0 ? at_ == 0 : all[end - 1] == '\n';
@@ -92,7 +93,7 @@ class Lexer {
       one();
     }
   }
-  /// `}}` may end an object in an object.
+  /// `}}` may also end two nested objects.
   bool is_in_braces(std::string_view closing) const { return closing == "}}" && n_braces_ > 0; }
   void one() {
     const char c = text_[at_];

@@ -9,7 +9,7 @@
 namespace lockstep::text::jinja {
 namespace {
 
-constexpr int kMaxDepth = 100;  // of expressions and statements within each other
+constexpr int kMaxDepth = 100;  // of nested expressions and statements
 
 using Node = std::unique_ptr<Expression>;
 
@@ -68,7 +68,7 @@ class Parser {
     Parser& parser;
   };
 
-  /// Up to a block that begins with one of `ends`, which is left to the caller.
+  /// Parses statements up to a block that begins with one of `ends`, which is left to the caller.
   std::vector<Statement> statements(const std::vector<std::string_view>& ends) {
     const Deeper deeper(*this);
     std::vector<Statement> out;
@@ -99,7 +99,7 @@ class Parser {
       end_block();
       return {.kind = kind == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop};
     }
-    if (kind == "generation" || kind == "endgeneration") {  // marks what the assistant says, for training
+    if (kind == "generation" || kind == "endgeneration") {  // marks the assistant's text for training
       end_block();
       return {.kind = Statement::Kind::text};
     }
@@ -177,7 +177,7 @@ class Parser {
     return out;
   }
 
-  /// The operator here, if it is of this level: or; and; not; comparisons; +, -; ~; *, /, //, %.
+  /// The operator at this position, if it has this level: or; and; not; comparisons; +, -; ~; *, /, //, %.
   std::string operator_of(int level) {
     static const std::vector<std::vector<std::string_view>> kSymbols{
         {}, {}, {}, {"==", "!=", "<", ">", "<=", ">="}, {"+", "-"}, {"~"}, {"*", "/", "//", "%"}};

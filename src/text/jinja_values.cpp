@@ -11,12 +11,12 @@
 namespace lockstep::text::jinja {
 namespace {
 
-/// What str.isspace() of Python accepts.
+/// The characters that Python's str.isspace() accepts.
 constexpr std::string_view kWhiteSpace =
     " \t\r\n\f\v\x1c\x1d\x1e\x1f\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000";
 
-/// Without the code points in `characters` at its ends.
+/// Removes the code points in `characters` from the ends of the text.
 std::string stripped(std::string_view text, std::string_view characters, bool left, bool right) {
   const auto is_stripped = [&](std::string_view code_point) { return characters.find(code_point) != text.npos; };
   while (left && !text.empty()) {
@@ -65,7 +65,7 @@ std::size_t n_characters(const std::string& text) {
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-/// As Python's repr() of a string.
+/// Quotes a string like Python's repr().
 std::string quoted(const std::string& text) {
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);

@@ -8,7 +8,7 @@
 namespace lockstep::text {
 namespace {
 
-/// No value: the tokenizer does not have one of the ids.
+/// No value if the tokenizer lacks one of the ids.
 std::optional<std::string> try_decode(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
   try {
     return tokenizer.decode(ids);

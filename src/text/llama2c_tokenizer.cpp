@@ -66,7 +66,7 @@ std::vector<Entry> read_entries(const std::string& path, const std::string& cont
   return entries;
 }
 
-/// Two neighbours are merged if their texts together are a token, and those with the highest score first.
+/// Two neighbours can be merged if their concatenated text is a token. The merges with the highest scores come first.
 std::vector<Merge> find_merges(const std::vector<Entry>& entries, const IdsByText& ids) {
   std::vector<float> scores;
   for (const Entry& entry : entries) scores.push_back(entry.score);

@@ -27,7 +27,7 @@ bool is_space(char32_t c) {
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/// The length of the text without the white space at its end, as str.rstrip().
+/// The length of the text without trailing white space, as in str.rstrip().
 std::size_t stripped_length(std::string_view text) {
   std::size_t end = 0;
   for (std::size_t i = 0; i < text.size();) {
@@ -104,7 +104,7 @@ class Line {
     require(found != object_.end(), ErrorCode::data_source, "{}: there is no \"{}\"; {}", place_, key, kExpected);
     return *found;
   }
-  /// A number, or a text that is one.
+  /// Reads a number, or a string that contains one.
   std::size_t index(const char* key, std::size_t n_choices) const {
     const Json& value = at(key);
     std::int64_t number = -1;
@@ -130,7 +130,7 @@ class Line {
   const std::string& place_;
 };
 
-/// Brackets are left over from the part of HellaSwag that is from WikiHow.
+/// The brackets are artifacts of the WikiHow part of HellaSwag.
 std::string hellaswag_text(std::string_view text) {
   std::string out(stripped(text));
   replace_all(out, " [title]", ". ");
@@ -211,7 +211,7 @@ ChoiceTokens encode_choice(const Tokenizer& tokenizer, std::string_view context,
     out.first = out.ids.size();
     std::vector<std::int32_t> ids;
     tokenizer.encode(whole, ids, TemplateTokens::omit);
-    // Where the tokenizer puts that token before every text, it is there already.
+    // A tokenizer that puts this token before every text has already added it.
     out.ids.insert(out.ids.end(), ids.begin() + (before && !ids.empty() && ids.front() == *before ? 1 : 0), ids.end());
     return out;
   }
@@ -219,7 +219,8 @@ ChoiceTokens encode_choice(const Tokenizer& tokenizer, std::string_view context,
   tokenizer.encode(context.substr(0, length), out.ids);
   tokenizer.encode(whole, ids);
   out.first = out.ids.size();
-  // A token may reach across the end of the context. The harness then takes those of the context alone, too.
+  // A token may extend across the end of the context. In this case, the harness also uses the tokens of the context
+  // alone.
   if (ids.size() > out.first) out.ids.insert(out.ids.end(), ids.begin() + std::ssize(out.ids), ids.end());
   return out;
 }

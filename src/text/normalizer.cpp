@@ -29,7 +29,8 @@ void append_decomposition(utf8proc_int32_t c, CodePoints& out) {
   out.insert(out.end(), sequence.begin(), sequence.begin() + n);
 }
 
-/// Sorts runs of marks by their class and composes what can be composed. utf8proc itself sorts in quadratic time.
+/// Sorts runs of combining marks by their class, and composes characters where possible. utf8proc itself sorts in
+/// quadratic time.
 void order_and_compose(CodePoints& points) {
   for (auto begin = points.begin(); begin != points.end();) {
     if (combining_class(*begin) == 0) {
@@ -46,7 +47,7 @@ void order_and_compose(CodePoints& points) {
   points.resize(static_cast<std::size_t>(n));
 }
 
-/// The code points that NFC leaves as they are, whatever stands before them.
+/// The code points that NFC leaves unchanged, whatever precedes them.
 class InertCodePoints {
  public:
   InertCodePoints() : is_inert_(kEndOfUnicode, true) {
@@ -106,7 +107,7 @@ void append_nfc(std::string_view text, std::string& out) {
       out += text;
       return;
     }
-    // The code point before may compose with what follows.
+    // The preceding code point may compose with what follows.
     if (begin > 0) --begin;
     while (begin > 0 && is_continuation(text[begin])) --begin;
     out += text.substr(0, begin);

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t kJitStackStartBytes = 32 << 10;
 constexpr std::size_t kJitStackMaxBytes = 8 << 20;
-/// Bounds the work of one match, in steps of backtracking. Giving back a long run of blanks takes one step for each.
+/// Limits the work of one match, in steps of backtracking. Backtracking over a long run of blanks takes one step per
+/// blank.
 constexpr std::uint64_t kMatchLimit = 1'000'000, kMatchLimitPerByte = 16;
 constexpr std::size_t kMaxExpressionBytes = 64 << 10;
 
@@ -78,7 +79,7 @@ Pattern::Pattern(std::string_view expression, const std::string& where) : code_(
   pcre2_pattern_info(code_->compiled, PCRE2_INFO_MATCHEMPTY, &can_be_empty);
   require(can_be_empty == 0, ErrorCode::tokenizer_feature,
           "{} has the pattern {}, which matches the empty string; this is not supported", where, expression);
-  pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // where it fails, pcre2_match() interprets the pattern
+  pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // if this fails, pcre2_match() interprets the pattern
 }
 
 Pattern Pattern::literal(std::string_view text, const std::string& where) {

@@ -13,9 +13,9 @@ namespace {
 
 struct ClassEscape {
   char letter;
-  std::string_view members;  // between brackets
+  std::string_view members;  // as they are written between brackets
 };
-// PCRE2's own \s contains U+180E, its \w no marks, and U+200C and other members depend on the release.
+// PCRE2's own \s contains U+180E, and its \w lacks marks. U+200C and other members depend on the release.
 constexpr std::array<ClassEscape, 3> kClasses{
     {{'s', R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})"},
      {'w', R"(\p{L}\p{M}\p{Nd}\p{Pc})"},
@@ -61,7 +61,7 @@ class Translator {
     for (const ClassEscape& known : kClasses) {
       const bool negated = letter == known.letter - 'a' + 'A';
       if (letter != known.letter && !negated) continue;
-      if (in_class && negated) refuse(rest().substr(0, 2));  // the union of a class and a complement
+      if (in_class && negated) refuse(rest().substr(0, 2));  // this would be the union of a class and a complement
       out_ += in_class ? std::string(known.members) : fmt::format("[{}{}]", negated ? "^" : "", known.members);
       at_ += 2;
       return;
@@ -78,7 +78,7 @@ class Translator {
     refuse(rest().substr(0, 2));
   }
 
-  /// "L", "Lu". PCRE2 takes the name of a script for another set than Oniguruma.
+  /// "L", "Lu". (PCRE2 and Oniguruma interpret the names of scripts as different sets.)
   static bool is_general_category(std::string_view name) {
     if (name.starts_with('^')) name.remove_prefix(1);
     return (name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z')) &&
@@ -107,7 +107,7 @@ class Translator {
     refuse(rest().substr(0, 4));
   }
 
-  /// {n}, {n,}, {n,m}. Oniguruma takes a `+` after it for another repetition, and so the `?` of {n}?.
+  /// {n}, {n,}, {n,m}. Oniguruma interprets a `+` after it as another repetition, and also the `?` of {n}?.
   void repetition() {
     std::size_t n = 1;
     const auto digits = [&] {

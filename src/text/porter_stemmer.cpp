@@ -9,7 +9,7 @@ namespace {
 
 bool is_vowel_letter(char c) { return c == 'a' || c == 'e' || c == 'i' || c == 'o' || c == 'u'; }
 
-/// A y is a consonant where it begins a word or follows a vowel.
+/// A y is a consonant if it begins a word or follows a vowel.
 bool is_consonant(std::string_view word, std::size_t i) {
   bool is_inverted = false;
   for (; i > 0 && word[i] == 'y'; --i) is_inverted = !is_inverted;
@@ -21,7 +21,7 @@ int measure(std::string_view stem) {
   int n = 0;
   bool was_vowel = false;
   for (std::size_t i = 0; i < stem.size(); ++i) {
-    // In one pass: the letter before decides about a y.
+    // In one pass, since whether a y is a vowel depends only on the preceding letter.
     const bool is_vowel = is_vowel_letter(stem[i]) || (stem[i] == 'y' && i > 0 && !was_vowel);
     if (was_vowel && !is_vowel) ++n;
     was_vowel = is_vowel;
@@ -42,8 +42,8 @@ bool ends_double_consonant(std::string_view word) {
   return word.size() >= 2 && word.back() == word[word.size() - 2] && is_consonant(word, word.size() - 1);
 }
 
-/// *o: the stem ends consonant, vowel, consonant, and the last is not w, x or y; NLTK: or it is a vowel and a
-/// consonant.
+/// o: the stem ends with consonant, vowel, consonant, and the last one is not w, x or y. In NLTK, the stem may also
+/// consist of a vowel and a consonant.
 bool ends_short(std::string_view word) {
   const std::size_t n = word.size();
   if (n == 2) return !is_consonant(word, 0) && is_consonant(word, 1);
@@ -55,8 +55,8 @@ struct Rule {
   std::string_view suffix, replacement;
 };
 
-/// The first rule whose suffix the word has decides: if the measure of what is before it is greater than `more_than`,
-/// the suffix is replaced, and otherwise the word stays.
+/// Applies the first rule whose suffix the word has: if the measure of the stem before it is greater than `more_than`,
+/// the suffix is replaced. Otherwise the word is unchanged.
 std::string apply(std::string_view word, std::span<const Rule> rules, int more_than) {
   for (const Rule& rule : rules) {
     if (!word.ends_with(rule.suffix)) continue;
@@ -95,7 +95,7 @@ std::string step_1b(std::string_view word) {
   return measure(stem) == 1 && ends_short(stem) ? std::string(stem) + "e" : std::string(stem);
 }
 
-/// NLTK: -y becomes -i only after a consonant that does not begin the word.
+/// In NLTK, -y becomes -i only after a consonant that does not begin the word.
 std::string step_1c(std::string_view word) {
   const bool changes = word.size() > 2 && word.ends_with('y') && is_consonant(word, word.size() - 2);
   return changes ? without(word, 1, "i") : std::string(word);

@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::size_t kLongestUnstemmed = 3;  // letters
 
-/// The characters outside of ASCII whose lower case has an ASCII letter, in Unicode as in Python: the Kelvin sign is a
-/// k, and a dotted capital I is an i with a combining dot, which separates.
+/// The non-ASCII characters whose lower case contains an ASCII letter, in Unicode and in Python. The Kelvin sign
+/// becomes k. A dotted capital I becomes i with a combining dot, which separates words.
 constexpr std::string_view kKelvin = "\xE2\x84\xAA", kDottedI = "\xC4\xB0";
 
 using Ids = std::vector<std::int32_t>;
 
-/// Equal words have equal numbers.
+/// Maps words to numbers. Equal words have equal numbers.
 Ids ids_of(const std::vector<std::string>& words, std::unordered_map<std::string, std::int32_t>& known) {
   Ids ids;
   for (const std::string& word : words)

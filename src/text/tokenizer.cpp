@@ -37,7 +37,7 @@ NamedContent read(const std::string& path) {
   return {path, read_file(path, kMaxTokenizerBytes)};
 }
 
-/// A tokenizer.bin begins with a small number of four bytes, and JSON contains no zero byte.
+/// Distinguishes the formats: a tokenizer.bin begins with a small four-byte number, while JSON contains no zero byte.
 TokenizerParts read_parts(const NamedContent& file, const std::optional<NamedContent>& config = {}) {
   const bool is_binary = file.content.substr(0, sizeof(std::int32_t)).find('\0') != std::string::npos;
   return is_binary ? read_llama2c_tokenizer(file) : read_tokenizer_json(file, config);
@@ -94,7 +94,7 @@ struct Tokenizer::State {
   std::string hash;
 
   std::mutex mutex;
-  std::vector<std::unique_ptr<Memory>> free;  // as many as threads have encoded at once
+  std::vector<std::unique_ptr<Memory>> free;  // grows to the largest number of threads that encode at the same time
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}

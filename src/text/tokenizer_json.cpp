@@ -12,13 +12,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 8;                     // of sequences in sequences
+constexpr int kMaxDepth = 8;                     // of nested sequences
 constexpr int kMaxJsonDepth = 64;                // of the description of a normaliser or pre-tokenizer
-constexpr std::size_t kMaxAddedBytes = 1 << 20;  // the contents of all added tokens; searching for one takes memory
+constexpr std::size_t kMaxAddedBytes = 1 << 20;  // contents of all added tokens, since the search for them needs memory
 constexpr const char* kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// A part of the file: its value, and where it is, for messages.
+/// A part of the file: its value, and its place for messages.
 struct Node {
   const Json& json;
   std::string where;
@@ -75,7 +75,7 @@ struct Node {
     if (!json.is_structured()) return;
     for (const Json& part : json) Node{part, where}.refuse_depth(max - 1);
   }
-  /// {"String": "..."} of a pattern.
+  /// The text of a pattern {"String": "..."}.
   std::string fixed_pattern() const {
     const Node pattern = at("pattern");
     if (!pattern.has("String")) pattern.unsupported("a pattern other than {\"String\": ...} in " + type());
@@ -203,7 +203,7 @@ void read_post_processor(const Node& root, TokenizerParts& parts) {
       if (has_template) node.unsupported("a second TemplateProcessing");
       has_template = true;
       read_template(node, parts);
-    } else if (type != "ByteLevel") {  // that one changes offsets only
+    } else if (type != "ByteLevel") {  // ByteLevel only changes offsets
       node.unsupported("the post-processor " + type);
     }
   });
@@ -214,7 +214,7 @@ void read_post_processor(const Node& root, TokenizerParts& parts) {
 /// The texts of the vocabulary by id.
 void read_vocabulary(const Node& vocabulary, TokenizerParts& parts) {
   if (!vocabulary.json.is_object() || vocabulary.json.empty()) vocabulary.damaged("an object with tokens");
-  // There may be gaps between ids, but a large id of few tokens is an error, and would take much memory.
+  // There may be gaps between ids, but a large id among few tokens is an error, and would need a lot of memory.
   const std::size_t max_ids = std::min<std::size_t>(2 * vocabulary.json.size() + 1024, kMaxVocabulary);
   for (const auto& [token, number] : vocabulary.json.items()) {
     const bool is_id = number.is_number_unsigned() && number.get<std::uint64_t>() < max_ids;
@@ -227,7 +227,7 @@ void read_vocabulary(const Node& vocabulary, TokenizerParts& parts) {
   }
 }
 
-/// "a b" or ["a", "b"]: the two tokens; nothing if it is neither.
+/// The two tokens of "a b" or ["a", "b"]; no value if it is neither.
 std::optional<std::pair<std::string_view, std::string_view>> read_pair(const Json& merge) {
   if (merge.is_array()) {
     if (merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string()) return std::nullopt;
@@ -292,7 +292,7 @@ void read_model(const Node& model, TokenizerParts& parts, SymbolKind symbols, co
 
 // ---- Added tokens ---------------------------------------------------------------------------------------------------
 
-/// Returns the ids of all tokens, including those that are added.
+/// Reads the added tokens, and adds their ids to `ids`.
 void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& steps, TokenizerParts& parts,
                        IdsByText& ids) {
   if (!root.has("added_tokens")) return;
@@ -332,8 +332,8 @@ void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& step
   }
 }
 
-/// The ids of eos_token and bos_token in tokenizer_config.json, or else the usual end token and what the template
-/// begins with.
+/// Finds the ids of eos_token and bos_token in tokenizer_config.json, or else the usual end token and the token with
+/// which the template begins.
 void find_begin_and_end(const std::optional<NamedContent>& file, const IdsByText& ids, TokenizerParts& parts) {
   if (file) {
     const Json json = parse(*file);
@@ -357,7 +357,7 @@ void find_begin_and_end(const std::optional<NamedContent>& file, const IdsByText
 
 // ---- The whole file -------------------------------------------------------------------------------------------------
 
-/// Everything that ids depend on, independent of how the file is written.
+/// Everything that the ids depend on, independent of the formatting of the file.
 std::string canonical_text(const Node& root, const TokenizerParts& parts) {
   std::string out;
   for (std::size_t id = 0; id < parts.tokens.size(); ++id)

@@ -32,7 +32,7 @@ constexpr const char* kNameBase =
 
 std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
 
-/// The path of the base of adapters. `given` empty: the one that the file names.
+/// The path of the base of adapters: `given`, or if that is empty, the one that the file names.
 std::string find_base(const ModelFile& file, const std::string& given) {
   const std::string base = given.empty() ? file.state.value("base_path", std::string()) : given;
   require(!base.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
@@ -43,7 +43,7 @@ std::string find_base(const ModelFile& file, const std::string& given) {
   return base;
 }
 
-/// The model of a base, as a state records it.
+/// The description of a base model, in the form in which a state records it.
 checkpoint::StateJson model_of(const ModelFile& base) {
   Config config;
   set_model(config, base);
@@ -53,7 +53,7 @@ checkpoint::StateJson model_of(const ModelFile& base) {
   return {{"family", "llama"}, {"config", config.model.config}};
 }
 
-/// Every layer has the adapters of all targets, with the shapes that belong to the base.
+/// Checks that every layer has the adapters of all targets, with shapes that match the base.
 void check_adapters(const ModelFile& file, const models::LlamaConfig& config) {
   const Config::Model::Lora lora = lora_of(file);
   const models::TensorShapes shapes = shapes_of(file.tensors), of_base = models::llama_tensors(config);
@@ -77,8 +77,8 @@ void check_adapters(const ModelFile& file, const models::LlamaConfig& config) {
           n_expected, kNameBase);
 }
 
-/// The matrices of the layers become what the adapters were trained beside: quantised, and expanded to the type in
-/// which the run computed.
+/// Turns the matrices of the layers into those with which the adapters were trained: quantised, and expanded to the
+/// type in which the run computed.
 void round_to_nf4(ModelFile& file) {
   const bool is_bf16 = file.state.value("precision", std::string()) == "bf16";
   for (NamedTensor& tensor : file.tensors) {

@@ -33,7 +33,7 @@ std::string cache_folder() {
   return "";
 }
 
-/// Each text once: the files are read and written several times.
+/// Prints each text only once, since the files are read and written several times.
 void warn_once(const std::string& text) {
   static std::set<std::string> printed;
   if (printed.insert(text).second) log::warning("{}", text);
@@ -55,7 +55,7 @@ Json read(const std::string& path) {
   return Json::object();
 }
 
-bool cache_failed = false;  // it is not tried again
+bool cache_failed = false;  // after a failure, the cache is not tried again
 
 void warn_of_cache(const std::string& reason) {
   cache_failed = true;
@@ -82,7 +82,7 @@ Algorithms choices_in(const Json& file, const std::string& machine) {
   return algorithms;
 }
 
-/// The choices for other machines stay.
+/// Saves the choices for this machine. Those for other machines stay.
 void save(const std::string& path, const std::string& machine, const Algorithms& algorithms) {
   Json file = read(path);
   Json entries = Json::object();

@@ -17,7 +17,7 @@ constexpr double kSecondsBetweenSaves = 10;
 /// What the ranks report to each other. Rank 0 decides when the timing is over.
 enum class Report : char { timing = 't', over = 'o', stop = 's' };
 
-/// Collective: rank 0's report, or stop if any rank reports that.
+/// Collective. Returns rank 0's report, or stop if any rank reports it.
 Report exchange(World& world, Report mine) {
   const char letter = stop_requested() ? static_cast<char>(Report::stop) : static_cast<char>(mine);
   const std::vector<std::string> all = world.all_gather(std::string(1, letter));

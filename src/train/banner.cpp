@@ -19,7 +19,7 @@ namespace {
 
 double mib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }
 
-/// The settings of a site or user for NCCL's and Open MPI's network: "NCCL_SOCKET_IFNAME=eth0".
+/// The network settings for NCCL and Open MPI from the site or the user: "NCCL_SOCKET_IFNAME=eth0".
 std::vector<std::string> network_settings() {
   std::vector<std::string> found;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -9,13 +9,13 @@ namespace lockstep::train {
 
 namespace {
 
-constexpr std::int64_t kMultiple = 8;  // of samples: the granularity of tensor cores and of vectors
+constexpr std::int64_t kMultiple = 8;  // batches are multiples of this: the granularity of tensor cores and of vectors
 
 std::int64_t rounded(std::int64_t batch) { return batch < kMultiple ? batch : batch / kMultiple * kMultiple; }
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Activations grow with the batch and nothing else does, so a straight line through two batches predicts which one
-/// needs `room` bytes. 1 to `limit`.
+/// Only activations grow with the batch, so a straight line through two batches predicts which batch needs `room`
+/// bytes. Returns 1 to `limit`.
 template <typename TotalOf>
 std::int64_t first_estimate(const TotalOf& total_of, double room, std::int64_t limit) {
   const auto through = [&](std::int64_t small) {
@@ -46,7 +46,7 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
     const StepPlan plan(other, task, batch_shape(other, 0, ranks), backend, topology);
     return static_cast<double>(plan.memory().total());
   };
-  // An op may refuse a batch that would fit, as a convolution of too many elements does.
+  // An op may refuse a batch that would fit, for example a convolution with too many elements.
   const auto needed_by = [&](std::int64_t batch) {
     try {
       return total_of(batch);
@@ -58,13 +58,13 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
   limit = std::max<std::int64_t>(1, limit);
   std::int64_t batch = rounded(first_estimate(total_of, room, limit));
   double needed = needed_by(batch);
-  std::int64_t too_large = 0;  // 0: none is known
+  std::int64_t too_large = 0;  // 0: no such batch is known
   while (batch > 1 && needed > room) {
     too_large = batch;
     batch = rounded(std::min(batch - 1, batch * 19 / 20));
     needed = needed_by(batch);
   }
-  while (too_large == 0 && needed <= room) {  // two small batches may have promised too little
+  while (too_large == 0 && needed <= room) {  // the estimate from two small batches may have been too low
     const double per_sample = needed / static_cast<double>(batch);
     const std::int64_t larger =
         rounded(std::min(limit, batch + static_cast<std::int64_t>((room - needed) / per_sample)));
@@ -77,7 +77,7 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
       needed = needed_by_larger;
     }
   }
-  while (too_large - batch > kMultiple) {  // those steps of 5 % may have been too large
+  while (too_large - batch > kMultiple) {  // the steps of 5 % above may have been too large
     const std::int64_t middle = rounded((batch + too_large) / 2);
     (needed_by(middle) <= room ? batch : too_large) = middle;
   }

@@ -38,7 +38,7 @@ std::int64_t BatchShape::smallest_micro_batch() const {
 
 namespace {
 
-/// The tree over all micro-batches, divided at ranks.
+/// The tree over all micro-batches, divided at rank boundaries.
 comm::GroupedOrder order_of(const BatchShape& shape) {
   std::vector<int> sizes;
   for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shards_of(r));

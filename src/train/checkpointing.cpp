@@ -13,7 +13,7 @@
 namespace lockstep::train {
 namespace {
 
-/// The checkpoint already has its name. A failure here does not undo it.
+/// Only warns about a failure, because the checkpoint already has its final name and stays.
 template <typename Work>
 void warn_if_it_fails(Work work) {
   try {
@@ -75,7 +75,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
                {.before =
                     [this] {
                       lock_.require_held();
-                      s_.run.create();  // the folder of checkpoints may be gone
+                      s_.run.create();  // in case the folder of checkpoints is gone
                     },
                 .after =
                     [=, this] {
@@ -107,7 +107,7 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
                              {"epoch_sums", numbers_of(recorder_.epoch_so_far())},
                              {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
   if (s_.progress.optimizer_begin > 0) json["optimizer_begin"] = s_.progress.optimizer_begin;
-  // Only where they are in use: an ordinary checkpoint does not change.
+  // Members for optional features are written only if these are in use, so that ordinary checkpoints do not change.
   if (const std::string& hash = s_.task->train_set()->info().content_hash; !hash.empty())
     json["data"] = {{"hash", hash}};
   if (!s_.base_hash.empty()) json["base"] = {{"hash", s_.base_hash}};

@@ -9,8 +9,8 @@
 namespace lockstep::train {
 namespace {
 
-constexpr double kNoticeable = 0.05;     // part of the time
-constexpr double kLeastSeconds = 1;      // of steps, to judge
+constexpr double kNoticeable = 0.05;     // of the time of steps
+constexpr double kLeastSeconds = 1;      // of steps, the minimum for a judgement
 constexpr double kIntervalSeconds = 60;  // between reports
 constexpr double kNearlyAll = 0.8;       // of the readers
 
@@ -21,7 +21,7 @@ std::string any_of(const std::vector<std::string>& list) {
   return text;
 }
 
-/// Idle readers wait for a free place in the buffers, which data.prefetch provides.
+/// If readers are idle, they wait for a free slot in the buffers, which data.prefetch provides.
 std::string advice(double busy, const DataSource& source) {
   if (busy < kNearlyAll * source.readers) return "a larger data.prefetch";
   std::vector<std::string> list = {source.readers < source.cores ? "more readers" : "more cores per rank"};
@@ -31,7 +31,7 @@ std::string advice(double busy, const DataSource& source) {
 
 double wait_share(const DataUsage& usage) { return usage.seconds > 0 ? usage.wait_seconds / usage.seconds : 0; }
 
-/// Of the rank that waits most.
+/// The usage on the rank that waits most.
 DataUsage slowest(const std::vector<DataUsage>& ranks) {
   const auto less = [](const DataUsage& a, const DataUsage& b) { return wait_share(a) < wait_share(b); };
   return ranks.empty() ? DataUsage{} : *std::max_element(ranks.begin(), ranks.end(), less);
@@ -49,7 +49,7 @@ DataUsage operator-(const DataUsage& a, const DataUsage& b) {
 
 DataFigures figures_of(const DataUsage& usage, const DataSource& source) {
   DataFigures figures{.wait_share = wait_share(usage)};
-  // Readers also work between steps, when the time of steps stands still.
+  // Readers also work between steps, which does not count as time of steps.
   if (usage.seconds > 0) figures.busy_readers = std::min<double>(source.readers, usage.busy_seconds / usage.seconds);
   if (usage.read_seconds > 0) figures.rate_per_reader = usage.n_samples / usage.read_seconds;
   return figures;

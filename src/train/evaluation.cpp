@@ -13,8 +13,8 @@ namespace lockstep::train {
 
 namespace {
 
-/// Loss sums over the first evaluation.max_samples (0: all) of the validation set, each counted once, over all ranks.
-/// No value if a signal asks any rank to stop. Collective.
+/// Loss sums over the first evaluation.max_samples (0: all) samples of the validation set, over all ranks. Each sample
+/// is counted once. No value if a signal asks any rank to stop. Collective.
 std::optional<LossSums> evaluate(Session& session) {
   const Config& config = session.config;
   const std::shared_ptr<const data::Dataset> set = session.task->validation_set();
@@ -36,7 +36,7 @@ std::optional<LossSums> evaluate(Session& session) {
   return all;
 }
 
-/// The same with the averages of the weights.
+/// The same with the averaged weights.
 std::optional<LossSums> evaluate_averages(Session& session) {
   session.replica->swap_averages();
   const std::optional<LossSums> sums = evaluate(session);
@@ -104,7 +104,8 @@ bool Validation::run(std::int64_t steps_done) {
   if (of_averages) average_sums_ = *of_averages;
   recorder_.evaluation(steps_done, sums_, of_averages ? &*of_averages : nullptr, seconds_since(begin));
   write_samples(steps_done);
-  // Not the one at the end of a start that train.max_steps ended: the others would then count differently.
+  // Does not include the evaluation after the last step of a start that train.max_steps ended: otherwise the count
+  // would depend on where a run was interrupted.
   const Config::Evaluation& e = session_.config.evaluation;
   if (is_multiple(steps_done, e.every_steps) || is_multiple(steps_done, e.every_epochs * session_.steps_per_epoch))
     session_.progress.patience.add(steps_done, last_quality());

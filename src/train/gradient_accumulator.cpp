@@ -39,7 +39,7 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
 
 graph::ParameterGradients GradientAccumulator::target(int micro_batch) const {
   if (!is_tree_) return {result_.gradients, micro_batch == 0 ? GradientMode::overwrite : GradientMode::accumulate};
-  // A micro-batch that is added to nothing is a sum already.
+  // A micro-batch to which no open sum is added is already a sum by itself.
   const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
   return {leaf.open_gradients.empty() ? leaf.sum.gradients : result_.gradients, GradientMode::overwrite};
 }

@@ -30,7 +30,7 @@ void check_place(const checkpoint::ModelFile& file, const std::string& name, con
 
 constexpr const char* kLlama = "llama";
 
-/// Null if there is none of that name.
+/// Returns null if there is no tensor of this name.
 const checkpoint::NamedTensor* find(const checkpoint::ModelFile& file, const std::string& name) {
   const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
   return found == file.tensors.end() ? nullptr : &*found;
@@ -45,7 +45,7 @@ models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tenso
 }
 
 Config parse_recorded(const std::vector<std::string>& keys, const std::string& path) {
-  constexpr std::string_view kPlace = "command line: ";  // of overrides, in messages
+  constexpr std::string_view kPlace = "command line: ";  // the place of overrides in messages
   try {
     return config::parse(keys);
   } catch (const Error& error) {
@@ -117,7 +117,7 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
   const graph::ActivationId output = task.wire(*graph_, wiring);
   graph_->plan(backend);
   fix_order_for_inference(table_);
-  // Only the loss follows, which writes no tensor: the outputs are still there at the end.
+  // Only the loss follows, which writes no tensor, so the outputs still exist at the end.
   const graph::Activation& activation = graph_->activation(output);
   output_ = activation.data;
   n_outputs_ = activation.shape.n_elements() / capacity;

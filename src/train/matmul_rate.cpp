@@ -10,9 +10,9 @@
 namespace lockstep::train {
 namespace {
 
-constexpr double kSeconds = 0.1;       // of measuring
-constexpr int kLeast = 20;             // products; on a busy machine most are interrupted, and the shortest counts
-constexpr double kLongEnough = 0.001;  // seconds of one product: starting it takes microseconds
+constexpr double kSeconds = 0.1;       // time for the measurement
+constexpr int kLeast = 20;             // products; on a busy machine most are interrupted, so the shortest one counts
+constexpr double kLongEnough = 0.001;  // minimum time of one product in seconds, since starting it takes microseconds
 constexpr std::int64_t kSmallest = 512, kGreatest = 8192;
 
 /// A square product of one size, planned and with its memory.
@@ -63,7 +63,7 @@ double measure_matmul_rate(Backend& backend, Precision precision) {
 }
 
 double matmul_rate_of_ranks(Backend& backend, Precision precision, World& world) {
-  world.all_gather("");  // all begin at the same time
+  world.all_gather("");  // so that all ranks begin at the same time
   double total = 0;
   for (const std::string& rate : world.all_gather(std::to_string(measure_matmul_rate(backend, precision))))
     total += std::stod(rate);

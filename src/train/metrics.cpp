@@ -22,14 +22,14 @@
 namespace lockstep::train {
 namespace {
 
-// The library writes numbers that are not finite as null.
+// The library writes non-finite numbers as null.
 using Json = nlohmann::ordered_json;
 
 double number_in(const Json& object, const std::string& key) {
   return object.contains(key) && object[key].is_number() ? object[key].get<double>() : std::nan("");
 }
 
-/// Adds the totals to an event, or takes them from one. Events of earlier releases have none.
+/// Adds the totals to an event, or reads them from an event. Events of earlier releases have none.
 void add(Json& object, const Totals& totals, const std::string& unit) {
   object.update({{"skipped_steps", totals.skipped_steps},
                  {"trained_" + unit, std::llround(totals.count)},
@@ -46,7 +46,8 @@ std::optional<Totals> totals_in(const Json& object, const std::string& unit) {
   return totals;
 }
 
-/// Events are in the order of time, except for a checkpoint: it is recorded when it was written, some steps later.
+/// Events are in chronological order, except for checkpoints: they are recorded when they have been written, some steps
+/// later.
 void note(const Json& object, const Naming& naming, History& history) {
   const Json event = object.value("event", Json());
   const auto read = [&](std::string_view prefix = {}) {
@@ -65,7 +66,8 @@ void note(const Json& object, const Naming& naming, History& history) {
   history.step = object["step"].get<std::int64_t>();
 }
 
-/// The lines of `content` that are complete objects of steps up to `last_step`, and what they tell.
+/// Returns the lines of `content` that are complete objects of steps up to `last_step`, and adds their contents to
+/// `history`.
 std::string lines_until(const std::string& content, std::int64_t last_step, const Naming& naming, History& history) {
   std::string kept;
   for (std::size_t begin = 0; begin < content.size();) {
@@ -82,7 +84,7 @@ std::string lines_until(const std::string& content, std::int64_t last_step, cons
   return kept;
 }
 
-/// Bytes, which records carry as double, as a whole number.
+/// Converts bytes, which records contain as double, to a whole number.
 Json whole(double bytes) { return std::isfinite(bytes) ? Json(std::llround(bytes)) : Json(nullptr); }
 
 Json whole(const std::vector<double>& list) {
@@ -91,7 +93,7 @@ Json whole(const std::vector<double>& list) {
   return out;
 }
 
-/// Of a text that TensorBoard, which reads Markdown, shows as it is.
+/// Indents a text, so that TensorBoard, which interprets Markdown, shows it unchanged.
 std::string indented(const std::string& text) {
   std::string out;
   std::istringstream lines(text);
@@ -130,7 +132,7 @@ struct Metrics::State {
     if (tensorboard->is_new()) write_configuration(options);
   }
 
-  /// Once per run.
+  /// Called once per run.
   void write_configuration(const Options& options) {
     const std::string text = indented(options.configuration);
     std::vector<std::string> tags{"performance/" + naming.unit.rate_key};
@@ -143,7 +145,8 @@ struct Metrics::State {
     });
   }
 
-  /// The seconds between the last event and the end of the last start, in which it waited for its last checkpoint.
+  /// Adds the seconds between the last event and the end of the previous start, in which it waited for its last
+  /// checkpoint.
   void add_end_of_last_start(std::int64_t resume_step) {
     const std::string path = directory + "/metrics.json";
     if (!std::filesystem::exists(path)) return;
@@ -155,7 +158,8 @@ struct Metrics::State {
 
   bool was_refused = false;
 
-  /// A full disk loses metrics and does not end the run. There is one warning until the files can be written again.
+  /// If the disk is full, metrics are lost but the run continues. There is one warning until the files can be written
+  /// again.
   template <typename Work>
   void write_or_warn(Work work) {
     try {
@@ -184,8 +188,9 @@ struct Metrics::State {
   void add(Scalars& scalars, const std::string& group, const std::vector<double>& values) const {
     for (std::size_t i = 0; i < values.size(); ++i) scalars.add(group + naming.measures[i].key, values[i]);
   }
-  /// The figures of each rank, beside the means of all. Nothing for one rank, which is the mean, and for more than
-  /// kMaxRanks, whose curves nobody could tell apart and whose events would fill the disk.
+  /// Adds the figures of each rank, in addition to the means over all ranks. Adds nothing for a single rank, which
+  /// equals the mean, and for more than kMaxRanks, whose curves nobody could tell apart and whose events would fill the
+  /// disk.
   static void add_ranks(Scalars& scalars, const PerRank& ranks, const std::string& rate_key) {
     constexpr std::size_t kMaxRanks = 64;
     if (ranks.loss.size() < 2 || ranks.loss.size() > kMaxRanks) return;

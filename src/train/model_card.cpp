@@ -15,11 +15,11 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::size_t kCurveRows = 16;  // of each kind of loss in the table
+constexpr std::size_t kCurveRows = 16;  // rows of the table for each kind of loss
 constexpr std::size_t kSparklineWidth = 60;
 constexpr std::size_t kMaxCellBytes = 4000;
 
-/// Text that Markdown shows as it is, also in a cell of a table.
+/// Escapes text so that Markdown shows it unchanged, also in a table cell.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : printable(text, kMaxCellBytes)) {
@@ -29,7 +29,7 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-/// A code span. It cannot contain its own delimiter, and a bar would end the cell.
+/// A code span. It cannot contain its own delimiter, and a vertical bar would end the table cell.
 std::string code(const std::string& text) {
   std::string inside = printable(text);
   std::ranges::replace(inside, '`', '\'');
@@ -38,10 +38,10 @@ std::string code(const std::string& text) {
   return inside.empty() ? "" : "`" + inside + "`";
 }
 
-/// As plain text where YAML allows it.
+/// A YAML scalar, in plain style where YAML allows it.
 std::string yaml(const std::string& text) { return config::quoted(printable(text)); }
 
-/// A number as YAML and JSON have it; the Hub knows no others.
+/// A number that is valid in YAML and JSON; the Hub accepts no others.
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.6g}", value) : "\"not finite\""; }
 
 std::string section(const std::string& title) { return "\n## " + title + "\n\n"; }
@@ -82,7 +82,7 @@ std::string head(const ModelCard& card) {
 
 // ----------------------------------------------------------------------------------------------------------- the body
 
-/// How bitsandbytes quantises the base as it was in training.
+/// The bitsandbytes configuration that quantises the base as in training.
 std::string quantization_of(const ModelCard& card) {
   const std::string type = card.nf4_compute == "bf16" ? "bfloat16" : card.nf4_compute == "fp16" ? "float16" : "float32";
   return fmt::format(
@@ -132,7 +132,7 @@ std::string data_of(const ModelCard& card) {
   return out;
 }
 
-/// At most so many of the points, the first and the last among them.
+/// At most `n` of the points, among them the first and the last.
 std::vector<ModelCard::Point> some_of(const std::vector<ModelCard::Point>& points, std::size_t n) {
   if (points.size() <= n) return points;
   std::vector<ModelCard::Point> out;

@@ -12,7 +12,7 @@
 namespace lockstep::train {
 namespace {
 
-/// The usual method for one kind of wildcard: after a mismatch, the last `*` takes one more character.
+/// The usual algorithm for a single kind of wildcard: after a mismatch, the last `*` takes one more character.
 bool matches(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0, star = std::string_view::npos, taken = 0;
   while (t < text.size()) {

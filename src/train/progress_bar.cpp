@@ -60,7 +60,7 @@ std::string progress_text(const std::string& title, std::int64_t done, std::int6
 struct ProgressBar::State {
   std::string title;
   std::int64_t total;
-  std::int64_t first_done = -1;  // at the first update: steps before a resume do not count for the rate
+  std::int64_t first_done = -1;  // set at the first update, since steps before a resume do not count for the rate
   Clock::time_point begin, drawn;
 };
 
@@ -86,7 +86,7 @@ void ProgressBar::update(std::int64_t done, const std::string& note) {
   s.drawn = now;
   const double seconds = std::chrono::duration<double>(now - s.begin).count();
   const double per_second = seconds > 0 ? static_cast<double>(done - s.first_done) / seconds : 0;
-  // The last column stays free: some terminals break the line there.
+  // The last column stays empty, because some terminals break the line there.
   log::set_progress_line(progress_text(s.title, done, s.total, per_second, note, terminal_width() - 1));
 }
 

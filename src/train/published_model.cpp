@@ -26,7 +26,7 @@ constexpr const char *kTokenizerJson = "tokenizer.json", *kTokenizerBin = "token
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kSpecialTokens = "special_tokens_map.json";
 constexpr const char *kTemplateFile = "chat_template.jinja", *kTemplateAttribute = "chat_template";
 
-/// What a data set records of its tokenizer. Nothing if the set is synthetic or cannot be read.
+/// What a data set records about its tokenizer. Empty if the set is synthetic or cannot be read.
 struct OfData {
   std::string content, hash, chat_template;
   std::int32_t end_token = -1;
@@ -75,7 +75,8 @@ std::string special_token(const Json& tokenizer, std::int64_t id) {
 struct BeginAndEnd {
   std::int64_t begin = -1, end = -1;
 };
-/// Of the data, of the tokenizer, or else of the model.
+/// The end token is that of the data, of the tokenizer, or else of the model. The begin token is that of the model, or
+/// else of the tokenizer.
 BeginAndEnd begin_and_end(const Files& files, const models::LlamaConfig& model, std::int32_t end_token) {
   BeginAndEnd out{.begin = model.begin_token, .end = end_token};
   if (const auto found = files.find(kTokenizerJson); found != files.end()) {
@@ -99,7 +100,7 @@ void add_tokenizer_config(Files& files, const models::LlamaConfig& model, const 
   Json config = special;
   config["clean_up_tokenization_spaces"] = false;
   config["model_max_length"] = model.positions;
-  config["tokenizer_class"] = "PreTrainedTokenizerFast";  // reads tokenizer.json as it is
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";  // a class that reads tokenizer.json as it is
   files[kTokenizerConfig] = config.dump(2) + "\n";
   if (!files.contains(kSpecialTokens)) files[kSpecialTokens] = special.dump(2) + "\n";
 }

@@ -18,7 +18,7 @@ double bytes_of(const graph::Graph& graph, graph::Node& node) {
   return bytes;
 }
 
-/// Bytes per second that the op `add` reads and writes, with tensors that are too large for caches.
+/// The bytes per second that the op `add` reads and writes, with tensors that are too large for the caches.
 double measure_bandwidth(Backend& backend) {
   constexpr std::int64_t kElements = std::int64_t{32} << 20;  // 128 MiB
   constexpr double kSeconds = 0.1;

@@ -27,7 +27,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// A rank without processors of its own shares those of the node with the others there.
+/// A rank that is not bound to its own processors shares those of the node with the other ranks there.
 int cores_of_rank(const World& world) {
   const int usable = n_usable_processors();
   return usable < n_processors() ? usable : std::max(1, usable / world.local_size());
@@ -70,8 +70,8 @@ bool Recorder::logs(std::int64_t step) const {
   return (every > 0 && (step + 1) % every == 0) || step + 1 == session_.last_step;
 }
 
-/// Events tell what earlier starts did. If the last one was killed, the steps between the last event and the checkpoint
-/// are added as if they had been as fast as those before.
+/// The events contain the totals of earlier starts. If the previous start was killed, the steps between the last event
+/// and the checkpoint are added as if they had been as fast as those before.
 void Recorder::continue_totals() {
   const History& history = metrics_.history();
   totals_ = history.totals;

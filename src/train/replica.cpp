@@ -19,7 +19,8 @@ const std::string kSquaresSpan = "sum of squares", kNormSpan = "gradient norm", 
                   kWidenSpan = "gradients in fp32", kStatisticsSpan = "running statistics",
                   kAveragesSpan = "averages of the weights";
 
-/// What a rank sums of the norm: its pieces of sharded buckets, and all others as a whole.
+/// The part of a bucket that a rank sums for the gradient norm: its own shard of a sharded bucket, and any other bucket
+/// as a whole.
 ElementRange range_of_norm(const comm::Bucket& bucket, const StepPlan& plan) {
   if (bucket.is_sharded()) return bucket.shard(plan.batch().rank);
   const std::size_t end = std::min(bucket.end(), plan.parameters().n_trainable());
@@ -40,7 +41,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   if (memory.low_precision_gradients > 0) {
     low_precision_gradients_ = backend.allocate(memory.low_precision_gradients, "gradients in 16 bits");
     backend.fill_zero(low_precision_gradients_->data(), memory.low_precision_gradients,
-                      *stream_);  // the padding between tensors
+                      *stream_);  // clears the padding between tensors
     widen_ = backend.make(CastDescription{.from = plan.compute_dtype(), .to = DType::fp32});
   }
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
@@ -133,7 +134,7 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   running_.micro_batch = -1;
   current_ = 1 - current_;
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
-  slot.done->synchronize();  // the result of the step that used the slot before was read long ago
+  slot.done->synchronize();  // does not wait: the result of the previous step in this slot was read long ago
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
   slot.host->flags = flags;
@@ -267,8 +268,8 @@ void Replica::sum_tiles(std::size_t bucket) {
   });
 }
 
-/// Every rank has summed the tiles of its pieces, and has zeros for the others. The tiles of what all ranks have
-/// follow.
+/// Every rank has summed the tiles of its shards, and has zeros for the others, so an all-reduce exchanges them.
+/// Afterwards, each rank sums the tiles of buckets that are not sharded.
 void Replica::exchange_tile_sums() {
   tiles_ready_->record(*stream_);
   communicator_.all_reduce_async(
@@ -296,8 +297,8 @@ void Replica::apply_update() {
   const auto part = [&](const std::string& name, const auto& work) {
     graph::observed(device_trace_.get(), trace::Kind::update, name, work);
   };
-  // The norm is computed in every step: with it all ranks decide equally, and without the host, whether the step is
-  // applied.
+  // The norm is computed in every step: it lets all ranks make the same decision whether the step is applied, without
+  // the host.
   part(kNormSpan, [&] {
     StepReport& report = state_->report;  // addresses on the device
     if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
@@ -371,7 +372,7 @@ LossSums Replica::evaluate(const data::Batch& batch) {
 void Replica::prepare_samples() {
   gather_weights();
   parameter_arena_.refresh(*stream_);
-  stream_->synchronize();  // the sampler has a stream of its own
+  stream_->synchronize();  // because the sampler has a stream of its own
   communicator_.check();
 }
 

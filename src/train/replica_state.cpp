@@ -72,7 +72,7 @@ void Replica::store_written() {
   written_state_.reset();
 }
 
-// The gradients of the last step are not needed any more: their memory holds the whole state while it is read.
+// The gradients of the last step are no longer needed, so their memory holds the whole state while it is read.
 void Replica::gather_state(int group) {
   store_written();
   if (!state_gather_) return;
@@ -87,7 +87,7 @@ void Replica::gather_state(int group) {
   communicator_.check();
 }
 
-/// `parameter` null: canonical.
+/// If `parameter` is null, the values stay in canonical form.
 void Replica::write(float* at, const graph::Parameter* parameter, std::span<const float> canonical) {
   if (!parameter) {
     backend_.copy_to_device(at, canonical.data(), canonical.size_bytes(), *stream_);
@@ -109,9 +109,9 @@ void Replica::write(const StateTensor& tensor, std::span<const float> canonical)
   stream_->synchronize();
 }
 
-// Drawing 11 million normals takes longer than everything else before step 0, so ranks divide the tensors. Each rank
-// draws its own tensors into the memory of the gradients. The sum over ranks is exact, since all others have zeros
-// there. Frozen parameters have no gradients, so every rank draws all of those.
+// Drawing 11 million normal numbers takes longer than everything else before step 0, so ranks divide the tensors among
+// them. Each rank draws its own tensors into the memory of the gradients. The sum over ranks is exact, since all others
+// have zeros there. Frozen parameters have no gradients, so every rank draws all of those.
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
   const std::int64_t n_canonical = table.n_canonical_trainable();
@@ -152,7 +152,7 @@ void Replica::initialize(std::uint32_t seed) {
   start_averages();
 }
 
-/// `packed`: in the layout of the parameter.
+/// `packed` is in the layout of the parameter.
 void Replica::write_base(const graph::Parameter& parameter, std::span<const float> packed) {
   if (parameter.is_in_nf4) return parameter_arena_.write_nf4(parameter, packed, *stream_);
   if (!parameter.has_master) return parameter_arena_.write_without_master(parameter.begin, packed, *stream_);
@@ -178,7 +178,7 @@ void Replica::start_averages() {
   stream_->synchronize();
 }
 
-// The gradients of the last step are not needed any more: their memory holds one of the two.
+// The gradients of the last step are no longer needed, so their memory holds one of the two sets during the swap.
 void Replica::swap_averages() {
   require(averages_ != nullptr, ErrorCode::internal, "the step was planned without averages of the weights");
   store_written();
@@ -223,7 +223,7 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) c
 
 namespace {
 
-/// Null if there is none of that name.
+/// Returns null if there is no tensor of this name.
 const checkpoint::NamedTensor* find(const std::vector<checkpoint::NamedTensor>& tensors, const std::string& name) {
   const auto found = std::ranges::find(tensors, name, &checkpoint::NamedTensor::name);
   return found == tensors.end() ? nullptr : &*found;

@@ -15,7 +15,7 @@
 namespace lockstep::train {
 namespace {
 
-/// Since this checkpoint was written, which may be longer ago than the last start of the run.
+/// The changes since this checkpoint was written, which may be earlier than the last start of the run.
 std::vector<config::Difference> changes_since(const checkpoint::StateJson& state, const Config& now) {
   return config::learning_differences(state.value("configuration", ""), now);
 }

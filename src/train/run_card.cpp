@@ -27,14 +27,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 
-/// The last part of a path, also of "DIRECTORY/".
+/// The last component of a path, also for "DIRECTORY/".
 std::string base_name(const std::string& path) {
   fs::path last = fs::path(path).lexically_normal();
   if (!last.has_filename()) last = last.parent_path();
   return last.filename().string();
 }
 
-/// "organisation/name", of the characters that the Hub allows.
+/// Whether the text is "organisation/name", with characters that the Hub allows.
 bool is_hub_name(const std::string& text) {
   const auto slash = text.find('/');
   const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
@@ -83,7 +83,8 @@ std::vector<ModelCard::Point> losses_of(const std::vector<Json>& events, const s
   return out;
 }
 
-/// The figures of an evaluation that describe the model, with the prefix of its weights: not those of the run.
+/// The figures of an evaluation that describe the model, not the run. `prefix` selects the plain or the averaged
+/// weights.
 ModelCard::Result result_of(const Json& event, const std::string& prefix, std::string of) {
   constexpr std::array<std::string_view, 6> kOfTheRun{"time_unix", "step",          "epoch",
                                                       "tokens",    "skipped_steps", "trained_tokens"};
@@ -98,7 +99,7 @@ ModelCard::Result result_of(const Json& event, const std::string& prefix, std::s
   return out;
 }
 
-/// Of this model, and of the best one of the run. The columns are those of the first.
+/// The results of this model, and of the best one of the run. The columns are those of the first.
 std::vector<ModelCard::Result> results_of(const std::vector<Json>& evaluations, std::int64_t step,
                                           const std::string& prefix) {
   const auto loss = [&](const Json& event) { return number_member(event, prefix + "loss"); };
@@ -124,7 +125,8 @@ std::string range_text(const Slice& slice) {
                      with_commas(static_cast<double>(slice.end - 1)));
 }
 
-/// Of a text set: its documents and tokens, of the range. What cannot be read is left out.
+/// Describes a data set. For a text set, this includes the documents and tokens of the range. Anything that cannot be
+/// read is left out.
 ModelCard::DataSet describe_set(const char* use, const std::string& path, const Slice& slice) {
   ModelCard::DataSet out{.use = use, .name = base_name(path), .documents = range_text(slice), .tokens = ""};
   if (out.name.ends_with(".h5")) out.name.resize(out.name.size() - 3);
@@ -140,7 +142,7 @@ ModelCard::DataSet describe_set(const char* use, const std::string& path, const 
     const std::string all = with_commas(static_cast<double>(layout.n_documents));
     out.documents = end - slice.start == layout.n_documents ? all : out.documents + " of " + all;
     out.tokens = with_commas(static_cast<double>(last - first));
-  } catch (const Error&) {  // it was changed since: the card names it all the same
+  } catch (const Error&) {  // it has changed since then: the card names it all the same
   }
   return out;
 }
@@ -160,7 +162,7 @@ ModelCard::Rows model_rows(const CardSource& source) {
   return rows;
 }
 
-/// The keys that differ from their defaults, and those that every reader looks for.
+/// The keys that differ from their defaults, and those that every reader of a card expects.
 ModelCard::Rows hyperparameter_rows(const CardSource& source) {
   constexpr std::array<std::string_view, 9> kAlways{"precision",
                                                     "run.seed",
@@ -226,7 +228,7 @@ ModelCard::Rows version_rows(const std::string& versions) {
   return rows;
 }
 
-/// The present range, as the configuration that is recorded has it.
+/// The current range, as in the recorded configuration.
 Slice present_slice(const CardSource& source) {
   Slice slice{
       .start = source.config.data.start, .end = source.config.data.end, .steps = source.step - source.slices.begin};

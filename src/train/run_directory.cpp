@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// For two seconds: a network file system must show a new file to other nodes that list its directory in this time.
+// Two seconds in total: within this time, a network file system must show a new file to other nodes that list its
+// directory.
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 constexpr const char* kStatus = "status";
@@ -35,7 +36,7 @@ void fill(std::string& name, const std::string& field, const std::string& value)
 
 std::mutex status_mutex;  // the helper thread that watches for signals writes the status, too
 
-/// A full disk has no room for a new file, but the old one has its block.
+/// Overwrites in place: a full disk has no room for a new file, but the old file keeps its block.
 void overwrite(const std::string& path, const std::string& content) {
   const Descriptor file = open_file(path, O_WRONLY, ErrorCode::run_directory);
   write_at(file, path, std::as_bytes(std::span(content)), 0, ErrorCode::run_directory);
@@ -68,7 +69,7 @@ void RunDirectory::create() const {
 
 void RunDirectory::check_is_shared(World& world) const {
   if (world.n_nodes() == 1) return;
-  // The name is new each time, since file systems remember for seconds that a name was not there.
+  // The name is new each time, because file systems cache for seconds that a name does not exist.
   std::string token =
       fmt::format("{}.{}", fs::path(path_).filename().string(), Clock::now().time_since_epoch().count());
   token = world.all_gather(token).front();
@@ -158,7 +159,7 @@ void RunDirectory::set_status(const std::string& status) const {
 void RunDirectory::write_file(const std::string& name, const std::string& content) const {
   try {
     replace_file(file(name), content);
-  } catch (const Error& error) {  // with the remedy of a run directory
+  } catch (const Error& error) {  // rethrown with the remedy for a run directory
     fail(ErrorCode::run_directory, "{}", error.what());
   }
 }

@@ -30,7 +30,7 @@ int end_stopped(Session& session, Checkpointing& checkpointing, Recorder& record
   }
   try {
     recorder.finish("stopped", steps_done);
-  } catch (const Error& error) {  // the run is saved, and that is what the exit status says
+  } catch (const Error& error) {  // the run is saved, so the exit status reports success
     log::warning("the summary was not written: {}", error.what());
   }
   session.world.barrier();
@@ -39,7 +39,7 @@ int end_stopped(Session& session, Checkpointing& checkpointing, Recorder& record
 
 namespace {
 
-/// "60 steps; runs/a"; with the reason, if the run has not made the steps that were asked for in this start.
+/// "60 steps; runs/a"; with the reason if the run has done fewer steps than requested in this start.
 std::string outcome(const Session& session, std::int64_t first_step, std::int64_t steps_done) {
   const bool ended_early = steps_done < session.last_step;
   if (steps_done == first_step)
@@ -51,7 +51,7 @@ std::string outcome(const Session& session, std::int64_t first_step, std::int64_
   return fmt::format("{} steps; {}", steps_done, session.run.path());
 }
 
-/// What files of weights record besides them.
+/// The metadata in files of weights.
 checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_done) {
   checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
                               {"inference", checkpoint::StateJson(session.task->inference_stamp())},
@@ -61,8 +61,8 @@ checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_
   return state;
 }
 
-/// A language model as a directory that transformers loads, or adapters as one that PEFT loads, with the tokenizer and
-/// a card.
+/// Writes a language model as a directory for transformers, or adapters as a directory for PEFT, with the tokenizer and
+/// a model card.
 void write_language_model(const Session& session, std::int64_t steps_done, const std::string& name, Files files,
                           checkpoint::WeightsOf weights) {
   const Config& config = session.config;
@@ -103,7 +103,8 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   if (config.model.license.empty() && weights == checkpoint::WeightsOf::model) log::info("{}", license_note(directory));
 }
 
-/// The trained model, as the programs load it for which the task names files. `name`: of the file or directory in RUN.
+/// Writes the trained model: as a directory if the task names the files of one, otherwise as a .safetensors file.
+/// `name` is that of the file or directory in RUN.
 void write_model(const Session& session, std::int64_t steps_done, const std::string& name,
                  checkpoint::WeightsOf weights) {
   if (Files files = session.task->model_files(); !files.empty()) {
@@ -125,7 +126,7 @@ int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder,
     session.replica->swap_averages();
     session.replica->gather_state(0);
     if (session.leader()) write_model(session, steps_done, "model_ema", checkpoint::WeightsOf::averages);
-  } else if (session.leader()) {  // from before ema.decay was set to 0
+  } else if (session.leader()) {  // removes files from before ema.decay was set to 0
     std::filesystem::remove(session.run.file("model_ema.safetensors"));
     std::filesystem::remove_all(session.run.file("model_ema"));
   }

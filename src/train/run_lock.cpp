@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr Seconds kBetweenAttempts{0.25};  // a signal ends the waiting within this time
 
-/// The content of the file: one "key value" per line, always of the same length, since it is renewed in place.
+/// The content of the lock file: one "key value" per line. Its length never changes, since it is renewed in place.
 struct Holder {
   std::string host, job = "-";
   long pid = 0;
@@ -55,7 +55,7 @@ struct Holder {
   }
 };
 
-/// When a process began; 0 if it does not exist, or only as a zombie.
+/// The start time of a process; 0 if it does not exist, or only as a zombie.
 unsigned long long process_start(long pid) {
   const auto facts = process_facts(pid);
   return facts ? facts->start_ticks : 0;
@@ -75,7 +75,7 @@ Holder myself(const std::string& host) {
           .since_unix = std::time(nullptr)};
 }
 
-/// False if the text is not a complete lock: another job is just writing it, or it is damaged.
+/// Returns false if the text is not a complete lock: another job is just writing it, or it is damaged.
 bool parse(const std::string& text, Holder& holder) {
   std::istringstream in(text);
   std::string key[7];
@@ -84,7 +84,7 @@ bool parse(const std::string& text, Holder& holder) {
   return !in.fail() && key[0] == "host" && key[6] == "heartbeat";
 }
 
-/// Empty if there is none.
+/// Returns an empty string if there is no file.
 std::string content_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -141,7 +141,7 @@ RunLock::~RunLock() {
   end_.notify_all();
   if (heartbeat_.joinable()) heartbeat_.join();
   if (is_held()) ::unlink(path_.c_str());
-  ::rmdir(directory_.c_str());  // fails if there is something in it
+  ::rmdir(directory_.c_str());  // fails if the directory is not empty
 }
 
 bool RunLock::is_held() const {
@@ -194,16 +194,17 @@ RunLock::Attempt RunLock::try_once() {
   if (!take_over(seen)) return {Attempt::kWait};
   log::info("{} was left locked by {}, which no longer runs: taking over the lock", directory_,
             is_known ? holder.sentence() : "a job that is not named in the lock");
-  return {Attempt::kAgain};  // O_EXCL decides who has it
+  return {Attempt::kAgain};  // O_EXCL decides who gets it
 }
 
-/// What cannot be written, on a full disk, must not stay behind: the next job would wait for its owner.
+/// A lock that cannot be written, for example on a full disk, must not stay behind: the next job would wait for its
+/// owner.
 void RunLock::write_lock() {
   try {
     write_fully(file_.get(), myself(this_host()).text(), path_);
   } catch (const Error& error) {
     ::unlink(path_.c_str());
-    ::rmdir(directory_.c_str());  // fails if there is something in it
+    ::rmdir(directory_.c_str());  // fails if the directory is not empty
     fail(ErrorCode::run_directory, "{}", error.what());
   }
 }

@@ -54,7 +54,7 @@ double Schedule::unscaled(std::int64_t step) const {
   const double final = config_.final_learning_rate;
   if (config_.kind == "cosine") return final + (base_ - final) * 0.5 * (1.0 + std::cos(std::numbers::pi * t));
   if (config_.kind == "polynomial") return final + (base_ - final) * std::pow(1.0 - t, config_.power);
-  return base_;  // constant
+  return base_;  // the constant schedule
 }
 
 double learning_rate_factor(const Config::Optimizer& optimizer, std::int64_t global_batch) {

@@ -29,8 +29,8 @@ BackendOptions device_of(const Config& config, const World& world) {
           .local_size = world.local_size()};
 }
 
-/// Far more threads than processors take the processors from each other without end. A few more are useful: they repeat
-/// the bits of a machine with as many processors.
+/// Far more threads than processors would constantly preempt each other. A few more threads are useful: they reproduce
+/// the bits of a machine with that number of processors.
 void check_threads(const Config& config) {
   constexpr int kThreadsPerProcessor = 16;
   const int processors = n_processors(), most = kThreadsPerProcessor * processors;
@@ -39,8 +39,8 @@ void check_threads(const Config& config) {
           config.places({"cpu.threads"}), most, processors, processors == 1 ? "" : "s", config.cpu.threads);
 }
 
-/// With the lengths of epochs, which only the data set tells. The trainer makes its schedule later, when the run has
-/// begun.
+/// Checks the schedule with the length of epochs, which is known only from the data set. The trainer makes its schedule
+/// later, when the run has begun.
 void check_schedule(const Config& config, std::int64_t steps_per_epoch) {
   try {
     Schedule(config.schedule, config.optimizer.learning_rate, steps_per_epoch, config.train.epochs);
@@ -120,7 +120,7 @@ void Session::open_backend() {
 BatchShape Session::divide_batch() {
   if (has_automatic_batch(config)) {
     const std::int64_t n = task->train_set()->info().n_samples, limit = n / world.size();
-    // With fixed algorithms: a plan that only determines sizes needs no timing.
+    // Fixed algorithms, because a plan that only determines sizes needs no timing.
     const auto planner = make_backend(device_of(config, world));
     const comm::Topology topology = comm::topology_of(config.comm, world, {}, planner->memory_space());
     std::int64_t fits =
@@ -164,7 +164,7 @@ void Session::make_plan() {
   if (value == "off") plan = planned(with(value));  // "auto" was planned like "on"
 }
 
-/// Collective: what rank 0 chose is what all ranks use.
+/// Collective. All ranks use the algorithms that rank 0 has chosen.
 void Session::share_algorithms(const Algorithms& known) {
   std::string text = nlohmann::json(known.choices()).dump();
   broadcast_text(world, text);

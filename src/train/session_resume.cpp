@@ -28,7 +28,7 @@
 namespace lockstep::train {
 namespace {
 
-/// A run can resume from a checkpoint with this layout of the tensors, and more than weights.
+/// Checks that a run can resume from this checkpoint: it needs the right layout of the tensors, and more than weights.
 void check_contents(const checkpoint::StateJson& state, const std::string& file) {
   require(state.contains("global_batch"), ErrorCode::checkpoint_mismatch,
           "{} holds only weights, and no run can resume from it: start a new run with model.initialize_from={}", file,
@@ -53,7 +53,7 @@ void check_model(const checkpoint::StateJson& state, const tasks::Task& task, co
 
 constexpr const char* kConfigFile = "config.yaml";
 
-/// model.initialize_from beside model.from, with model.lora.
+/// Checks model.initialize_from in combination with model.from and model.lora.
 void check_initial_adapters(const Config& config, const checkpoint::ModelFile& file, const std::string& base_hash) {
   const Config::Model& model = config.model;
   const std::string place = config.places({"model.initialize_from", "model.from"});
@@ -71,7 +71,7 @@ void check_initial_adapters(const Config& config, const checkpoint::ModelFile& f
           place, file.path, theirs.rank, theirs.alpha, fmt::join(theirs.targets, ", "), theirs.rslora);
 }
 
-/// Whether the qualities that a checkpoint records are those by which this run compares.
+/// Whether a checkpoint records the same measure of quality as this run uses for comparisons.
 bool measures_the_same(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task) {
   const std::string before = state.value("quality_of", Config::Checkpoint{}.best);
   return figure_of_best(before, task) == figure_of_best(config.checkpoint.best, task);
@@ -114,7 +114,7 @@ std::string Session::list_checkpoints() {
   return nlohmann::json{{"paths", own.paths}, {"n_bad", own.n_bad}, {"is_chosen", is_chosen}}.dump();
 }
 
-/// Starting over would replace the record of what was trained.
+/// Throws if checkpoints are missing: starting over would replace the record of what was trained.
 void Session::require_none_lost() {
   const RecordedSteps recorded = recorded_steps(run.path());
   require(
@@ -131,7 +131,7 @@ void Session::fail_without_good_checkpoint() const {
        run.checkpoints());
 }
 
-/// Opens the next of checkpoints_ with reader_; false if there is none left.
+/// Opens the next of checkpoints_ with reader_. Returns false if none is left.
 bool Session::open_next_checkpoint() {
   reader_.reset();
   if (checkpoints_.empty()) return false;
@@ -160,7 +160,7 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
   config.train.global_batch = batch;
 }
 
-/// RUN/config.yaml; empty if there is none.
+/// The content of RUN/config.yaml; empty if there is none.
 std::string Session::recorded_configuration() const {
   const std::string text = run.read_file(kConfigFile);
   try {
@@ -174,7 +174,7 @@ std::string Session::recorded_configuration() const {
   return text;
 }
 
-/// Since the last start, or since the checkpoint was written if RUN does not tell.
+/// Checks the changes since the last start, or since the checkpoint was written if RUN has no record of the last start.
 void Session::check_unchanged(const checkpoint::StateJson& state, const SessionOptions& options) {
   Recorded before{.yaml = options.fresh ? "" : recorded_configuration(), .source = run.file(kConfigFile)};
   if (before.yaml.empty()) before = {.yaml = state.value("configuration", ""), .source = reader_->path()};
@@ -187,8 +187,8 @@ void Session::check_data() const {
                     options_.allow_change, reader_->path());
 }
 
-/// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on
-/// any rank, is named, and the checkpoint before it is used.
+/// Tensors are checked as they are read, so that the file is read only once. If a file turns out to be damaged on any
+/// rank, it is reported, and the checkpoint before it is used.
 void Session::restore() {
   OptimizerStart start;
   while (true) {
@@ -307,7 +307,7 @@ void Session::load_base() {
 void Session::read_initial_weights() {
   const Config::Model& model = config.model;
   const bool has_directory = model.from != Config::Model{}.from, has_base = model.lora.is_on();
-  if (has_base && (!has_directory || model.initialize_from.empty())) return;  // that is the base
+  if (has_base && (!has_directory || model.initialize_from.empty())) return;  // these weights are the base
   const std::string& source = model.initialize_from.empty() && has_directory ? model.from : model.initialize_from;
   if (source.empty() && !config.train.freeze.empty())
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");

@@ -15,7 +15,7 @@ std::int64_t integer_in(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
 }
 
-/// The range in the configuration that a checkpoint records, and how long it was trained on.
+/// The range in the configuration that a checkpoint records, and the number of steps for which it was used.
 Slice own_slice(const nlohmann::json& state, const Slices& recorded) {
   Slice slice{.start = 0, .end = 0, .steps = integer_in(state, "step") - recorded.begin};
   const auto configuration = state.find("configuration");

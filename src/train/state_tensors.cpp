@@ -5,7 +5,7 @@
 namespace lockstep::train {
 namespace {
 
-/// "momentum", or "first_moment" and "second_moment".
+/// The names of the optimizer's states: "momentum", or "first_moment" and "second_moment".
 std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
   if (optimizer.kind == OptimizerDescription::Kind::adamw) return {"first_moment", "second_moment"};
   return optimizer.n_states() == 1 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};

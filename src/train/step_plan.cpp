@@ -21,7 +21,7 @@ namespace lockstep::train {
 
 namespace {
 
-/// The greatest number of subtree sums that are open, waiting for their other half, before the last micro-batch.
+/// The maximum number of subtree sums that wait for their other half before the last micro-batch.
 int max_open_sums(const SumOrder& order) {
   int open = 0, most = 0;
   for (std::size_t micro_batch = 0; micro_batch + 1 < order.merges.size(); ++micro_batch)
@@ -35,7 +35,7 @@ std::vector<std::string> names_of(const graph::ParameterTable& table) {
   return names;
 }
 
-/// train.freeze.
+/// The predicate of train.freeze.
 std::function<bool(const std::string&)> frozen_by(const std::vector<std::string>& patterns) {
   return [patterns](const std::string& name) {
     return std::ranges::any_of(patterns, [&](const std::string& pattern) { return selects(pattern, name); });
@@ -56,7 +56,7 @@ void check_freeze(const std::vector<std::string>& patterns, const graph::Paramet
           "{} selects all {} parameters, so that nothing would be trained", table.freeze_source(), names.size());
 }
 
-/// A group whose parameters all belong to groups before it would be ignored without a word.
+/// Throws if all parameters of a group belong to earlier groups. Such a group would be ignored silently.
 void require_unshadowed(const std::string& key, const std::vector<OptimizerGroup>& groups,
                         const std::vector<std::string>& names) {
   for (std::size_t g = 1; g < groups.size(); ++g) {
@@ -76,7 +76,7 @@ void require_unshadowed(const std::string& key, const std::vector<OptimizerGroup
   }
 }
 
-/// optimizer.groups. `segments` are those of the table's order.
+/// Applies optimizer.groups to the segments, which are in the order of the table.
 std::vector<OptimizerGroup> apply_groups(const Config& config, const graph::ParameterTable& table,
                                          std::vector<ParameterSegment>& segments) {
   const Config::Optimizer& optimizer = config.optimizer;
@@ -97,7 +97,7 @@ std::vector<OptimizerGroup> apply_groups(const Config& config, const graph::Para
         std::ranges::find_if(groups, [&](const OptimizerGroup& g) { return selects(g.pattern, parameter.name); });
     if (found == groups.end()) continue;
     ++found->n_parameters;
-    // The learning rate may be 0 only where that of the group is.
+    // optimizer.learning_rate can be 0 only if that of the group is 0 too, so this never divides by 0.
     if (found->learning_rate != optimizer.learning_rate)
       segments[i].learning_rate_factor = static_cast<float>(found->learning_rate / optimizer.learning_rate);
     segments[i].weight_decay = static_cast<float>(found->weight_decay);
@@ -133,7 +133,8 @@ std::optional<LossScaling> describe_loss_scaling(const Config& config) {
   return scaling;
 }
 
-/// Running statistics are always sent as fp32: rounded to 8 bits, they would change the evaluation by as much.
+/// Running statistics are always sent as fp32: rounded to the 8-bit significand of bf16, they would change the
+/// evaluation by an error of this size.
 std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire,
                                       int n_ranks) {
   std::vector<comm::GradientTensor> tensors;

@@ -23,10 +23,10 @@ float average_momentum(const Config::Ema& ema, std::int64_t step, std::int64_t w
   const bool restarts = ema.intervals == "epoch";
   const std::int64_t of_epoch = step % steps_per_epoch;
   if (!ema.is_on() || (restarts ? of_epoch : step + 1) % ema.every_steps != 0) return 0;
-  // Intervals that restart in each epoch: the last one of an epoch may be shorter than the others.
+  // The intervals restart in each epoch: the last one of an epoch may be shorter than the others.
   const std::int64_t interval =
       restarts && of_epoch == 0 ? 1 + (steps_per_epoch - 1) % ema.every_steps : ema.every_steps;
-  const std::int64_t previous = step - interval;  // negative: there was none
+  const std::int64_t previous = step - interval;  // negative: there was no previous update
   return previous < warmup_steps ? 1.0f : static_cast<float>(1 - ema.decay);
 }
 

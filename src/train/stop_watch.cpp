@@ -19,9 +19,9 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 // Open MPI's mpirun kills the ranks one second after SIGTERM, and needs about as long to end a job that a rank aborts.
 constexpr std::chrono::milliseconds kTimeToEnd{400};
-// MPI_Init cannot be interrupted, and before it nothing can be agreed or written.
+// MPI_Init cannot be interrupted, and before it returns, the ranks can neither agree on anything nor write.
 constexpr std::chrono::seconds kTimeToStartMpi{5};
-// Of those after the first signal. One more ends a process whose helper thread cannot.
+// Counts interrupts after the first signal. One more ends a process whose helper thread is stuck.
 constexpr int kInterruptThatEnds = 2;
 constexpr int kExitInterrupted = 128 + SIGINT;
 
@@ -117,7 +117,7 @@ void StopWatch::end_without_saving() {
         "if "
         "there is one");
   if (world_->size() > 1) world_->abort(kExitInterrupted);
-  // As if nobody had caught the signal: a shell that runs a script then ends the script, too.
+  // Ends as if the signal had not been caught, so that a shell that runs a script also ends the script.
   sigset_t interrupt;
   ::sigemptyset(&interrupt);
   ::sigaddset(&interrupt, SIGINT);

@@ -22,7 +22,7 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 12;  // length and its checksum
+constexpr std::size_t kHeaderBytes = 12;  // the length of the record, and the checksum of the length
 constexpr std::size_t kFooterBytes = 4;
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
@@ -152,8 +152,8 @@ void EventWriter::write_text(std::int64_t step, double time_unix, const std::str
   append(event.SerializeAsString());
 }
 
-/// Two summaries, as tensorboard/plugins/hparams/summary.py makes them: what there is in the table, and the values of
-/// this run.
+/// Writes two summaries, like tensorboard/plugins/hparams/summary.py: the columns of the table, and the values of this
+/// run.
 void EventWriter::write_hyperparameters(double time_unix, std::span<const std::pair<std::string, std::string>> values,
                                         std::span<const std::string> metrics) {
   tensorboard::HyperparametersData table, start;

@@ -5,7 +5,7 @@
 namespace lockstep::train {
 namespace {
 
-/// The weights never change, so in 16 bits they need no fp32 masters.
+/// The weights never change, so 16-bit weights need no fp32 master copies.
 graph::ParameterTable table_of_base() {
   graph::ParameterTable table;
   table.set_base([](const std::string&) { return true; });

@@ -12,13 +12,13 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::int64_t kShortest = 32;      // tokens of a window
-constexpr std::int64_t kStepTokens = 2048;  // of a step of the model: enough for matrix products to be efficient
+constexpr std::int64_t kShortest = 32;      // the minimum window, in tokens
+constexpr std::int64_t kStepTokens = 2048;  // tokens per step of the model: enough for efficient matrix products
 
-/// Of a text: its last token is only predicted.
+/// The number of input tokens of a text: its last token is only predicted.
 std::int64_t inputs_of(const ScoredText& text) { return static_cast<std::int64_t>(text.tokens.size()) - 1; }
 
-/// The window of a text: the next power of two, or all positions of the model.
+/// The window for a text: the next power of two, but at most the positions of the model.
 std::int64_t window_of(std::int64_t n_inputs, std::int64_t positions) {
   std::int64_t length = kShortest;
   while (length < n_inputs) length *= 2;

@@ -23,8 +23,8 @@ namespace {
 using trace::Clock;
 using Microseconds = std::chrono::duration<double, std::micro>;
 
-/// All ranks together have about 4 million, which Perfetto still opens. A ring of 65,536 holds about 250 steps of
-/// ResNet-50.
+/// All ranks together have up to about 4 million events, which Perfetto can still open. A ring of 65,536 holds about
+/// 250 steps of ResNet-50.
 std::size_t events_per_row(int ranks) { return std::clamp<std::size_t>(4'000'000 / ranks, 4096, 65536); }
 
 template <typename T>
@@ -111,7 +111,7 @@ void TraceFile::write() const {
   const std::vector<Part> parts = gather(world_, write_part(rows, now));
   const bool is_whole = std::ranges::all_of(parts, &Part::is_written);
   if (world_.rank() == 0 && is_whole) merge(parts);
-  world_.barrier();  // parts stay until they are read
+  world_.barrier();  // parts must exist until they are read
   std::error_code ignored;
   std::filesystem::remove(part_path(world_.rank()), ignored);
 }

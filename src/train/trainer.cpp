@@ -33,8 +33,8 @@ class Trainer {
   /// The rank that the others waited for.
   std::optional<SlowRank> slow_rank() const { return recorder_.slow_rank(); }
 
-  /// A whole training. Steps are numbered from 0. The result of a step is read one step late, so that the host
-  /// does not wait for the device, except where something is done between two steps.
+  /// Runs a whole training. Steps are numbered from 0. The result of a step is read one step later, so that the host
+  /// does not wait for the device, unless something must be done between two steps.
   int run() {
     const std::int64_t first = s_.progress.step;
     if (!may_start(s_, validation_, checkpointing_)) return end_stopped(s_, checkpointing_, recorder_, first);
@@ -50,7 +50,7 @@ class Trainer {
       if (ends_epoch(step))
         recorder_.epoch(step, schedule_.learning_rate(step), evaluated ? &validation_.sums() : nullptr);
       const std::optional<double> quality = validation_.quality(evaluated);
-      // So that `best` names the best evaluation, and not the best of those after which a checkpoint was due.
+      // This makes `best` the best of all evaluations, and not only of those after which a checkpoint was due.
       const bool saves = saves_after(step) || (evaluated && checkpointing_.would_be_best(quality));
       if (saves || checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       if (saves) checkpointing_.save(step + 1, quality);
@@ -130,7 +130,7 @@ class Trainer {
   Checkpointing checkpointing_;
   StepClock clock_[2];           // of the last two steps
   std::int64_t last_read_ = -1;  // the last step whose result was read
-  bool stopping_ = false;        // a signal asked a rank to stop: the same on all ranks
+  bool stopping_ = false;        // a signal asked some rank to stop; the same on all ranks
 };
 
 }  // namespace

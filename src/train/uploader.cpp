@@ -35,7 +35,7 @@ void Uploader::upload(const data::Batch& batch, std::span<const data::Field> fie
   const Buffer& before = buffers_[static_cast<std::size_t>(current_)];
   current_ = 1 - current_;
   Buffer& buffer = buffers_[static_cast<std::size_t>(current_)];
-  // The fields of a batch of n samples, one after another. Of a packed field, only what its samples take up is copied.
+  // Visits the fields of a batch of n samples in order. Of a packed field, only the bytes of its samples are copied.
   const auto each_field = [&](const auto& copy) {
     std::byte* at = buffer.memory;
     for (std::size_t i = 0; i < fields.size(); ++i) {

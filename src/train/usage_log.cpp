@@ -86,7 +86,8 @@ UsageLog::~UsageLog() {
   thread_.join();
 }
 
-/// The GPUs that the driver reports. A launcher may show each rank only its own GPU; the driver then reports only that.
+/// The GPUs that the driver reports. If the launcher shows each rank only its own GPU, the driver reports only that
+/// one.
 void UsageLog::find_gpus(std::vector<std::string> pci_buses) {
   std::ranges::sort(pci_buses);
   pci_buses.erase(std::unique(pci_buses.begin(), pci_buses.end()), pci_buses.end());
@@ -122,7 +123,7 @@ void UsageLog::run() {
       log_gpus(now);
       log_processes(now);
     } while (!changed_.wait_for(lock, interval, [this] { return is_over_; }));
-  } catch (const std::exception& e) {  // a full disk, above all
+  } catch (const std::exception& e) {  // most likely a full disk
     warn(fmt::format("the log of memory use has ended: {}", e.what()));
   }
 }

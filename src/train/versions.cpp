@@ -20,7 +20,7 @@
 namespace lockstep::train {
 namespace {
 
-/// "1.2.3" of a number whose last three digits, and the three before, are the parts.
+/// The text "1.2.3" of a version number whose parts are digits in this base, such as 1002003 with base 1000.
 std::string dotted(int number, int base) {
   return fmt::format("{}.{}.{}", number / base / base, number / base % base, number % base);
 }

@@ -17,7 +17,7 @@
 namespace lockstep::train {
 namespace {
 
-/// Without the batch, which the store adds.
+/// The key lacks the batch, which the store adds.
 std::string key_of(const StepPlan& plan) {
   const graph::Graph& graph = *plan.largest().graph;
   return fmt::format("step of {} nodes, {} parameters, {:.4g} FLOP per sample, {}, {}: stream of weight gradients",
@@ -26,7 +26,7 @@ std::string key_of(const StepPlan& plan) {
                      plan.config().cuda.graph ? "captured" : "not captured");
 }
 
-/// A training of one rank without communication, evaluations, or a last batch of another size.
+/// The configuration of a training on one rank, without communication, evaluations, or a smaller last batch.
 Config alone(Config config, std::int64_t batch) {
   config.train.global_batch = batch;
   config.train.batch_per_rank = 0;

@@ -14,7 +14,7 @@ bool processor_has_it() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
 }
 
-/// Linux saves the state of the tiles only for processes that request it (arch_prctl(2)); their threads are included.
+/// Linux saves the state of the tiles only for processes that request it (arch_prctl(2)). This includes their threads.
 bool system_allows_it() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -29,7 +29,7 @@ BlockedLayout::BlockedLayout(Sizes sizes, Sizes strides, std::vector<Block> bloc
 
 BlockedLayout::BlockedLayout(Sizes sizes, std::string_view notation) : sizes_(std::move(sizes)) {
   std::vector<std::size_t> order;
-  std::int64_t size = 0;  // of a block, whose dimension follows
+  std::int64_t size = 0;  // of a block; its dimension follows
   for (const char c : notation) {
     if (c >= '0' && c <= '9') {
       size = size * 10 + (c - '0');
@@ -83,7 +83,7 @@ std::vector<std::int64_t> BlockedLayout::offsets(std::size_t d) const {
   std::vector<std::int64_t> offsets;
   for (std::int64_t i = 0; i < sizes_[d]; ++i) {
     std::int64_t offset = i / all * strides_[d], place = i % all;
-    std::int64_t stride = 1;  // of the block, from the innermost outwards
+    std::int64_t stride = 1;  // of the current block, from the innermost outwards
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
       if (block->dimension == static_cast<int>(d)) {
         offset += place % block->size * stride;
@@ -125,7 +125,8 @@ LayoutCopy::LayoutCopy(const BlockedLayout& from, const BlockedLayout& to) {
   is_plain_ = from == to && !from.padded();
   std::vector<std::size_t> order(to.sizes().size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  // The innermost dimension of the target is that of its last block, otherwise the one with the smallest stride.
+  // The innermost dimension of the target is that of its last block, or without blocks the one with the smallest
+  // stride.
   const auto step = [&](std::size_t d) {
     if (!to.blocks().empty() && to.blocks().back().dimension == static_cast<int>(d)) return std::int64_t{0};
     return to.strides()[d];

@@ -16,7 +16,7 @@ std::optional<std::uint64_t> number_in(const fs::path& path) {
   return number;
 }
 
-/// The sum of FILE in all folders PARENT/PREFIX*; empty if there is none.
+/// The sum of the numbers in FILE over all folders PARENT/PREFIX*; no value if there is none.
 std::optional<std::uint64_t> sum_of(const fs::path& parent, const std::string& prefix, const std::string& file) {
   std::optional<std::uint64_t> sum;
   std::error_code error;
@@ -35,7 +35,7 @@ std::optional<std::size_t> memory_bytes(const std::string& root, const std::stri
   return std::nullopt;
 }
 
-/// The highest of the processors now: those that compute.
+/// The highest current clock of the processors, which is that of processors that compute.
 std::optional<double> clock_mhz(const std::string& root) {
   std::ifstream in(root + "/proc/cpuinfo");
   std::optional<double> highest;

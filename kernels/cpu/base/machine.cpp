@@ -18,7 +18,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// Cores in the affinity mask of a process; 0: unknown. Masks of up to 8192 cores.
+/// The number of cores in the affinity mask of a process; 0: unknown. Supports masks of up to 8192 cores.
 int core_count(pid_t process) {
   constexpr int kMaxCpus = 8192;
   cpu_set_t* const mask = CPU_ALLOC(kMaxCpus);
@@ -48,7 +48,8 @@ std::optional<ProcessInfo> process_info(pid_t process) {
   return info;
 }
 
-/// Cores of the process that started the node's ranks; all cores of the machine where no launcher is known.
+/// The number of cores of the process that started the node's ranks, or all cores of the machine if there is no known
+/// launcher.
 int launcher_core_count() {
   constexpr std::array<std::string_view, 7> kLaunchers{"mpirun",     "mpiexec",         "orted",  "prted",
                                                        "slurmstepd", "hydra_pmi_proxy", "prterun"};
@@ -133,7 +134,7 @@ std::string processor_name() {
 }
 
 std::string processor_name(std::istream& cpuinfo) {
-  // Numbers of "CPU implementer" and "CPU part" (Arm's MIDR_EL1) of processors in servers.
+  // The "CPU implementer" and "CPU part" numbers (Arm's MIDR_EL1) of server processors.
   struct Part {
     std::string_view implementer, part, name;
   };

@@ -23,7 +23,7 @@ bool is_set(const char* variable) {
 /// LOCKSTEP_MAX_ISA limits oneDNN too. Some virtual machines have AMX, but not the CPUID leaf that describes its tiles.
 /// oneDNN 3.2 then uses them in one of its kernels (the data gradient with a stride) without configuring them, which
 /// ends the process. Must be called before any other call of oneDNN, because the first one fixes the instructions that
-/// it uses. A limit set here replaces that of oneDNN's own variable, so it is not set where that one is.
+/// it uses. A limit that is set here would replace that of oneDNN's own variable, so none is set if that variable is.
 void limit_onednn() {
   static const bool done = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -114,7 +114,8 @@ void PlannedPrimitive::execute(std::initializer_list<Pointer> pointers) {
 PlannedReorder::PlannedReorder(const memory::desc& from, const memory::desc& to, const CpuContext& context) {
   if (from == to) return;
   const dnnl::reorder::primitive_desc chosen(onednn_engine(), from, onednn_engine(), to, user_scratchpad());
-  // This implementation computes the place of each element. On AVX2, it is the only one for bf16.
+  // This implementation computes the position of each element separately, which is slow. On AVX2, it is the only one
+  // for bf16.
   if (chosen.impl_info_str() == std::string("simple:any")) {
     own_ = make_own_reorder(layout_of(from), dtype_of(from), layout_of(to), dtype_of(to), context);
     return;
@@ -132,7 +133,7 @@ void PlannedReorder::execute(const void* from, void* to, void* scratchpad) {
     primitive_.execute({{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
 }
 
-// oneDNN does not make a blocked descriptor from its blocks. It is therefore looked up among the layouts with a name.
+// oneDNN cannot create a blocked descriptor from its blocks. It is therefore looked up among the named layouts.
 memory::desc onednn_desc(const BlockedLayout& layout, memory::data_type type) {
   if (layout.blocks().empty()) return {layout.sizes(), type, layout.strides()};
   for (int tag = 1; tag < static_cast<int>(memory::format_tag::format_tag_last); ++tag) {

@@ -13,7 +13,7 @@
 
 namespace lockstep::cpu {
 
-/// What a kernel multiplies: panels of a (n_inner, rows of a tile) and of b (n_inner, columns of a tile), and a part of
+/// The operands of a kernel: panels of a (n_inner, rows of a tile) and of b (n_inner, columns of a tile), and a part of
 /// c.
 struct ProductBlock {
   const float* a = nullptr;
@@ -23,11 +23,11 @@ struct ProductBlock {
   std::int64_t rows = 0, columns = 0, n_inner = 0;
 };
 
-/// A part of a matrix as it lies in memory.
+/// A part of a matrix in its layout in memory.
 template <typename E>
 struct MatrixPart {
   const E* data = nullptr;
-  std::int64_t outer_stride = 0, inner_stride = 0;  // of a panel's rows or columns; of the inner dimension
+  std::int64_t outer_stride = 0, inner_stride = 0;  // strides of a panel's rows or columns, and of the inner dimension
   std::int64_t outer = 0, inner = 0;                // sizes
 };
 
@@ -39,10 +39,10 @@ struct MatrixPart {
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kInner = kOwnProductBlock;  // of a block: a panel of b stays in the first cache
-constexpr std::int64_t kRows = 120;      // of a block of a, which stays in the second cache: a multiple of every tile's
-constexpr std::int64_t kColumns = 2048;  // of a block of b
-constexpr std::int64_t kSumRows = 512;   // per thread, of a bf16 c that are summed in fp32 at a time
+constexpr std::int64_t kInner = kOwnProductBlock;  // inner size of a block: a panel of b stays in the L1 cache
+constexpr std::int64_t kRows = 120;  // rows of a block of a, which stays in the L2 cache; a multiple of every tile's
+constexpr std::int64_t kColumns = 2048;  // columns of a block of b
+constexpr std::int64_t kSumRows = 512;   // rows per thread of a bf16 c that are summed in fp32 at a time
 constexpr std::int64_t kMaxTileColumns = 32;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -78,7 +78,7 @@ class OwnProduct final : public Product {
  private:
   template <typename E>
   void run(const Arguments& arguments);
-  /// Columns `columns` of rows `rows` of c.
+  /// Computes `columns` of `rows` of c.
   template <typename E>
   void run_slab(const Arguments& arguments, Range rows, Range columns);
   template <typename E>
@@ -123,7 +123,7 @@ void OwnProduct::run_slab(const Arguments& arguments, Range rows, Range columns)
     float* const sums = kIsInPlace ? reinterpret_cast<float*>(c_at(rows.begin)) : at(arguments.workspace, at_.sums);
     const std::int64_t sums_row = kIsInPlace ? d_.c.stride() : width;
     const C* const bias = d_.has_bias ? static_cast<const C*>(arguments.bias) + columns.begin : nullptr;
-    // What the products are added to: what is there, and the bias.
+    // The initial values to which the products are added: the previous contents, and the bias.
     if (!kIsInPlace || !d_.adds || bias != nullptr)
       for_rows(rows, width, [&](std::int64_t row) {
         float* const to = sums + (row - rows.begin) * sums_row;
@@ -161,7 +161,7 @@ void OwnProduct::multiply(const Arguments& arguments, Range inner, Range rows, R
     ({b + panels.begin * tile * b_column, b_column, b_inner, columns_of(panels), n_inner},
      packed_b + panels.begin * tile * n_inner);
   });
-  // Blocks of rows are divided among the threads; where they are too few, so are the columns.
+  // Blocks of rows are divided among the threads. If there are too few blocks, the columns are divided too.
   const std::int64_t n_blocks = divide_up(n_rows, kRows);
   const std::int64_t groups = std::clamp<std::int64_t>(divide_up(threads_, n_blocks), 1, n_panels);
   const std::int64_t n_units = n_blocks * groups;

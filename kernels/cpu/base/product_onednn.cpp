@@ -20,7 +20,7 @@ memory::desc desc_of(const Matrix& m) {
 class OnednnProduct final : public Product {
  public:
   OnednnProduct(const ProductDescription& d, const CpuContext& context) : threads_(context.threads) {
-    omp_set_num_threads(threads_);  // oneDNN plans for as many
+    omp_set_num_threads(threads_);  // oneDNN plans for this number of threads
     dnnl::primitive_attr attributes = user_scratchpad();
     if (d.adds) {
       dnnl::post_ops sum;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-// The readers of files are fuzzed in a program of their own, which clang compiles, without vector instructions.
+// The file readers are fuzzed in a separate program, which is compiled with clang and without vector instructions.
 #ifdef __clang__
 #define LOCKSTEP_ISA baseline
 #define LOCKSTEP_LANES 4

@@ -9,7 +9,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// Calls work(range) for parts of [0, count), which are `size_bytes` together.
+/// Calls work(range) for parts of [0, count), which have `size_bytes` in total.
 template <typename Work>
 void in_parts(std::int64_t count, std::int64_t size_bytes, const CpuContext& context, const Work& work) {
   const int parts = part_count(context, size_bytes);

@@ -30,7 +30,7 @@ void CudaGraph::end(Stream& stream) {
           static_cast<int>(status), cudaGetErrorString(status));
   cudaGraphExec_t executable = nullptr;
   // Without this flag, every kernel of the graph runs with the priority of the stream on which the graph is launched.
-  // Those of the exchanges were captured on a stream of high priority, and must keep it.
+  // The kernels of exchanges were captured on a stream of high priority, and must keep this priority.
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority);
   LOCKSTEP_CUDA_REPORT(cudaGraphDestroy(graph));
   LOCKSTEP_CUDA_CHECK(made);

@@ -15,13 +15,13 @@ Grid grid_of(std::int64_t items, const CudaContext& context) {
   return {.blocks = blocks_for(static_cast<std::size_t>(items), kThreads, most), .threads = kThreads};
 }
 
-/// Calls f with a null pointer to the type of fp16 or bf16.
+/// Calls f with a null pointer to the type for fp16 or bf16.
 template <typename F>
 void for_half(DType dtype, F&& f) {
   dtype == DType::fp16 ? f(static_cast<Half*>(nullptr)) : f(static_cast<Bfloat16*>(nullptr));
 }
 
-/// The first of this thread's items, and the distance to the next.
+/// The first item of this thread, and the distance to its next item.
 __device__ inline std::int64_t first_item() { return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline std::int64_t item_stride() { return std::int64_t{gridDim.x} * blockDim.x; }
 
@@ -55,7 +55,7 @@ __global__ void widen_rows(const T* source, float* target, Rows rows) {
   }
 }
 
-/// One thread per row, which it stores in one access.
+/// One thread per row. It stores the row in a single access.
 template <typename T, int kPadded>
 __global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, int length) {
   struct alignas(kPadded * sizeof(T)) Row {
@@ -71,20 +71,20 @@ __global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, in
 
 // ---- Blocks of 2 x 2 pixels -----------------------------------------------------------------------------------------
 
-/// What the kernels know of PixelBlocks. A block's channel is (row in block, column in block, channel of x).
+/// What the kernels know about PixelBlocks. A channel of a block is (row in block, column in block, channel of x).
 struct BlockSizes {
   int height, width, channels;                    // of x
   int block_height, block_width, block_channels;  // of the blocks
   int kernel_size, block_kernel_size, before, shift;
 };
 
-/// Divisions for each pack of eight channels of a block. There are fewer than 2^28 packs, since tensors of convolutions
-/// have fewer than 2^31 elements.
+/// The divisions for each pack of eight channels of a block. There are fewer than 2^28 packs, since tensors of
+/// convolutions have fewer than 2^31 elements.
 struct BlockDivisions {
   FastDivide by_packs, by_block_width, by_block_height, by_channels;
 };
 
-/// One thread per eight channels of a block, which it stores in one access.
+/// One thread per eight channels of a block. It stores them in a single access.
 template <typename T>
 __global__ void pixels_to_blocks(const T* x, T* blocks, std::uint32_t n_packs, BlockSizes s, BlockDivisions divide) {
   for (std::int64_t item = first_item(); item < n_packs; item += item_stride()) {
@@ -110,7 +110,7 @@ __global__ void pixels_to_blocks(const T* x, T* blocks, std::uint32_t n_packs, B
   }
 }
 
-// The weights of one convolution, some ten thousand: 32 bits are enough for their numbers.
+// These are the weights of one convolution, a few tens of thousands, so 32-bit indices are sufficient.
 
 template <typename T>
 __global__ void window_to_blocks(const T* source, T* target, int n, BlockSizes s) {
@@ -145,7 +145,7 @@ __global__ void sums_to_double(DoubleSums a, DoubleSums b) {
   for (std::int64_t i = first_item(); i < b.n; i += item_stride()) b.target[i] = b.source[i];
 }
 
-constexpr int kColumns = 32;  // of a block; its other dimension are groups of rows
+constexpr int kColumns = 32;  // per thread block; its other dimension is groups of rows
 
 /// Each thread sums every eighth row of a column; eight such sums are then added in order.
 template <typename T>

@@ -22,7 +22,7 @@ const CublasLt& cublaslt() {
 }
 
 cublasLtHandle_t cublaslt_handle(int device) {
-  static std::map<int, cublasLtHandle_t> handles;  // to the end of the process
+  static std::map<int, cublasLtHandle_t> handles;  // they exist until the process ends
   cublasLtHandle_t& handle = handles[device];
   if (!handle) {
     LOCKSTEP_CUDA_CHECK(cudaSetDevice(device));

@@ -6,7 +6,7 @@
 #include "kernels/cuda/base/library.h"
 #include "lockstep/error.h"
 
-// cudnn-frontend looks its functions up in this handle when it is compiled for loading at run time.
+// If cudnn-frontend is compiled to load cuDNN at run time, it looks up functions in this handle.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -24,7 +24,8 @@ struct Functions {
             "this program needs cuDNN {}, {} or newer, but found {}: load another cuDNN module",
             cudnn_version_compiled(), text_of(kOldest), text_of(version()));
     cudnn_frontend::cudnn_dlhandle = library.handle();
-    // cuDNN compiles some plans with NVRTC. It looks only where the loader does, which finds libraries that are open.
+    // cuDNN compiles some plans with NVRTC. It searches only where the dynamic loader does, which also finds libraries
+    // that are already open.
     open_library(fmt::format("libnvrtc.so.{}", kCudaMajor), library.path());
     setenv(kRuntimeVariable, runtime.path().c_str(), /*overwrite=*/1);
   }
@@ -33,9 +34,9 @@ struct Functions {
   }
 
   Library library{"cuDNN " + std::to_string(CUDNN_MAJOR), "libcudnn.so." + std::to_string(CUDNN_MAJOR)};
-  // cudnn-frontend clears memory, and captures plans that are compiled at run time, with the shared library of the CUDA
-  // runtime, although ours is linked statically. It would open an older one if there are several, and throw in the
-  // middle of a step if there is none.
+  // cudnn-frontend uses the shared library of the CUDA runtime to clear memory and to capture plans that are compiled
+  // at run time, although our runtime is linked statically. By itself, it would open an older one if there are several,
+  // and throw in the middle of a step if there is none.
   Library runtime{"the CUDA runtime", cuda_runtime_file(), library.path()};
   decltype(&cudnnGetVersion) version = library.function<decltype(cudnnGetVersion)>("cudnnGetVersion");
   decltype(&cudnnGetErrorString) text = library.function<decltype(cudnnGetErrorString)>("cudnnGetErrorString");
@@ -60,7 +61,7 @@ std::string cudnn_version_compiled() { return Functions::text_of(CUDNN_VERSION);
 void* cudnn_library() { return functions().library.handle(); }
 
 cudnnHandle_t cudnn_handle(int device) {
-  static std::map<int, cudnnHandle_t> handles;  // never destroyed: the process destroys contexts in its own order
+  static std::map<int, cudnnHandle_t> handles;  // never destroyed: contexts are destroyed in no fixed order at exit
   cudnnHandle_t& handle = handles[device];
   if (!handle) {
     LOCKSTEP_CUDA_CHECK(cudaSetDevice(device));

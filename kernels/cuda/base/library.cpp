@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> places_of(const std::string& file, const std::string& neighbour) {
   std::vector<std::string> places{file};
-  std::vector<fs::path> wheels;  // folders that may contain those of several libraries
+  std::vector<fs::path> wheels;  // folders that may contain the wheels of several libraries
   for (const char* variable : {"CUDNN_HOME", "CUDA_HOME"}) {
     const char* const home = std::getenv(variable);
     if (home == nullptr || *home == '\0') continue;
@@ -36,7 +36,7 @@ std::vector<std::string> places_of(const std::string& file, const std::string& n
   return places;
 }
 
-/// Where the loader found it.
+/// The path at which the loader found the library.
 std::string path_of(void* handle) {
   link_map* map = nullptr;
   return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "";

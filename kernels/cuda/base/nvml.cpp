@@ -8,7 +8,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// Declarations of nvml.h. These functions and structs do not change: newer versions get other names.
+// Declarations of nvml.h. These functions and structs are stable: newer versions get other names.
 using NvmlReturn = int;  // 0: success
 struct NvmlMemory {
   unsigned long long total, free, used;  // bytes
@@ -20,8 +20,8 @@ constexpr unsigned kMaxLinks = 36;
 constexpr int kSmClock = 1;                                     // of the multiprocessors
 constexpr int kCorrected = 0, kUncorrected = 1, kVolatile = 0;  // kVolatile: since the driver was loaded
 
-/// Reasons for which a device lowers its clock against the will of its user. Idleness, settings and the synchronization
-/// with other devices are none, and the software power limit is normal under full load.
+/// Reasons for which a device lowers its clock although the user did not ask for it. This excludes idleness, settings,
+/// synchronization with other devices, and the software power limit, which is normal under full load.
 struct ThrottleReason {
   unsigned long long bit;
   const char* name;
@@ -43,7 +43,7 @@ struct Nvml::Functions {
   NvmlReturn (*index)(void* device, unsigned* index) = nullptr;
   NvmlReturn (*utilization)(void* device, NvmlUtilization* utilization) = nullptr;
   NvmlReturn (*link_state)(void* device, unsigned link, unsigned* is_active) = nullptr;
-  // These are not needed: null if the library lacks them.
+  // These functions are optional: null if the library lacks them.
   NvmlReturn (*clock)(void* device, int which, unsigned* mhz) = nullptr;
   NvmlReturn (*max_clock)(void* device, int which, unsigned* mhz) = nullptr;
   NvmlReturn (*throttle_reasons)(void* device, unsigned long long* reasons) = nullptr;
@@ -118,7 +118,7 @@ DeviceUsage Nvml::usage(const std::string& pci_bus) const {
   }
   unsigned index = 0;
   if (functions_.index(of, &index) == 0) usage.index = static_cast<int>(index);
-  NvmlUtilization utilization{};  // a part of a GPU (MIG) does not report it
+  NvmlUtilization utilization{};  // not reported by a part of a GPU (MIG)
   if (functions_.utilization(of, &utilization) == 0) usage.utilisation = 0.01 * utilization.gpu;
   return usage;
 }
@@ -140,7 +140,8 @@ DeviceHealth Nvml::health(const std::string& pci_bus) const {
   void* const of = device(pci_bus);
   if (of == nullptr) return health;
   health.driver = driver_version();
-  // The value of a function (device, arguments..., value*); empty if there is no such function or it fails.
+  // Calls a function (device, arguments..., value*) and returns the value. No value if the function is missing or
+  // fails.
   const auto value = [of]<typename Value>(Value zero, auto function, auto... arguments) {
     Value read = zero;
     const bool is_known = function != nullptr && function(of, arguments..., &read) == 0;

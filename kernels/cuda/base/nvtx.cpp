@@ -7,8 +7,8 @@
 namespace lockstep::cuda {
 
 bool attach_profiler() {
-  // NVTX consists of headers only: its first call loads the library that the profiler names in the environment, and
-  // reports if there is none.
+  // NVTX is header-only: its first call loads the library that the profiler names in the environment, and tells us if
+  // there is none.
   if (nvtxRangePushA("lockstep") == NVTX_NO_PUSH_POP_TRACKING) return false;
   nvtxRangePop();
   trace::attach({.push = [](const char* name) { nvtxRangePushA(name); }, .pop = [] { nvtxRangePop(); }});

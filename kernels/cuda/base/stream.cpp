@@ -14,7 +14,7 @@ CudaEvent::CudaEvent(EventUse use) : use_(use) {
 
 void CudaEvent::record(Stream& stream) {
   unsigned flags = cudaEventRecordDefault;
-  if (use_ == EventUse::timing) {  // in a captured graph the host reads them: external nodes, not just an order
+  if (use_ == EventUse::timing) {  // the host reads the times of a captured graph only from external event nodes
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(cuda::native(stream), &capture));
     if (capture == cudaStreamCaptureStatusActive) flags = cudaEventRecordExternal;
@@ -28,9 +28,9 @@ double CudaEvent::seconds_since(const Event& earlier) const {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-// An event that was last marked inside a captured graph is a place in that graph and not a point of a stream. Nothing
-// is pending, so a query may return true; but the host cannot wait for it, and would read results that are not there
-// yet.
+// An event that was last recorded inside a captured graph is a position in that graph, not a point of a stream. Nothing
+// is pending, so a query may return true. But the host cannot wait for the event, and would read results that do not
+// exist yet.
 bool CudaEvent::is_done() const {
   const cudaError_t status = cudaEventQuery(event_.get());
   if (status != cudaSuccess) (void)cudaGetLastError();  // clears the error, so that the next launch does not report it

@@ -27,9 +27,9 @@ Handle<EventTraits> timing_event() {
 }
 
 constexpr int kRepetitions = 10;
-constexpr double kLaunches = 50e-6;  // seconds that a single run may take longer than one of a graph
+constexpr double kLaunches = 50e-6;  // seconds by which a single run may exceed a run in a graph
 
-/// kRepetitions runs as one launch; null if something in them cannot be captured.
+/// Captures kRepetitions runs in one graph. Null if something in them cannot be captured.
 Handle<GraphTraits> repeat_in_graph(const std::function<void(Stream&)>& run, CudaStream& stream) {
   LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
   std::exception_ptr failure;
@@ -82,7 +82,7 @@ double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& co
   for (int i = 1; i < kRounds && least < 2 * best; ++i) least = std::min(least, round());
   return least;
 } catch (...) {
-  (void)cudaGetLastError();  // the error of the algorithm that failed is cleared
+  (void)cudaGetLastError();  // clears the error of the algorithm that failed
   throw;
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kTop = 5;
 constexpr int kMaxTable = 20;       // classes in a complete table
-constexpr std::size_t kWorst = 10;  // rows of the tables of what goes wrong most
+constexpr std::size_t kWorst = 10;  // rows of the tables of the worst classes and confusions
 
 /// The position of the label in the fields of an image set.
 constexpr std::size_t kLabelPosition = 1;
@@ -130,7 +130,7 @@ std::string ClassTally::matrix_text() const {
   return text + "\n";
 }
 
-/// Of many classes: those with the lowest accuracy, and the most frequent confusions.
+/// If there are many classes: those with the lowest accuracy, and the most frequent confusions.
 std::string ClassTally::worst_text() const {
   std::vector<int> labels;
   struct Confusion {

@@ -10,9 +10,9 @@
 namespace lockstep::tasks {
 namespace {
 
-constexpr int kMaxLabelled = 60;  // classes, above which names and numbers would be too small to read
+constexpr int kMaxLabelled = 60;  // with more classes, names and numbers would be too small to read
 constexpr int kMargin = 16, kTitle = 30, kFont = 12;
-constexpr double kCharacterWidth = 0.62;  // of the font size, about
+constexpr double kCharacterWidth = 0.62;  // approximately, relative to the font size
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -29,7 +29,7 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-/// White to dark blue. Small shares are raised, so that rare confusions can be seen.
+/// A colour from white to dark blue. Small shares are emphasised, so that rare confusions are visible.
 std::string colour(double share) {
   const double depth = std::sqrt(share);
   const auto mix = [&](double light, double dark) {

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kMaxPixels = 1 << 16;  // of a side
 constexpr int kMaxChannels = 64;
 
-/// As configured, otherwise as stored in the train set.
+/// The values as configured, or else as stored in the train set.
 std::vector<float> channel_values(const Config& config, const std::vector<double>& configured,
                                   const std::vector<float>& of_set, const char* key, const data::ImageSetInfo& set) {
   if (configured.empty()) return of_set;
@@ -25,7 +25,7 @@ std::vector<float> channel_values(const Config& config, const std::vector<double
   return {configured.begin(), configured.end()};
 }
 
-/// With as few digits as identify each number: 0.4914 and not 0.49140000343322754.
+/// The shortest decimal numbers that identify the floats: 0.4914 instead of 0.49140000343322754.
 Json shortest(const std::vector<float>& values) {
   Json out = Json::array();
   for (const float value : values) out.push_back(std::stod(fmt::format("{}", value)));
@@ -48,7 +48,7 @@ class Members {
     check(fits, key, fmt::format("a whole number from {} to {}", least, most));
     return value.get<int>();
   }
-  /// One positive (or any) number for each channel.
+  /// Reads one number for each channel, which must be positive if `positive` is set.
   std::vector<float> channels(const char* key, int n_channels, bool positive) const {
     const nlohmann::json& list = at(key);
     bool fits = list.is_array() && list.size() == static_cast<std::size_t>(n_channels);

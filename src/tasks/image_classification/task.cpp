@@ -37,7 +37,7 @@ RegionLimits region_limits(const Shape& largest) {
           .place_bytes = static_cast<int>(data::kPackedUnitBytes)};
 }
 
-/// What readers do with images of the train set.
+/// The augmentation that readers apply to images of the train set.
 data::AugmentOptions augmentation_of(const Config& config) {
   data::AugmentOptions out{.trivial_augment = augments_by(config, "trivial_augment"), .seed = config.run.seed};
   if (const std::vector<double>& ranges = config.data.color_jitter; !ranges.empty())
@@ -45,7 +45,7 @@ data::AugmentOptions augmentation_of(const Config& config) {
   return out;
 }
 
-/// `channels`: of synthetic images.
+/// `channels` is for synthetic images.
 std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split, int channels) {
   const Config::Data& d = config.data;
   const bool is_train = split == Split::train;
@@ -71,8 +71,8 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
       augmented);
 }
 
-/// Outputs without a class are legitimate, for example of a model that is to be trained further, but mostly a mistake.
-/// A set may be opened more than once; the warning is given once.
+/// Outputs without a class can be intended, for example in a model that will be trained further, but usually they are a
+/// mistake. A set may be opened more than once; the warning is given once.
 void warn_of_unused_outputs(const data::ImageSetInfo& set, const Config::Model& model) {
   static std::string last;
   if (set.classes >= model.classes || set.path == last) return;
@@ -87,8 +87,8 @@ void check_fits_model(const data::ImageSetInfo& set, const Config::Model& model)
           set.classes);
 }
 
-/// The classes of two sources, for the comparison of their names. Names that are empty, or those of synthetic images,
-/// fit all others.
+/// The class names of a source, for a comparison of two sources. Empty names, and those of synthetic images, match all
+/// others.
 struct ClassNames {
   const std::string& source;
   const std::vector<std::string>& names;

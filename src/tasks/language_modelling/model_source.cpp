@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxFileBytes = 1 << 20;
 
-/// A directory stands for the config.json in it.
+/// If the path is a directory, returns the config.json in it.
 std::string config_file(const std::string& path) {
   std::error_code error;
   return fs::is_directory(path, error) ? (fs::path(path) / "config.json").string() : path;

@@ -226,7 +226,7 @@ class LanguageModelling final : public Task {
             .base_in_nf4 = config_.model.base_precision == "nf4",
             .seed = config_.run.seed};
   }
-  /// Of the table of rotary positions, which all graphs share.
+  /// The size of the table of rotary positions, which all graphs share.
   std::int64_t n_positions() const { return std::max(config_.data.sequence_length, sample_prompts_.capacity); }
 
   /// evaluation.generate: for a model that is trained on conversations, each prompt is the message of a user. Synthetic
@@ -314,7 +314,7 @@ class LanguageModelling final : public Task {
             adopted_source_);
     check_tokenizer_of_model(info);
   }
-  /// The ids of the data must mean the same as those of the model that is trained further.
+  /// The token ids of the data must have the same meaning as those of the model in model.from.
   void check_tokenizer_of_model(const data::TextSetInfo& info) const {
     const std::string& from = config_.model.from;
     if (from == Config::Model{}.from || info.tokenizer_hash.empty()) return;
@@ -324,7 +324,7 @@ class LanguageModelling final : public Task {
             from);
   }
 
-  /// What a reader of the log cannot see in the number of conversations.
+  /// Logs what the number of conversations alone does not show.
   void report_conversations(const data::TextSetInfo& info) const {
     if (info.n_answer_tokens == 0) return;
     if (info.n_truncated > 0)
@@ -340,7 +340,7 @@ class LanguageModelling final : public Task {
               100 * info.used_part);
   }
 
-  /// After check_tokenizer_of_model(). A run may be resumed when its directory is gone.
+  /// Must be called after check_tokenizer_of_model(). A run may be resumed after the directory of model.from is gone.
   void warn_without_tokenizer() const {
     const std::string& from = config_.model.from;
     std::error_code error;
@@ -353,10 +353,10 @@ class LanguageModelling final : public Task {
 
   Config config_;
   LlamaConfig model_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;  // of the train set, with evaluation.generate
+  std::shared_ptr<const text::Tokenizer> tokenizer_;  // of the train set, if evaluation.generate is used
   SamplePrompts sample_prompts_;
   std::string adopted_hash_, adopted_source_;         // of the model that is evaluated
-  mutable std::optional<std::string> hash_of_model_;  // of the tokenizer in model.from, which takes tenths of a second
+  mutable std::optional<std::string> hash_of_model_;  // of the tokenizer in model.from; takes tenths of a second
   std::shared_ptr<const data::TextSet> train_set_, validation_set_;
 };
 

@@ -8,10 +8,10 @@
 namespace lockstep::tasks {
 namespace {
 
-constexpr std::int64_t kMostSlots = 8;  // prompts at the same time
-constexpr std::int64_t kChunk = 64;     // tokens of a step of prefill: prompts are short
+constexpr std::int64_t kMostSlots = 8;  // prompts that are generated at the same time
+constexpr std::int64_t kChunk = 64;     // tokens per prefill step; small because prompts are short
 
-/// The same on any number of ranks, so that all of them run the same graphs.
+/// Independent of the number of ranks, so that all ranks run the same graphs.
 generate::DecoderSizes sizes_of(const SamplePrompts& prompts, std::int64_t positions) {
   return {.slots = std::min(kMostSlots, static_cast<std::int64_t>(prompts.texts.size())),
           .capacity = prompts.capacity,
