@@ -8,11 +8,13 @@
 // device memory, so that a step can be captured. Bytes read for each token: the keys and values of all its positions,
 // ceil(group / 8) times.
 #include <algorithm>
+#include <bit>
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/workspace.h"
 #include "lockstep/ops/cached_attention.h"
 
 namespace lockstep::cuda {
@@ -39,12 +41,12 @@ struct Sizes {
   T* cache = nullptr;
   unsigned parts = 1;         // blocks among which the tiles of a token are divided: 1, or one per tile
   int heads_together = 1;     // heads of q that a block computes together
+  int head_parts = 1;         // blocks among which the heads of q of a key-value head are divided
   int lanes_of_key = 1;       // lanes that read one key together; a power of two
   int threads_of_value = 1;   // threads that add up one value together; a power of two
   float* partials = nullptr;  // (rows, heads, parts, 2 + head_dim): greatest score, sum of exponentials, sums of values
   unsigned* n_finished = nullptr;  // number of finished blocks, for each token and each part of the heads
 
-  __device__ int head_parts() const { return (heads / kv_heads + heads_together - 1) / heads_together; }
   __device__ float* partial(std::int64_t row_and_head, int tile) const {
     return partials + (row_and_head * parts + tile) * (2 + head_dim);
   }
@@ -62,7 +64,7 @@ struct Sizes {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) store_new(Sizes<T> s) {
   const std::int64_t row = blockIdx.x;
-  const int n_counters = s.parts > 1 ? s.kv_heads * s.head_parts() : 0;
+  const int n_counters = s.parts > 1 ? s.kv_heads * s.head_parts : 0;
   for (int i = static_cast<int>(threadIdx.x); i < n_counters; i += static_cast<int>(kThreads))
     s.n_finished[row * n_counters + i] = 0;
   if (!s.exists(row)) return;
@@ -108,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
   __shared__ bool is_last;
   const std::int64_t row = blockIdx.x / s.parts;
   const int part = static_cast<int>(blockIdx.x % s.parts), n = s.head_dim, packs = n / kPack;
-  const int kv_head = static_cast<int>(blockIdx.y) / s.head_parts(), group = s.heads / s.kv_heads;
-  const int skipped = static_cast<int>(blockIdx.y) % s.head_parts() * s.heads_together;
+  const int kv_head = static_cast<int>(blockIdx.y) / s.head_parts, group = s.heads / s.kv_heads;
+  const int skipped = static_cast<int>(blockIdx.y) % s.head_parts * s.heads_together;
   const int n_heads = std::min(s.heads_together, group - skipped), n_values = n_heads * n;
   const std::int64_t first_head = row * s.heads + std::int64_t{kv_head} * group + skipped;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -244,23 +246,19 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
   }
 }
 
-/// The smallest power of two that is not below n, at most `limit`.
-int power_of_two(std::int64_t n, int limit) {
-  int power = 1;
-  while (power < n && power < limit) power *= 2;
-  return power;
-}
-
 class CudaCachedAttention final : public CachedAttention {
  public:
   CudaCachedAttention(const CachedAttentionDescription& d, const CudaContext& context) : d_(d) {
-    const auto blocks = [&] { return d.rows * d.kv_heads * head_parts(); };
     heads_together_ = static_cast<int>(std::min({d.group(), std::int64_t{kMaxHeads}, kMaxValues / d.head_dim}));
-    const std::int64_t tiles = (d.capacity + kTile - 1) / kTile;
-    const auto bytes = static_cast<std::size_t>(d.rows * d.heads * tiles * (d.head_dim + 2)) * sizeof(float);
-    if (tiles == 1 || blocks() >= 4 * context.multiprocessors || bytes > kMaxWorkspace) return;
+    head_parts_ = static_cast<int>((d.group() + heads_together_ - 1) / heads_together_);
+    const std::int64_t tiles = (d.capacity + kTile - 1) / kTile, blocks = d.rows * d.kv_heads * head_parts_;
+    WorkspacePlan workspace;
+    at_.partials =
+        workspace.take(static_cast<std::size_t>(d.rows * d.heads * tiles * (d.head_dim + 2)) * sizeof(float));
+    at_.n_finished = workspace.take(static_cast<std::size_t>(blocks) * sizeof(unsigned));
+    if (tiles == 1 || blocks >= 4 * context.multiprocessors || workspace.size_bytes() > kMaxWorkspace) return;
     parts_ = static_cast<unsigned>(tiles);
-    workspace_bytes_ = bytes + static_cast<std::size_t>(blocks()) * sizeof(unsigned);
+    workspace_bytes_ = workspace.size_bytes();
   }
 
   OpMemoryRequirements memory_requirements() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
@@ -274,9 +272,7 @@ class CudaCachedAttention final : public CachedAttention {
       using T = std::remove_pointer_t<decltype(type)>;
       constexpr int kPack = Pack<T>::kSize;
       const bool is_packed = d_.head_dim % kPack == 0;
-      const std::int64_t packs = is_packed ? d_.head_dim / kPack : d_.head_dim;
-      auto* const partial = static_cast<float*>(memory.workspace);
-      const std::int64_t n_partial = parts_ > 1 ? d_.rows * d_.heads * parts_ * (d_.head_dim + 2) : 0;
+      const auto threads_of_head = std::bit_ceil(static_cast<unsigned>(is_packed ? d_.head_dim / kPack : d_.head_dim));
       const Sizes<T> sizes{.slots = d_.slots,
                            .capacity = d_.capacity,
                            .heads = static_cast<int>(d_.heads),
@@ -290,16 +286,17 @@ class CudaCachedAttention final : public CachedAttention {
                            .cache = static_cast<T*>(args.cache),
                            .parts = parts_,
                            .heads_together = heads_together_,
-                           .lanes_of_key = power_of_two(packs, 32),
-                           .threads_of_value = power_of_two(packs, static_cast<int>(kThreads)),
-                           .partials = partial,
-                           .n_finished = reinterpret_cast<unsigned*>(partial + n_partial)};
-      const auto rows = static_cast<unsigned>(d_.rows), heads = static_cast<unsigned>(d_.kv_heads * head_parts());
+                           .head_parts = head_parts_,
+                           .lanes_of_key = static_cast<int>(std::min(threads_of_head, 32u)),
+                           .threads_of_value = static_cast<int>(std::min(threads_of_head, kThreads)),
+                           .partials = parts_ > 1 ? at<float>(memory.workspace, at_.partials) : nullptr,
+                           .n_finished = parts_ > 1 ? at<unsigned>(memory.workspace, at_.n_finished) : nullptr};
+      const auto rows = static_cast<unsigned>(d_.rows);
       launch(store_new<T>, {.blocks = rows, .threads = kThreads}, stream, sizes);
       launch(is_packed ? attend<T, kPack> : attend<T, 1>,
              {.blocks = rows * parts_,
               .threads = kThreads,
-              .blocks_y = heads,
+              .blocks_y = static_cast<unsigned>(d_.kv_heads * head_parts_),
               .shared_bytes = static_cast<unsigned>((1 + kWarps) * sizeof(float)) *
                               static_cast<unsigned>(heads_together_ * d_.head_dim)},
              stream, sizes, static_cast<T*>(args.y));
@@ -307,12 +304,13 @@ class CudaCachedAttention final : public CachedAttention {
   }
 
  private:
-  std::int64_t head_parts() const { return (d_.group() + heads_together_ - 1) / heads_together_; }
-
   CachedAttentionDescription d_;
-  int heads_together_ = 1;
+  int heads_together_ = 1, head_parts_ = 1;
   unsigned parts_ = 1;
   std::size_t workspace_bytes_ = 0;
+  struct {
+    std::size_t partials = 0, n_finished = 0;
+  } at_;
 };
 
 }  // namespace
