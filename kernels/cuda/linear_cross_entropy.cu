@@ -37,17 +37,6 @@ struct RowResult {
 
 // A thread reads four logits at a time, or one if rows are not aligned to 16 bytes.
 
-template <typename T, int kN>
-__device__ void store_gradients(T* target, const Floats<kN>& gradients) {
-  struct alignas(kN * sizeof(T)) Stored {
-    T values[kN];
-  };
-  Stored stored;
-#pragma unroll
-  for (int j = 0; j < kN; ++j) stored.values[j] = from_float<T>(gradients.values[j]);
-  *reinterpret_cast<Stored*>(target) = stored;
-}
-
 /// If `dlogits` is null, no gradients are computed. Otherwise it may be `logits`, since each element is read only by
 /// the thread that writes it.
 template <typename T, int kN>
@@ -60,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first = std::int64_t{kN} * threadIdx.x, step = std::int64_t{kN} * kThreads;
   if (target < 0) {
     if (threadIdx.x == 0) results[blockIdx.x] = {};
-    for (std::int64_t k = first; drow != nullptr && k < n; k += step) store_gradients(drow + k, Floats<kN>{});
+    for (std::int64_t k = first; drow != nullptr && k < n; k += step) store_rounded(drow + k, Floats<kN>{}.values);
     return;
   }
   const float of_target = row[target];
@@ -98,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
       const float softmax = expf(pack.values[j] - all_greatest) * inverse_sum;
       pack.values[j] = weight * (k + j == target ? softmax - 1.0f : softmax);
     }
-    store_gradients(drow + k, pack);
+    store_rounded(drow + k, pack.values);
   }
 }
 

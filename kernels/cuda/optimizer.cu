@@ -44,7 +44,7 @@ template <typename Weight, int kWidth>
 __device__ void store_parameters(const Arenas& arenas, const Places& at, const Floats<kWidth>& parameters) {
   store_floats(arenas.parameters + at.parameter, parameters);
   if constexpr (!std::is_same_v<Weight, float>)
-    store_rounded(static_cast<Weight*>(arenas.weights) + at.element, parameters);
+    store_rounded(static_cast<Weight*>(arenas.weights) + at.element, parameters.values);
 }
 
 /// In SGD, the factors of a gradient and a weight before they are added.

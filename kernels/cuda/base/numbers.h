@@ -55,6 +55,17 @@ __device__ inline void store_pack(T* target, const Pack<T>& pack) {
   *reinterpret_cast<uint4*>(target) = bits;
 }
 
+/// Stores the values rounded to T in one access, to whose size `target` must be aligned.
+template <typename T, int kN>
+__device__ inline void store_rounded(T* target, const float (&values)[kN]) {
+  struct alignas(kN * sizeof(T)) Rounded {
+    T values[kN];
+  };
+  Rounded rounded;
+  for (int i = 0; i < kN; ++i) rounded.values[i] = from_float<T>(values[i]);
+  *reinterpret_cast<Rounded*>(target) = rounded;
+}
+
 /// Calls `f` with a null pointer to the type of `dtype`: dispatch(dtype, [&](auto* t) { using T = ...; }).
 template <typename F>
 decltype(auto) dispatch(DType dtype, F&& f) {

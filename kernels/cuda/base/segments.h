@@ -103,18 +103,6 @@ __device__ void store_floats(float* target, const Floats<kWidth>& floats) {
   }
 }
 
-/// The same rounded to T, in one access of 2 * kWidth bytes.
-template <typename T, int kWidth>
-__device__ void store_rounded(T* target, const Floats<kWidth>& floats) {
-  struct alignas(kWidth * sizeof(T)) Rounded {
-    T values[kWidth];
-  };
-  Rounded rounded;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) rounded.values[i] = from_float<T>(floats.values[i]);
-  *reinterpret_cast<Rounded*>(target) = rounded;
-}
-
 /// This thread's part of the sum of squares over a tile. Threads take groups of four in turn, whether or not a group
 /// can be read at once, so that the order is the same.
 __device__ inline double sum_of_squares(const float* x, const Tile& tile, bool are_aligned) {
