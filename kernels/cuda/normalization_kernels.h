@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kSumThreads,
   ThreadSums<kKinds, kN> sums;
   if (place.is_inside) {
     const std::int64_t channel = place.channel;
-    // With two kinds there is no residual scale. This tells the compiler so, which frees registers.
+    // With two kinds there is no residual scale. A null pointer that the compiler can see frees registers.
     const float* const residual_scale_bias = kKinds == 3 ? task.residual_scale_bias : nullptr;
     const NormalizationCoefficients<kN> act(task.scale_bias, residual_scale_bias, walk.c, channel);
     float mean[kN], residual_mean[kN];

@@ -148,10 +148,8 @@ std::optional<Check> check_affinity(const Place& place, const HostFacts& rank) {
   check.status = Status::warn;
   check.remedy = fmt::format(
       "The rank runs on another socket than that of its GPU (processors {} to {}), so that copies and messages cross "
-      "the "
-      "link between the sockets: let the launcher choose near ones (srun --gpus-per-task=1 --gpu-bind=closest, or "
-      "mpirun "
-      "--map-by numa --bind-to numa).",
+      "the link between the sockets: let the launcher choose near ones (srun --gpus-per-task=1 --gpu-bind=closest, or "
+      "mpirun --map-by numa --bind-to numa).",
       rank.near_device.front(), rank.near_device.back());
   return check;
 }
