@@ -184,13 +184,16 @@ TEST(BlockedLayout, PutsElementsWhereItsNotationSays) {
 }
 
 /// Our own reorders and those of the library, on any number of threads, in both types.
+constexpr const char* kNotations[] = {"abcd", "cdba", "cdab", "ABcd16b16a", "ABcd16a16b", "Acdb24a"};
+constexpr std::pair<DType, DType> kTypes[] = {
+    {DType::fp32, DType::fp32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::fp32}, {DType::fp32, DType::bf16}};
+
 TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
   const Sizes sizes{40, 70, 3, 3};
   const auto values = values_of(40 * 70 * 9, 6);
-  const char* notations[] = {"abcd", "cdba", "cdab", "ABcd16b16a", "ABcd16a16b", "Acdb24a"};
-  for (const char* from_notation : notations)
-    for (const char* to_notation : notations)
-      for (const DType dtype : {DType::fp32, DType::bf16})
+  for (const char* from_notation : kNotations)
+    for (const char* to_notation : kNotations)
+      for (const auto& [from_type, to_type] : kTypes)
         for (const bool is_own : {true, false}) {
           if (from_notation == to_notation) continue;
           SCOPED_TRACE(std::string(from_notation) + " to " + to_notation + (is_own ? ", own" : ""));
@@ -198,14 +201,51 @@ TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
           std::vector<float> source(from.n_elements()), expected(to.n_elements());
           from.pack(values, source.data());
           to.pack(values, expected.data());
-          Stored stored(dtype, source);
-          Stored target(dtype, std::vector<float>(to.n_elements(), 9.0f));
+          Stored stored(from_type, source);
+          Stored target(to_type, std::vector<float>(to.n_elements(), 9.0f));
           const CpuContext context{.threads = 3};
-          const auto reorder = (is_own ? make_own_reorder : make_reorder)(from, dtype, to, dtype, context);
+          const auto reorder = (is_own ? make_own_reorder : make_reorder)(from, from_type, to, to_type, context);
           reorder->execute(stored.data(), target.data(), workspace_of(reorder->workspace_bytes()).get());
-          const Stored wanted(dtype, expected);
+          const bool rounds = from_type == DType::bf16 || to_type == DType::bf16;
+          const Stored wanted(rounds ? DType::bf16 : DType::fp32, expected);
           for (std::size_t i = 0; i < expected.size(); ++i)
             ASSERT_EQ(target.at(static_cast<std::int64_t>(i)), wanted.at(static_cast<std::int64_t>(i))) << i;
+        }
+}
+
+TEST(LayoutCopy, WritesEachElementOnceWithAnyNumberOfParts) {
+  for (const Sizes& sizes : {Sizes{40, 70, 3, 3}, Sizes{1, 1, 1, 1}, Sizes{64, 5, 1, 1}, Sizes{3, 16, 7, 7}})
+    for (const char* from_notation : kNotations)
+      for (const char* to_notation : kNotations)
+        for (const int parts : {1, 2, 7}) {
+          SCOPED_TRACE(sizes_text(sizes) + ", " + from_notation + " to " + to_notation);
+          const BlockedLayout from(sizes, from_notation), to(sizes, to_notation);
+          const auto source = values_of(static_cast<std::int64_t>(from.n_elements()), 9);
+          constexpr float kUntouched = 9.0f;
+          std::vector<float> expected(to.n_elements(), kUntouched);
+          std::vector<std::vector<std::int64_t>> f, t;
+          for (std::size_t d = 0; d < sizes.size(); ++d) {
+            f.push_back(from.offsets(d));
+            t.push_back(to.offsets(d));
+          }
+          for (std::size_t a = 0; a < t[0].size(); ++a)
+            for (std::size_t b = 0; b < t[1].size(); ++b)
+              for (std::size_t c = 0; c < t[2].size(); ++c)
+                for (std::size_t d = 0; d < t[3].size(); ++d)
+                  expected[static_cast<std::size_t>(t[0][a] + t[1][b] + t[2][c] + t[3][d])] =
+                      source[static_cast<std::size_t>(f[0][a] + f[1][b] + f[2][c] + f[3][d])];
+          const LayoutCopy copy(from, to);
+          std::vector<float> target(to.n_elements(), kUntouched);
+          for (int part = 0; part < parts; ++part) {
+            std::vector<float> alone(to.n_elements(), kUntouched);
+            copy.run(source.data(), alone.data(), part, parts);
+            for (std::size_t i = 0; i < alone.size(); ++i) {
+              if (alone[i] == kUntouched) continue;
+              ASSERT_EQ(target[i], kUntouched) << "two parts wrote element " << i;
+              target[i] = alone[i];
+            }
+          }
+          ASSERT_EQ(target, expected);
         }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 
@@ -20,6 +22,23 @@ Sizes row_major_strides(const Sizes& sizes) {
   Sizes strides(sizes.size(), 1);
   for (std::size_t d = sizes.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * sizes[d + 1];
   return strides;
+}
+
+template <typename To, typename From>
+To converted(From value) {
+  if constexpr (std::is_same_v<From, To>)
+    return value;
+  else
+    return from_float<To>(to_float(value));
+}
+
+template <typename From, typename To>
+void copy_neighbours(const From* from, To* to, std::int64_t n_elements) {
+  constexpr std::int64_t kAtOnce = 8;  // the compiler makes vector instructions of a constant number
+  std::int64_t i = 0;
+  for (; i + kAtOnce <= n_elements; i += kAtOnce)
+    for (std::int64_t j = i; j < i + kAtOnce; ++j) to[j] = converted<To>(from[j]);
+  for (; i < n_elements; ++i) to[i] = converted<To>(from[i]);
 }
 
 }  // namespace
@@ -122,46 +141,53 @@ std::string BlockedLayout::describe() const {
 LayoutCopy::LayoutCopy(const BlockedLayout& from, const BlockedLayout& to) {
   require(from.sizes() == to.sizes(), ErrorCode::internal, "a tensor of sizes {} cannot be copied to one of sizes {}",
           sizes_text(from.sizes()), sizes_text(to.sizes()));
-  is_plain_ = from == to && !from.padded();
-  std::vector<std::size_t> order(to.sizes().size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  // The innermost dimension of the target is that of its last block, or without blocks the one with the smallest
-  // stride.
-  const auto step = [&](std::size_t d) {
-    if (!to.blocks().empty() && to.blocks().back().dimension == static_cast<int>(d)) return std::int64_t{0};
-    return to.strides()[d];
+  dimensions_.push_back({.from = {0}, .to = {0}});  // of a tensor with one dimension, the rows
+  for (std::size_t d = 0; d < to.sizes().size(); ++d)
+    dimensions_.push_back({.from = from.offsets(d), .to = to.offsets(d)});
+  const auto step = [](const Dimension& d) {
+    return d.size() > 1 ? d.to[1] - d.to[0] : std::numeric_limits<std::int64_t>::max();
   };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return step(a) > step(b); });
-  for (const std::size_t d : order) dimensions_.push_back({.from = from.offsets(d), .to = to.offsets(d)});
-  for (std::size_t d = 0; d + 1 < order.size(); ++d) n_rows_ *= to.sizes()[order[d]];
+  std::ranges::stable_sort(dimensions_, std::greater{}, step);
+  const Dimension& inner = dimensions_.back();
+  for (std::size_t d = 0; d + 1 < dimensions_.size(); ++d) n_rows_ *= dimensions_[d].size();
+
+  for (std::int64_t i = 0; i < inner.size(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const bool continues = i > 0 && inner.from[at] == inner.from[at - 1] + 1 && inner.to[at] == inner.to[at - 1] + 1;
+    if (!continues) runs_.push_back({.begin = i, .end = i});
+    runs_.back().end = i + 1;
+  }
+  constexpr std::int64_t kShortestRun = 4;  // on average
+  has_neighbours_ = inner.size() >= kShortestRun * std::ssize(runs_);
+  if (!has_neighbours_) runs_ = {{.begin = 0, .end = inner.size()}};
 }
 
 template <typename From, typename To>
 void LayoutCopy::run(const From* from, To* to, int part, int parts) const {
-  const Dimension& inner = dimensions_.back();
-  const std::size_t n = inner.to.size();
-  const Range rows = part_of(n_rows_, part, parts);
-  if constexpr (std::is_same_v<From, To>)
-    if (is_plain_) {
-      const auto width = static_cast<std::int64_t>(n);
-      std::memcpy(static_cast<void*>(to + rows.begin * width), from + rows.begin * width,
-                  static_cast<std::size_t>((rows.end - rows.begin) * width) * sizeof(To));
-      return;
-    }
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    std::int64_t from_offset = 0, to_offset = 0, rest = row;
-    for (std::size_t d = dimensions_.size() - 1; d-- > 0;) {
-      const auto size = static_cast<std::int64_t>(dimensions_[d].to.size());
-      const auto i = static_cast<std::size_t>(rest % size);
+  const Dimension &inner = dimensions_.back(), &middle = dimensions_[dimensions_.size() - 2];
+  // With the runs as the outermost loop and `middle` as the innermost one, most copies begin where the one before
+  // ended.
+  const Range units = part_of(std::ssize(runs_) * n_rows_, part, parts);
+  for (std::int64_t unit = units.begin; unit < units.end;) {
+    const Run run = runs_[static_cast<std::size_t>(unit / n_rows_)];
+    std::int64_t from_offset = 0, to_offset = 0, rest = unit % n_rows_ / middle.size();
+    for (std::size_t d = dimensions_.size() - 2; d-- > 0;) {
+      const auto i = static_cast<std::size_t>(rest % dimensions_[d].size());
       from_offset += dimensions_[d].from[i];
       to_offset += dimensions_[d].to[i];
-      rest /= size;
+      rest /= dimensions_[d].size();
     }
-    for (std::size_t i = 0; i < n; ++i)
-      if constexpr (std::is_same_v<From, To>)
-        to[to_offset + inner.to[i]] = from[from_offset + inner.from[i]];
+    const std::int64_t first = unit % middle.size(), last = std::min(middle.size(), first + units.end - unit);
+    unit += last - first;
+    for (auto m = static_cast<std::size_t>(first); m < static_cast<std::size_t>(last); ++m) {
+      const From* const source = from + from_offset + middle.from[m];
+      To* const target = to + to_offset + middle.to[m];
+      const auto begin = static_cast<std::size_t>(run.begin);
+      if (has_neighbours_)
+        copy_neighbours(source + inner.from[begin], target + inner.to[begin], run.end - run.begin);
       else
-        to[to_offset + inner.to[i]] = from_float<To>(to_float(from[from_offset + inner.from[i]]));
+        for (std::size_t i = 0; i < inner.to.size(); ++i) target[inner.to[i]] = converted<To>(source[inner.from[i]]);
+    }
   }
 }
 template void LayoutCopy::run(const float*, float*, int, int) const;

@@ -65,10 +65,18 @@ class LayoutCopy {
  private:
   struct Dimension {
     std::vector<std::int64_t> from, to;  // offsets
+    std::int64_t size() const { return std::ssize(to); }
   };
-  std::vector<Dimension> dimensions_;  // the innermost of the target last
+  /// Neighbouring indices of the innermost dimension.
+  struct Run {
+    std::int64_t begin = 0, end = 0;
+  };
+
+  std::vector<Dimension> dimensions_;  // at least two, the innermost of the target last
   std::int64_t n_rows_ = 1;            // the product of all sizes but the last
-  bool is_plain_ = false;              // both are row-major in this order
+  // The indices of the last dimension: runs whose elements are neighbours in both layouts, or one run of all.
+  std::vector<Run> runs_;
+  bool has_neighbours_ = false;
 };
 
 /// `given` as this backend's layout of a parameter of these sizes; null stays null.
