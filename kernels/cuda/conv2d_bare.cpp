@@ -52,4 +52,6 @@ bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape) {
   return graph == ConvolutionGraph::forward_statistics && shape.dtype != DType::fp16;
 }
 
+bool aligns_reductions(const ConvolutionShape& shape) { return shape.out_channels % 4 == 0; }
+
 }  // namespace lockstep::cuda

@@ -59,6 +59,9 @@ std::string choice_text(const ConvolutionShape& shape);
 /// way, since cuDNN's engines accept nothing else. cuDNN compiles a kernel for it like those for GPUs of compute
 /// capability 8.
 bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape);
+/// Whether the second of a channel's two sums, which follows the first sums of all channels in fp32, is aligned to 16
+/// bytes. cuDNN requires that.
+bool aligns_reductions(const ConvolutionShape& shape);
 
 /// Null: the graph has no such tensor.
 struct ConvolutionTensors {

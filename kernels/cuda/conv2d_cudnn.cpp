@@ -74,7 +74,7 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   writer.write(kind);
   list->roles = writer.roles();
   list->has_reductions = ends_in_reductions(kind, shape);
-  if (list->has_reductions && shape.out_channels % 4 != 0) return list;  // the second sum must be aligned to 16 bytes
+  if (list->has_reductions && !aligns_reductions(shape)) return list;
   LOCKSTEP_CUDA_CHECK(graph.validate());
   list->handle = context.described ? nullptr : cudnn_handle(context.device);
   if (graph.build_operation_graph(list->handle).is_bad()) return list;

@@ -30,7 +30,7 @@ bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int
   if (compute_capability < kLeastForFusion) return false;
   const bool has_channels = shape.x[3] % 8 == 0 && shape.out_channels % 8 == 0;
   if (ends_in_reductions(graph, shape))
-    return (shape.tf32 && shape.out_channels % 4 == 0) || (shape.dtype == DType::bf16 && has_channels);
+    return (shape.tf32 && aligns_reductions(shape)) || (shape.dtype == DType::bf16 && has_channels);
   if (shape.dtype != DType::fp16) return false;
   switch (graph) {
     case Graph::residual_forward:
