@@ -13,13 +13,9 @@
 #include "data/user_block.h"
 #include "test/data/files.h"
 #include "test/support/emulator.h"
-#include "test/support/sanitizers.h"
 
 namespace lockstep::data {
 namespace {
-
-/// A fork takes a tenth of a second under the address sanitizer.
-int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
 /// Contiguous images, and images in 8 chunks without gaps.
 constexpr Placement kPlacements[] = {kDefaultPlacement, {.alignment_bytes = 0, .chunk_bytes = 180}};

@@ -16,6 +16,7 @@
 
 #include "data/image_file.h"
 #include "lockstep/error.h"
+#include "test/support/sanitizers.h"
 
 namespace lockstep::data {
 
@@ -34,6 +35,10 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+/// How often a test damages a file and opens it in a child. A fork takes a tenth of a second under the address
+/// sanitizer.
+inline int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
 /// Byte i of a sample's image. It depends on the sample, so that a mix-up of samples is detected.
 inline std::uint8_t test_byte(std::int64_t sample, std::size_t i) {

@@ -11,15 +11,11 @@
 #include "data/user_block.h"
 #include "hdf5/writer.h"
 #include "test/data/text_files.h"
-#include "test/support/sanitizers.h"
 
 namespace lockstep::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A fork takes a tenth of a second under the address sanitizer.
-int n_flips() { return test::has_address_sanitizer() ? 25 : 100; }
 
 std::vector<std::string> verify(const std::string& path) {
   const InputFile file(path);
