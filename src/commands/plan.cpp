@@ -20,6 +20,7 @@
 #include "train/banner.h"
 #include "train/batch_fit.h"
 #include "train/recomputation.h"
+#include "train/schedule.h"
 
 namespace lockstep::commands {
 
@@ -108,8 +109,12 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   const auto planner = backend_of(config, ranks, device, nullptr);
   planned.fits = train::batch_that_fits(config, *planned.task, ranks.n, *planner, topology({}),
                                         planned.backend->device().memory_bytes, kMaxSamples);
-  train::resolve_batch(config, ranks.n, planned.fits, planned.task->train_set()->info().n_samples);
+  const std::int64_t n_samples = planned.task->train_set()->info().n_samples;
+  train::resolve_batch(config, ranks.n, planned.fits, n_samples);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
+  const std::int64_t steps = data::Loader::steps_per_epoch(n_samples, batch.global_batch, config.data.drop_last);
+  // A plan for more ranks than these few samples are enough for has no steps.
+  if (steps > 0) train::check_schedule(config, steps);
   if (algorithms)  // a layer without a stored choice runs with a fixed algorithm
     *algorithms =
         train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())

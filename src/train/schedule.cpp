@@ -62,4 +62,15 @@ double learning_rate_factor(const Config::Optimizer& optimizer, std::int64_t glo
   return static_cast<double>(global_batch) / static_cast<double>(optimizer.learning_rate_batch);
 }
 
+void check_schedule(const Config& config, std::int64_t steps_per_epoch) {
+  try {
+    Schedule(config.schedule, config.optimizer.learning_rate, steps_per_epoch, config.train.epochs);
+  } catch (const Error& error) {
+    fail(error.code(), "{}{}",
+         config.places(
+             {"schedule.warmup_epochs", "schedule.warmup_steps", "schedule.steps", "schedule.update", "train.epochs"}),
+         error.what());
+  }
+}
+
 }  // namespace lockstep::train

@@ -41,4 +41,8 @@ class Schedule {
 /// Linear scaling (Goyal et al., section 2.1): the global batch over optimizer.learning_rate_batch; 1 if that is 0.
 double learning_rate_factor(const Config::Optimizer& optimizer, std::int64_t global_batch);
 
+/// Throws what Schedule's constructor throws for the schedule of this configuration, with the places of its keys. The
+/// length of an epoch follows from the data set, so that parsing cannot check it.
+void check_schedule(const Config& config, std::int64_t steps_per_epoch);
+
 }  // namespace lockstep::train

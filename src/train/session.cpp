@@ -39,19 +39,6 @@ void check_threads(const Config& config) {
           config.places({"cpu.threads"}), most, processors, processors == 1 ? "" : "s", config.cpu.threads);
 }
 
-/// Checks the schedule with the length of epochs, which is known only from the data set. The trainer makes its schedule
-/// later, when the run has begun.
-void check_schedule(const Config& config, std::int64_t steps_per_epoch) {
-  try {
-    Schedule(config.schedule, config.optimizer.learning_rate, steps_per_epoch, config.train.epochs);
-  } catch (const Error& error) {
-    fail(error.code(), "{}{}",
-         config.places(
-             {"schedule.warmup_epochs", "schedule.warmup_steps", "schedule.steps", "schedule.update", "train.epochs"}),
-         error.what());
-  }
-}
-
 }  // namespace
 
 Session::Session(Config configured, World& the_world, const SessionOptions& options)

@@ -83,6 +83,8 @@ assert rate(some, "device") is None and some["device"]["is_unknown"] and some["l
 assert less["lowest"] is None and less["cores"]["is_unknown"], less
 assert rate(synthetic, "storage") is None and not synthetic["storage"]["is_unknown"], synthetic
 PYTHON
+check "the warm-up must fit into the schedule" refused 2 'the warm-up must not be longer than the schedule, found 100000 steps of' \
+  "$lockstep" plan "${cifar[@]}" schedule.warmup_epochs=0 schedule.warmup_steps=100000
 check "rates must be possible" refused 2 'hardware.pcie_gb_per_second.*0 to 1e6' "$lockstep" plan "${cifar[@]}" hardware.pcie_gb_per_second=-1
 
 # The hardware files state the rates for JPEG files of 110 kB. Here, PNG images of 341x256 have as many bytes.
