@@ -13,8 +13,8 @@ void convert_elements(const From* from, To* to, Range range) {
 template <typename From, typename To, bool kToBlocks>
 void convert_blocks(const ImageRows& shape, const From* from, To* to, Range range) {
   const std::int64_t n_blocks = shape.channels / kChannelBlock;
+  std::int64_t image = range.begin / shape.pixels, pixel = range.begin % shape.pixels;
   for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const std::int64_t image = i / shape.pixels, pixel = i % shape.pixels;
     for (std::int64_t block = 0; block < n_blocks; ++block) {
       const std::int64_t in_rows = i * shape.channels + block * kChannelBlock;
       const std::int64_t in_blocks = ((image * n_blocks + block) * shape.pixels + pixel) * kChannelBlock;
@@ -22,6 +22,9 @@ void convert_blocks(const ImageRows& shape, const From* from, To* to, Range rang
       To* const target = to + (kToBlocks ? in_blocks : in_rows);
       for (int lane = 0; lane < kChannelBlock; lane += kLanes) store(target + lane, load<Floats>(source + lane));
     }
+    if (++pixel < shape.pixels) continue;
+    pixel = 0;
+    ++image;
   }
 }
 
