@@ -6,12 +6,16 @@ Lockstep, to show whether a change made training slower. Each round gives the me
 figures are the medians of the rounds. PyTorch counts with the best of its variants.
 """
 import argparse
+import os
 import statistics
 
 import sides
 from sides import harness, median, shortest
 
 LAYOUTS = ["contiguous", "channels_last"]
+# The settings that limit Lockstep, PyTorch's own kernels and its oneDNN to the instructions of an older processor.
+MAX_ISA = {"avx2": {"LOCKSTEP_MAX_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+           "avx512": {"LOCKSTEP_MAX_ISA": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}}
 
 
 def row(name, rounds, args):
@@ -37,8 +41,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="also run PyTorch under torch.compile")
     parser.add_argument("--before", metavar="BUILD", help="folder with an earlier build of lockstep to compare with")
+    parser.add_argument("--max-isa", choices=MAX_ISA, help="limit both sides to these instructions, as on an older processor")
     parser.add_argument("--name", default="peers", help="name of the result files")
     args = parser.parse_args()
+    limits = MAX_ISA.get(args.max_isa, {})
+    os.environ.update(limits)
     binary = harness.lockstep(args.build)
     python, torch = harness.torch_python(args.python)
     if not python:
@@ -78,11 +85,12 @@ def main():
         "times** its memory.\n"
         + (compared_with_before(rounds, args) if before else "")
         + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since without it PyTorch ends with an illegal "
-           "instruction on this machine.\n" if sides.limited else ""))
+           "instruction on this machine.\n" if sides.limited else "")
+        + (f"Both sides were limited with {' '.join(map('='.join, limits.items()))}.\n" if limits else ""))
     harness.write_results(args.name, "Compared with PyTorch", text,
                           {"machine": machine, "version": harness.version(binary), "torch": torch,
                            "work": args.work, "precision": args.precision, "ranks": args.ranks,
-                           "threads": args.threads, "batch_per_rank": sides.batch(args), "torch_limited": sides.limited,
+                           "threads": args.threads, "batch_per_rank": sides.batch(args), "torch_limited": sides.limited, "max_isa": args.max_isa,
                            "speed_ratio": speed, "shortest_step_ratio": undisturbed, "memory_ratio": memory,
                            "better_side": better, "rounds": rounds},
                           args.results)
