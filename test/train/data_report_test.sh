@@ -36,7 +36,7 @@ check "  as often as a minute passes, and at the end" between "$(reports minutes
   "$(awk -v s="$(figure minutes seconds)" 'BEGIN { print int(s / 60) + 1 }')"
 check_output=$work/.check
 
-check "trains on a fast data set" train fast train.max_steps=300
+check "trains on a fast data set" train fast train.max_steps=1000
 check "  for more than a second" between "$(sed -nE 's/^  "seconds": ([^,]*),?$/\1/p' "$work/fast/metrics.json")" 1 1000
 check "  the log does not mention the data" test -z "$(reports fast)"
 check "  and the summary tells why" between "$(share fast)" 0 0.05
