@@ -183,11 +183,11 @@ TEST(BlockedLayout, PutsElementsWhereItsNotationSays) {
   }
 }
 
-/// Our own reorders and those of the library, on any number of threads, in both types.
 constexpr const char* kNotations[] = {"abcd", "cdba", "cdab", "ABcd16b16a", "ABcd16a16b", "Acdb24a"};
 constexpr std::pair<DType, DType> kTypes[] = {
     {DType::fp32, DType::fp32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::fp32}, {DType::fp32, DType::bf16}};
 
+/// Our own reorders and those of the library, on any number of threads, between both types.
 TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
   const Sizes sizes{40, 70, 3, 3};
   const auto values = values_of(40 * 70 * 9, 6);
@@ -223,17 +223,21 @@ TEST(LayoutCopy, WritesEachElementOnceWithAnyNumberOfParts) {
           const auto source = values_of(static_cast<std::int64_t>(from.n_elements()), 9);
           constexpr float kUntouched = 9.0f;
           std::vector<float> expected(to.n_elements(), kUntouched);
-          std::vector<std::vector<std::int64_t>> f, t;
+          std::vector<std::vector<std::int64_t>> from_offsets, to_offsets;
           for (std::size_t d = 0; d < sizes.size(); ++d) {
-            f.push_back(from.offsets(d));
-            t.push_back(to.offsets(d));
+            from_offsets.push_back(from.offsets(d));
+            to_offsets.push_back(to.offsets(d));
           }
-          for (std::size_t a = 0; a < t[0].size(); ++a)
-            for (std::size_t b = 0; b < t[1].size(); ++b)
-              for (std::size_t c = 0; c < t[2].size(); ++c)
-                for (std::size_t d = 0; d < t[3].size(); ++d)
-                  expected[static_cast<std::size_t>(t[0][a] + t[1][b] + t[2][c] + t[3][d])] =
-                      source[static_cast<std::size_t>(f[0][a] + f[1][b] + f[2][c] + f[3][d])];
+          const auto place = [](const std::vector<std::vector<std::int64_t>>& offsets, const std::size_t(&index)[4]) {
+            std::int64_t sum = 0;
+            for (std::size_t d = 0; d < 4; ++d) sum += offsets[d][index[d]];
+            return static_cast<std::size_t>(sum);
+          };
+          for (std::size_t a = 0; a < to_offsets[0].size(); ++a)
+            for (std::size_t b = 0; b < to_offsets[1].size(); ++b)
+              for (std::size_t c = 0; c < to_offsets[2].size(); ++c)
+                for (std::size_t d = 0; d < to_offsets[3].size(); ++d)
+                  expected[place(to_offsets, {a, b, c, d})] = source[place(from_offsets, {a, b, c, d})];
           const LayoutCopy copy(from, to);
           std::vector<float> target(to.n_elements(), kUntouched);
           for (int part = 0; part < parts; ++part) {

@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -154,22 +153,22 @@ LayoutCopy::LayoutCopy(const BlockedLayout& from, const BlockedLayout& to) {
   for (std::int64_t i = 0; i < inner.size(); ++i) {
     const auto at = static_cast<std::size_t>(i);
     const bool continues = i > 0 && inner.from[at] == inner.from[at - 1] + 1 && inner.to[at] == inner.to[at - 1] + 1;
-    if (!continues) runs_.push_back({.begin = i, .end = i});
-    runs_.back().end = i + 1;
+    if (!continues) ranges_.push_back({.begin = i, .end = i});
+    ranges_.back().end = i + 1;
   }
-  constexpr std::int64_t kShortestRun = 4;  // on average
-  has_neighbours_ = inner.size() >= kShortestRun * std::ssize(runs_);
-  if (!has_neighbours_) runs_ = {{.begin = 0, .end = inner.size()}};
+  constexpr std::int64_t kShortestRange = 4;  // on average
+  has_neighbours_ = inner.size() >= kShortestRange * std::ssize(ranges_);
+  if (!has_neighbours_) ranges_ = {{.begin = 0, .end = inner.size()}};
 }
 
 template <typename From, typename To>
 void LayoutCopy::run(const From* from, To* to, int part, int parts) const {
   const Dimension &inner = dimensions_.back(), &middle = dimensions_[dimensions_.size() - 2];
-  // With the runs as the outermost loop and `middle` as the innermost one, most copies begin where the one before
+  // With the ranges as the outermost loop and `middle` as the innermost one, most copies begin where the one before
   // ended.
-  const Range units = part_of(std::ssize(runs_) * n_rows_, part, parts);
+  const Range units = part_of(std::ssize(ranges_) * n_rows_, part, parts);
   for (std::int64_t unit = units.begin; unit < units.end;) {
-    const Run run = runs_[static_cast<std::size_t>(unit / n_rows_)];
+    const Range range = ranges_[static_cast<std::size_t>(unit / n_rows_)];
     std::int64_t from_offset = 0, to_offset = 0, rest = unit % n_rows_ / middle.size();
     for (std::size_t d = dimensions_.size() - 2; d-- > 0;) {
       const auto i = static_cast<std::size_t>(rest % dimensions_[d].size());
@@ -182,9 +181,9 @@ void LayoutCopy::run(const From* from, To* to, int part, int parts) const {
     for (auto m = static_cast<std::size_t>(first); m < static_cast<std::size_t>(last); ++m) {
       const From* const source = from + from_offset + middle.from[m];
       To* const target = to + to_offset + middle.to[m];
-      const auto begin = static_cast<std::size_t>(run.begin);
+      const auto begin = static_cast<std::size_t>(range.begin);
       if (has_neighbours_)
-        copy_neighbours(source + inner.from[begin], target + inner.to[begin], run.end - run.begin);
+        copy_neighbours(source + inner.from[begin], target + inner.to[begin], range.end - range.begin);
       else
         for (std::size_t i = 0; i < inner.to.size(); ++i) target[inner.to[i]] = converted<To>(source[inner.from[i]]);
     }

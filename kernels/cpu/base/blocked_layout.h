@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/cpu/base/parallel.h"
 #include "lockstep/op.h"
 
 namespace lockstep::cpu {
@@ -67,15 +68,11 @@ class LayoutCopy {
     std::vector<std::int64_t> from, to;  // offsets
     std::int64_t size() const { return std::ssize(to); }
   };
-  /// Neighbouring indices of the innermost dimension.
-  struct Run {
-    std::int64_t begin = 0, end = 0;
-  };
 
   std::vector<Dimension> dimensions_;  // at least two, the innermost of the target last
   std::int64_t n_rows_ = 1;            // the product of all sizes but the last
-  // The indices of the last dimension: runs whose elements are neighbours in both layouts, or one run of all.
-  std::vector<Run> runs_;
+  // The indices of the last dimension: ranges whose elements are neighbours in both layouts, or one range of all.
+  std::vector<Range> ranges_;
   bool has_neighbours_ = false;
 };
 
