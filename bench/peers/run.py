@@ -90,7 +90,8 @@ def main():
     harness.write_results(args.name, "Compared with PyTorch", text,
                           {"machine": machine, "version": harness.version(binary), "torch": torch,
                            "work": args.work, "precision": args.precision, "ranks": args.ranks,
-                           "threads": args.threads, "batch_per_rank": sides.batch(args), "torch_limited": sides.limited, "max_isa": args.max_isa,
+                           "threads": args.threads, "batch_per_rank": sides.batch(args), "torch_limited": sides.limited,
+                           "max_isa": args.max_isa,
                            "speed_ratio": speed, "shortest_step_ratio": undisturbed, "memory_ratio": memory,
                            "better_side": better, "rounds": rounds},
                           args.results)
