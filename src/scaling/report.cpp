@@ -32,9 +32,15 @@ Figure measured_by_now(const Results& results, const CostSize& size) {
 
 std::string number_text(double value) {
   if (!std::isfinite(value)) return "-";
-  constexpr double kMostFixed = 1e7;
-  if (std::abs(value) >= 1000 && std::abs(value) < kMostFixed) return fmt::format("{:.0f}", value);
-  return fmt::format("{:.4g}", value);
+  constexpr double kLeastFixed = 1e-9, kMostFixed = 1e7;
+  constexpr int kDigits = 4;
+  const double size = std::abs(value);
+  if (size >= 1000 && size < kMostFixed) return fmt::format("{:.0f}", value);
+  if (size < kLeastFixed || size >= 1e-4) return fmt::format("{:.{}g}", value, kDigits);
+  const int n_zeros = static_cast<int>(-std::floor(std::log10(size))) - 1;  // after the decimal point
+  std::string text = fmt::format("{:.{}f}", value, n_zeros + kDigits);
+  text.erase(text.find_last_not_of('0') + 1);
+  return text;
 }
 
 std::vector<ReportedFigure> reported_figures(const Results& results) {

@@ -39,7 +39,8 @@ std::string description_of(const Study& study);
 std::string baseline_text(const Results& results);
 /// "ranks-0002-repeat-1: not averaged: it ran with ...", and the remarks.
 std::vector<std::string> notes_of(const Results& results);
-/// Four significant digits, or "-" if it is unknown.
+/// Four significant digits, or "-" if it is unknown. Scientific notation is left to numbers below 1e-9 and from 1e7 on:
+/// the half-width of a short step's time is "0.00008312".
 std::string number_text(double value);
 
 std::string text_report(const Results& results);

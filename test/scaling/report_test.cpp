@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -193,6 +194,21 @@ TEST(ScalingReport, AsMarkdown) { expect_golden(markdown_report(predicted_result
 TEST(ScalingReport, AsCsv) { expect_golden(csv_report(predicted_results()), "report.csv"); }
 TEST(ScalingReport, AsJson) { expect_golden(json_report(predicted_results()), "report.json"); }
 TEST(ScalingReport, AsLatex) { expect_golden(latex_report(predicted_results()), "report.tex"); }
+
+TEST(ScalingReport, HasNumbersInFixedNotation) {
+  EXPECT_EQ(number_text(8.312e-5), "0.00008312");
+  EXPECT_EQ(number_text(-8.312e-5), "-0.00008312");
+  EXPECT_EQ(number_text(3e-6), "0.000003");
+  EXPECT_EQ(number_text(99.996e-6), "0.0001");
+  EXPECT_EQ(number_text(0.0001234), "0.0001234");
+  EXPECT_EQ(number_text(0), "0");
+  EXPECT_EQ(number_text(0.5), "0.5");
+  EXPECT_EQ(number_text(99.994), "99.99");
+  EXPECT_EQ(number_text(1234.6), "1235");
+  EXPECT_EQ(number_text(3e-10), "3e-10");
+  EXPECT_EQ(number_text(2e7), "2e+07");
+  EXPECT_EQ(number_text(std::numeric_limits<double>::infinity()), "-");
+}
 
 TEST(ScalingReport, WithoutPredictionsHasNoEmptyTables) {
   for (const std::string& report : {text_report(results()), markdown_report(results()), latex_report(results())}) {
