@@ -88,6 +88,7 @@ void CaseFiles::prepare(const Config& config) const {
           folder_problem(directory_, error));
   if (has_begun()) {
     wait_until_free(run());
+    remove_weights();
     int attempt = 1;
     while (fs::exists(file(fmt::format("attempt-{}", attempt)))) ++attempt;
     const std::string aside = file(fmt::format("attempt-{}", attempt));
@@ -101,8 +102,12 @@ void CaseFiles::prepare(const Config& config) const {
 void CaseFiles::write_job(const std::string& id) const { replace_file(file("job.txt"), id + "\n"); }
 
 void CaseFiles::finish(const Measurement& measurement) const {
+  remove_weights();  // first, since nothing returns to a finished case
   replace_file(finished(),
                json_of(measurement).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+void CaseFiles::remove_weights() const {
   std::error_code ignored;  // files that cannot be removed only take up space
   for (const char* name : {"checkpoints", "model.safetensors", "model", "model_ema.safetensors", "model_ema"})
     fs::remove_all(run() + "/" + name, ignored);

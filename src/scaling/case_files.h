@@ -6,7 +6,7 @@
 //   job.txt          slurm: the id of its job
 //   hosts.txt        slurm: what jobs/lib/job.sh has found on the nodes before it started the ranks
 //   finished.json    the measurement. It appears when the case is finished, and such a case is never started again.
-//   attempt-1/ ...   the files of attempts that have failed or were interrupted
+//   attempt-1/ ...   the files of attempts that have failed or were interrupted, without their weights
 #pragma once
 
 #include <optional>
@@ -42,14 +42,15 @@ class CaseFiles {
   /// if the files are not complete.
   std::optional<Measurement> measurement_of_run(const Study& study) const;
 
-  /// Moves the files of an earlier attempt to attempt-N, and writes config.yaml. Throws run_locked if a process of that
-  /// attempt is still there.
+  /// Moves the files of an earlier attempt, except its weights, to attempt-N, and writes config.yaml. Throws run_locked
+  /// if a process of that attempt is still there.
   void prepare(const Config& config) const;
   void write_job(const std::string& id) const;
-  /// Writes finished.json, and removes the weights: a study measures only speed.
+  /// Removes the weights, since a study measures only speed, and writes finished.json.
   void finish(const Measurement& measurement) const;
 
  private:
+  void remove_weights() const;
   void add_hosts(Measurement& measurement) const;
   std::string directory_;
 };

@@ -55,7 +55,14 @@ check "  which it says" shows '^Stopped by SIGINT. [1-3] of 4 cases are finished
 check "  and the lock is gone" test ! -e "$study/lock"
 
 # ---- Failed cases ----
-printf '#!/bin/bash\necho "the network is down"; exit 9\n' >"$work/broken"
+cat >"$work/broken" <<'END' # leaves weights, as a case that is interrupted after its last step does
+#!/bin/bash
+run=$(dirname "${@: -1}")/run
+mkdir -p "$run/checkpoints"
+touch "$run/checkpoints/step-00000016.h5" "$run/model.safetensors"
+echo "the network is down"
+exit 9
+END
 chmod +x "$work/broken"
 LOCKSTEP_MPIRUN=$work/broken run >"$work/text" 2>&1
 check "failed cases: exit status 1" test $? = 1
