@@ -77,14 +77,12 @@ check "  status 2" refused 2 'start a new run with another run.name' train run.n
   --allow-change train.global_batch
 
 # Another data set with the same path.
-python3 - "$work/pictures" <<'PYTHON'
-import os, struct, sys, zlib
-def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+PYTHONPATH=test/support python3 - "$work/pictures" <<'PYTHON'
+import os, sys
+from png import png
 for name, first in ("one/cat", 0), ("one/dog", 1), ("newer/cat", 1), ("newer/dog", 0), ("other/cat", 0), ("other/fox", 1):
-    pixels = zlib.compress((b"\0" + bytes(range(first, first + 24))) * 8)
-    image = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
     os.makedirs(f"{sys.argv[1]}/{name}")
-    for i in range(8): open(f"{sys.argv[1]}/{name}/{i}.png", "wb").write(image)
+    for i in range(8): open(f"{sys.argv[1]}/{name}/{i}.png", "wb").write(png([bytes(range(first, first + 24))] * 8))
 PYTHON
 import() { rm -f "$work/set.h5" && "$lockstep" data import imagefolder "$work/pictures/$1" "$work/set.h5"; }
 check "  a set of pictures" import one

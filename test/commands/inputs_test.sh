@@ -8,6 +8,9 @@ cp data/samples/cifar10_test.h5 "$work/set.h5"
 "$lockstep" train jobs/configs/quickstart.yaml model.width=16 device=cpu cpu.threads=1 data.train=data/samples/cifar10_train.h5 \
   data.validation="$work/set.h5" data.image_size=8 train.max_steps=1 run.directory="$work" run.name=run log.progress=false \
   log.tensorboard=false >"$work/log" 2>&1
+mkdir -p "$work/images/a"
+PYTHONPATH=test/support python3 -c 'import sys; from png import png; sys.stdout.buffer.write(png([bytes(range(24))] * 8))' \
+  >"$work/images/a/1.png"
 cd "$work" || exit 1
 best=run/checkpoints/best model=run/model.safetensors
 cp run/config.yaml own.yaml
@@ -19,13 +22,6 @@ ln -s set.h5 other_set.h5
 ln -s set.h5 set.svg
 ln -s run/checkpoints/best best.svg
 printf 'time_unix,rank,pid,cpu_percent,rss_mib\n1,0,1,5,100\n' >process_log.csv
-mkdir -p images/a
-python3 - images/a/1.png <<'PYTHON'
-import struct, sys, zlib
-def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-open(sys.argv[1], "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)) +
-    chunk(b"IDAT", zlib.compress((b"\0" + bytes(range(24))) * 8)) + chunk(b"IEND", b""))
-PYTHON
 cp images/a/1.png picture.png
 ln images/a/1.png image.h5
 ls images/a/1.png >names.txt

@@ -88,15 +88,12 @@ check "the warm-up must fit into the schedule" refused 2 'the warm-up must not b
 check "rates must be possible" refused 2 'hardware.pcie_gb_per_second.*0 to 1e6' "$lockstep" plan "${cifar[@]}" hardware.pcie_gb_per_second=-1
 
 # The hardware files state the rates for JPEG files of 110 kB. Here, PNG images of 341x256 have as many bytes.
-python3 - "$work/photos" <<'PYTHON'
-import os, random, struct, sys, zlib
-def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-rows = b"".join(b"\0" + bytes([y]) * 341 * 3 for y in range(256))
-begin = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 341, 256, 8, 2, 0, 0, 0))
-end = chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+PYTHONPATH=test/support python3 - "$work/photos" <<'PYTHON'
+import os, sys
+from png import png
 os.makedirs(sys.argv[1] + "/class")
 for i in range(64):
-    open(f"{sys.argv[1]}/class/{i}.png", "wb").write(begin + chunk(b"teSt", bytes(110000 - len(begin) - len(end) - 12)) + end)
+    open(f"{sys.argv[1]}/class/{i}.png", "wb").write(png([bytes([y]) * 341 * 3 for y in range(256)], n_bytes=110000))
 PYTHON
 check "images are imported encoded" "$lockstep" data import imagefolder "$work/photos" "$work/encoded.h5" --store encoded
 check "  and decoded" "$lockstep" data import imagefolder "$work/photos" "$work/decoded.h5" --store decoded --short-side 256

@@ -6,20 +6,18 @@ source test/support/check.sh
 
 # write_images FOLDER CHANNELS: 3 classes of 12 images of several sizes. Each class has its own stripes under noise.
 write_images() {
-  python3 - "$@" <<'PYTHON'
-import os, random, struct, sys, zlib
+  PYTHONPATH=test/support python3 - "$@" <<'PYTHON'
+import os, random, sys
+from png import png
 folder, channels = sys.argv[1], int(sys.argv[2])
-def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-def png(height, width, value):
-    rows = b"".join(b"\0" + bytes(value(y, x, c) for x in range(width) for c in range(channels)) for y in range(height))
-    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+def image(height, width, value):
+    return png([bytes(value(y, x, c) for x in range(width) for c in range(channels)) for y in range(height)], channels)
 random.seed(1)
 for k, name in enumerate(("ant", "bee", "a, \"fly\"")):
     os.makedirs(f"{folder}/{name}")
     for i in range(12):
         value = lambda y, x, c: (((y if k == 0 else x if k == 1 else x + y) // 4 % 2) * 120 + random.randrange(130)) % 256
-        open(f"{folder}/{name}/{i}.png", "wb").write(png(20 + i % 3, 18 + i % 4, value))
+        open(f"{folder}/{name}/{i}.png", "wb").write(image(20 + i % 3, 18 + i % 4, value))
 PYTHON
 }
 # agree FOLDER EVALUATION PREDICTIONS: the accuracy of the predictions, whose classes are the folders, is that of the
