@@ -28,21 +28,21 @@ const char* kind_name(hdf5::FileKind kind) { return kind == hdf5::FileKind::text
 
 }  // namespace
 
-bool open_data_file(const InputFile& file, hdf5::FileKind kind, const std::function<void(const UserBlock*)>& read) {
+std::optional<UserBlock> checked_user_block(const InputFile& file, hdf5::FileKind kind) {
   require(file.size_bytes() > 0, ErrorCode::data_truncated, "{} is empty (0 bytes)", file.path());
-  if (const std::optional<UserBlock> block = read_user_block(file)) {
+  std::optional<UserBlock> block = read_user_block(file);
+  if (block)
     require(block->kind == kind, ErrorCode::data_format, "{} is a data set of {}; expected one of {}", file.path(),
             kind_name(block->kind), kind_name(kind));
-    read(&*block);
-    return true;
-  }
-  require(has_hdf5_signature(file), ErrorCode::data_format, "{} ({} bytes) is not an HDF5 file", file.path(),
-          file.size_bytes());
-  const ChildVerdict verdict = run_in_limited_child([&] { read(nullptr); });
-  if (verdict.good) {
-    read(nullptr);
-    return false;
-  }
+  else
+    require(has_hdf5_signature(file), ErrorCode::data_format, "{} ({} bytes) is not an HDF5 file", file.path(),
+            file.size_bytes());
+  return block;
+}
+
+std::string read_in_child(const InputFile& file, const std::function<std::string()>& read) {
+  const ChildVerdict verdict = run_in_limited_child(read);
+  if (verdict.good) return verdict.result;
   if (verdict.code) throw Error(*verdict.code, verdict.sentence);
   fail(ErrorCode::data_format, "{} cannot be opened as HDF5: {}", file.path(), verdict.sentence);
 }

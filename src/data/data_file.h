@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "data/file.h"
@@ -12,10 +13,13 @@
 
 namespace lockstep::data {
 
-/// Calls `read`, which reads the metadata through HDF5, when that is safe. It gets the user block if the file has one
-/// that matches it. If another program wrote the file, it gets null, and first runs in a limited child process. Returns
-/// whether there is a user block. Throws data_format if the file is a data set of another kind.
-bool open_data_file(const InputFile& file, hdf5::FileKind kind, const std::function<void(const UserBlock*)>& read);
+/// The user block, which matches the metadata: HDF5 may open the file. Empty if another program wrote the file. Throws
+/// data_format if it is a data set of another kind or not an HDF5 file.
+std::optional<UserBlock> checked_user_block(const InputFile& file, hdf5::FileKind kind);
+/// What `read` returns, which reads a file of another program through HDF5 in a limited child process. This process
+/// does not open the file with HDF5 afterwards, since damage that the child survives may still overwrite memory. Throws
+/// the error of `read`, and data_format if the child crashes.
+std::string read_in_child(const InputFile& file, const std::function<std::string()>& read);
 
 /// Opens the file. Its errors have the codes of data sets.
 hdf5::Reader open_hdf5(const std::string& path);

@@ -63,6 +63,7 @@ struct DatasetInfo {
   // has none.
   std::string content_hash;
   std::size_t reader_bytes = 0;  // upper bound of the memory of each reader thread besides the fields that it fills
+  bool operator==(const DatasetInfo&) const = default;
 };
 
 class Dataset {

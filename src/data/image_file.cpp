@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/image_limits.h"
+#include "data/layout_bytes.h"
 #include "hdf5/reader.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
@@ -228,13 +229,12 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
 }
 
 ImageFile open_image_file(const InputFile& file) {
-  ImageFile out;
-  const bool has_user_block = open_data_file(file, hdf5::FileKind::images, [&](const UserBlock* block) {
-    out = read_metadata(file, block ? &block->samples : nullptr);
-    if (block && (out.images != block->samples || out.labels != block->index))
-      fail_user_block(file, hdf5::FileKind::images);
-  });
-  out.has_user_block = has_user_block;
+  const std::optional<UserBlock> block = checked_user_block(file, hdf5::FileKind::images);
+  if (!block)
+    return layout_of<ImageFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_metadata(file)); }));
+  ImageFile out = read_metadata(file, &block->samples);
+  if (out.images != block->samples || out.labels != block->index) fail_user_block(file, hdf5::FileKind::images);
+  out.has_user_block = true;
   return out;
 }
 

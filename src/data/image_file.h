@@ -37,6 +37,7 @@ struct EncodedIndex {
   std::uint64_t largest_bytes = 0;  // of one image
   std::int64_t largest_pixels = 0;
   int min_height = 0, min_width = 0, max_height = 0, max_width = 0;
+  bool operator==(const EncodedIndex&) const = default;
 };
 
 /// The result of open_image_file(): all sizes agree with each other, and everything is inside the file.
@@ -48,10 +49,11 @@ struct ImageFile {
   std::string source;                    // where the images were imported from; may be empty
   std::string images_xxh3, labels_xxh3;  // 16 hex digits; empty: the file has none
   bool has_user_block = false;           // import wrote the file, and its metadata was checked by digest
+  bool operator==(const ImageFile&) const = default;
 };
 
 /// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
-/// opens it; a file of another program is first opened in a limited child process.
+/// opens it; a file of another program is opened only in a limited child process.
 ImageFile open_image_file(const InputFile& file);
 /// Reads the metadata through HDF5 in this process, for a file that this process wrote. `images`: their position, if it
 /// is known. Without it, HDF5 looks up each chunk, which takes time proportional to the square of the number of chunks.

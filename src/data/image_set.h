@@ -33,6 +33,7 @@ struct ImageSetInfo : DatasetInfo {
   std::vector<std::string> class_names;
 
   std::size_t image_bytes() const { return static_cast<std::size_t>(height) * width * channels; }
+  bool operator==(const ImageSetInfo&) const = default;
 };
 
 inline constexpr char kImageField[] = "image";         // (H, W, C) uint8

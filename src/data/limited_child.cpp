@@ -11,6 +11,8 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <string_view>
+#include <utility>
 
 #include "data/file.h"
 #include "lockstep/error.h"
@@ -44,7 +46,18 @@ void limit(int resource, rlim_t value) {
   ::setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
 }
 
-[[noreturn]] void run_child(const std::function<void()>& check, int report) {
+/// False if the parent is gone.
+bool write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(descriptor, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+[[noreturn]] void run_child(const std::function<std::string()>& read, int report) {
   for (const int signal_number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGINT, SIGALRM})
     std::signal(signal_number, SIG_DFL);
   const int silence = ::open("/dev/null", O_WRONLY);
@@ -57,11 +70,10 @@ void limit(int resource, rlim_t value) {
   limit(RLIMIT_CPU, kTimeLimitSeconds);
   ::alarm(kTimeLimitSeconds);
   try {
-    check();
-    ::_exit(kGoodStatus);
+    const std::string result = read();
+    ::_exit(write_all(report, result) ? kGoodStatus : kExitFailed);
   } catch (const Error& e) {
-    const std::string text = static_cast<char>(e.code()) + std::string(e.what());
-    static_cast<void>(!::write(report, text.data(), text.size()));  // if this fails, the parent reports a crash
+    write_all(report, static_cast<char>(e.code()) + std::string(e.what()));
   } catch (const std::exception&) {
     // Most likely out of memory. The parent sees the exit status.
   }
@@ -70,7 +82,7 @@ void limit(int resource, rlim_t value) {
 
 }  // namespace
 
-ChildVerdict run_in_limited_child(const std::function<void()>& check) {
+ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   int ends[2];
   const bool is_open = ::pipe2(ends, O_CLOEXEC) == 0;
   require(is_open, ErrorCode::system_call, "cannot create a pipe: {}", std::strerror(errno));
@@ -78,12 +90,12 @@ ChildVerdict run_in_limited_child(const std::function<void()>& check) {
   Descriptor writing(ends[1]);
   const pid_t child = ::fork();
   require(child >= 0, ErrorCode::system_call, "cannot start a child process: {}", std::strerror(errno));
-  if (child == 0) run_child(check, writing.get());
+  if (child == 0) run_child(read, writing.get());
   writing.reset();
 
   ChildVerdict verdict;
   std::string report;
-  char buffer[512];
+  char buffer[1 << 12];
   for (ssize_t n; (n = ::read(reading.get(), buffer, sizeof buffer)) != 0;) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) break;
@@ -94,7 +106,10 @@ ChildVerdict run_in_limited_child(const std::function<void()>& check) {
   do ended = ::waitpid(child, &status, 0);
   while (ended < 0 && errno == EINTR);
   verdict.good = ended == child && WIFEXITED(status) && WEXITSTATUS(status) == kGoodStatus;
-  if (verdict.good) return verdict;
+  if (verdict.good) {
+    verdict.result = std::move(report);
+    return verdict;
+  }
   if (report.size() > 1) {
     verdict.code = static_cast<ErrorCode>(static_cast<unsigned char>(report[0]));
     verdict.sentence = report.substr(1);

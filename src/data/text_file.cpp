@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "data/data_file.h"
+#include "data/layout_bytes.h"
 #include "data/limited_child.h"
 #include "lockstep/error.h"
 
@@ -59,12 +60,11 @@ void read_answers_metadata(const InputFile& file, const hdf5::Reader& hdf5, Text
   out.answers_xxh3 = optional_text(hdf5, "answers_xxh3");
 }
 
-TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
+TextFile read_text_metadata(const InputFile& file) {
   const std::string& path = file.path();
   const hdf5::Reader hdf5 = open_hdf5(path);
   read_format_version(hdf5, path, kTextFormat, kChatFormatVersion);
   TextFile out;
-  out.has_user_block = has_user_block;
   const hdf5::DatasetPlace tokens = hdf5.dataset("tokens"), documents = hdf5.dataset("documents");
   const hdf5::DatasetPlace tokenizer = hdf5.dataset("tokenizer");
   check_kind((tokens.type == "uint16" || tokens.type == "uint32") && tokens.dims.size() == 1, file, "tokens",
@@ -188,19 +188,19 @@ bool is_text_file(const InputFile& file) {
   const ReadOutcome outcome = file.try_read(0, head);
   const hdf5::FileKind kind = outcome == ReadOutcome::complete ? hdf5::kind_of(head) : hdf5::FileKind::unknown;
   if (kind == hdf5::FileKind::text || kind == hdf5::FileKind::images) return kind == hdf5::FileKind::text;
-  const auto check = [&] {
-    require(optional_text(open_hdf5(file.path()), "format") == kTextFormat, ErrorCode::data_format, "not text");
-  };
-  return run_in_limited_child(check).good;
+  const auto read_format = [&] { return optional_text(open_hdf5(file.path()), "format"); };
+  const ChildVerdict verdict = run_in_limited_child(read_format);
+  return verdict.good && verdict.result == kTextFormat;
 }
 
 TextFile open_text_file(const InputFile& file) {
-  TextFile out;
-  open_data_file(file, hdf5::FileKind::text, [&](const UserBlock* block) {
-    out = read_text_metadata(file, block != nullptr);
-    if (block && (StoredBytes::contiguous(out.tokens) != block->samples || out.documents != block->index))
-      fail_user_block(file, hdf5::FileKind::text);
-  });
+  const std::optional<UserBlock> block = checked_user_block(file, hdf5::FileKind::text);
+  if (!block)
+    return layout_of<TextFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_text_metadata(file)); }));
+  TextFile out = read_text_metadata(file);
+  if (StoredBytes::contiguous(out.tokens) != block->samples || out.documents != block->index)
+    fail_user_block(file, hdf5::FileKind::text);
+  out.has_user_block = true;
   return out;
 }
 

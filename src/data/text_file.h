@@ -37,6 +37,7 @@ struct TextDescription {
   // so on that it may use.
   std::string chat_template{}, chat_template_source{};
   std::map<std::string, std::string> special_tokens{};
+  bool operator==(const TextDescription&) const = default;
 };
 
 /// Tokens from `begin` to `end` - 1 of /tokens.
@@ -57,6 +58,7 @@ struct TextFile {
   std::string documents_xxh3, answers_xxh3;  // 16 hex digits; empty: the file has none
   bool has_user_block = false;
   bool has_answers() const { return n_answers > 0; }
+  bool operator==(const TextFile&) const = default;
 };
 
 /// Whether the file is a text set, whether it is damaged or not. Files of other programs are opened in a limited child
@@ -64,7 +66,7 @@ struct TextFile {
 bool is_text_file(const InputFile& file);
 
 /// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
-/// opens it; a file of another program is first opened in a limited child process.
+/// opens it; a file of another program is opened only in a limited child process.
 TextFile open_text_file(const InputFile& file);
 
 /// DatasetInfo::content_hash of the file.

@@ -8,24 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/optional_json.h"
 #include "lockstep/communicator.h"
 #include "lockstep/device_health.h"
-
-template <typename T>
-struct nlohmann::adl_serializer<std::optional<T>> {
-  static void to_json(nlohmann::json& json, const std::optional<T>& value) {
-    if (value)
-      json = *value;
-    else
-      json = nullptr;
-  }
-  static void from_json(const nlohmann::json& json, std::optional<T>& value) {
-    if (json.is_null())
-      value.reset();
-    else
-      value = json.get<T>();
-  }
-};
 
 namespace lockstep {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceHealth, driver, clock_mhz, max_clock_mhz, throttle_reasons, throttle_events,

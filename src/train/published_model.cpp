@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "checkpoint/huggingface.h"
-#include "data/data_file.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -24,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kTokenizerJson = "tokenizer.json", *kTokenizerBin = "tokenizer.bin";
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kSpecialTokens = "special_tokens_map.json";
-constexpr const char *kTemplateFile = "chat_template.jinja", *kTemplateAttribute = "chat_template";
+constexpr const char* kTemplateFile = "chat_template.jinja";
 
 /// What a data set records about its tokenizer. Empty if the set is synthetic or cannot be read.
 struct OfData {
@@ -36,10 +35,10 @@ OfData read_data(const std::string& path) {
   if (path.empty() || path == "synthetic" || !fs::is_regular_file(path, error)) return {};
   try {
     const data::InputFile file(path);
-    const data::TextFile layout = data::open_text_file(file);  // HDF5 may open it after that
+    const data::TextFile layout = data::open_text_file(file);
     return {.content = data::read_tokenizer(file, layout),
             .hash = layout.description.tokenizer_hash,
-            .chat_template = data::optional_text(data::open_hdf5(path), kTemplateAttribute),
+            .chat_template = layout.description.chat_template,
             .end_token = layout.description.end_token.value_or(-1)};
   } catch (const Error& unreadable) {
     log::warning("the model is written without the tokenizer of its data: {}", unreadable.what());

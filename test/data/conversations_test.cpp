@@ -54,6 +54,12 @@ std::unique_ptr<TextSet> open(const std::string& path, int length, bool pack = t
   return open_text_set(path, first, end, {.sequence_length = length, .pack = pack});
 }
 
+TEST(Conversations, HaveTheSameLayoutWithoutTheUserBlock) {
+  TemporaryFolder folder;
+  write_conversations(folder / "set.h5");
+  expect_same_layout_from_child(folder / "set.h5", open_text_file);
+}
+
 TEST(Conversations, ContainWhatWasWritten) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";

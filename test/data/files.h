@@ -88,6 +88,19 @@ inline void overwrite(const std::string& path, std::uint64_t offset, std::span<c
   write_at(open_file(path, O_WRONLY), path, bytes, offset);
 }
 
+/// Opens the file with `open`, and once more without its user block: it then counts as a file of another program, which
+/// a child process reads. Both layouts must be equal.
+template <typename Open>
+void expect_same_layout_from_child(const std::string& path, Open open) {
+  const auto expected = open(InputFile(path));
+  EXPECT_TRUE(expected.has_user_block);
+  overwrite(path, 0, std::vector<std::byte>(1));
+  auto found = open(InputFile(path));
+  EXPECT_FALSE(found.has_user_block);
+  found.has_user_block = true;
+  EXPECT_TRUE(found == expected);
+}
+
 /// The code and text of the Error that `action` throws.
 struct Thrown {
   bool thrown = false;

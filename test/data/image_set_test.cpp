@@ -102,6 +102,14 @@ TEST(ImageSet, ReadsWhatWasWritten) {
   EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
 }
 
+TEST(ImageSet, WithoutItsUserBlockAFileHasTheSameLayout) {
+  TemporaryFolder folder;
+  for (const Placement& placement : {kDefaultPlacement, Placement{.alignment_bytes = 512, .chunk_bytes = 600}}) {
+    write_test_set(folder / "set.h5", {}, {}, placement);
+    expect_same_layout_from_child(folder / "set.h5", open_image_file);
+  }
+}
+
 TEST(ImageSet, EqualContentIsWrittenAsEqualBytes) {
   TemporaryFolder folder;
   for (const Placement& placement : {kDefaultPlacement, Placement{.alignment_bytes = 512, .chunk_bytes = 600}}) {

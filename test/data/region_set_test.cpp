@@ -88,6 +88,8 @@ void collect(const Batch& batch, std::uint32_t epoch, std::map<std::pair<std::ui
   }
 }
 
+TEST_F(Regions, HaveTheSameLayoutWithoutTheUserBlock) { expect_same_layout_from_child(path_, open_image_file); }
+
 TEST_F(Regions, ABatchHasTheRegionsOfItsCrops) {
   for (const Placement& placement : {kDefaultPlacement, Placement{.alignment_bytes = 0, .chunk_bytes = 5000}})
     for (const ImageShaping& shaping : {kCrops, kCentre}) {

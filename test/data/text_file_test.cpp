@@ -212,6 +212,12 @@ TEST(TextFile, AUserBlockOfOtherPositionsIsRejected) {
                open_text_file(InputFile(path)));
 }
 
+TEST(TextFile, WithoutItsUserBlockAFileHasTheSameLayout) {
+  TemporaryFolder folder;
+  write_test_text(folder / "set.h5");
+  expect_same_layout_from_child(folder / "set.h5", open_text_file);
+}
+
 TEST(TextFile, FlipsInAForeignFileNeverCrash) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
