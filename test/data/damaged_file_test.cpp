@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/image_set.h"
+#include "data/layout_bytes.h"
 #include "data/limited_child.h"
 #include "data/user_block.h"
 #include "test/data/files.h"
@@ -167,6 +168,19 @@ TEST(LimitedChild, ReturnsWhatWasReadThere) {
   EXPECT_FALSE(is_read_here);
   EXPECT_EQ(run_in_limited_child([] { return std::string(); }).result, "");
   EXPECT_TRUE(run_in_limited_child([] { return std::string(); }).good);
+}
+
+// A child whose memory was overwritten may send anything.
+TEST(LimitedChild, MustSendALayout) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path);
+  const InputFile file(path);
+  const std::string bytes = bytes_of_layout(open_image_file(file));
+  EXPECT_TRUE(layout_of<ImageFile>(file, bytes) == open_image_file(file));
+  for (const std::string& wrong : {std::string(), bytes.substr(0, bytes.size() / 2), bytes + "x", std::string("\x80")})
+    EXPECT_ERROR(ErrorCode::data_format, "the library overwrote memory", layout_of<ImageFile>(file, wrong));
+  EXPECT_ERROR(ErrorCode::data_format, "the library overwrote memory", layout_of<TextFile>(file, bytes));
 }
 
 TEST(LimitedChild, ReportsHowTheReadingEnded) {
