@@ -11,9 +11,9 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <string_view>
 #include <utility>
 
+#include "base/file.h"
 #include "data/file.h"
 #include "lockstep/error.h"
 
@@ -46,17 +46,6 @@ void limit(int resource, rlim_t value) {
   ::setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
 }
 
-/// False if the parent is gone.
-bool write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(descriptor, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
 [[noreturn]] void run_child(const std::function<std::string()>& read, int report) {
   for (const int signal_number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGINT, SIGALRM})
     std::signal(signal_number, SIG_DFL);
@@ -69,15 +58,20 @@ bool write_all(int descriptor, std::string_view text) {
   limit(RLIMIT_AS, address_space_bytes() + kMoreMemoryBytes);
   limit(RLIMIT_CPU, kTimeLimitSeconds);
   ::alarm(kTimeLimitSeconds);
+  int status = kExitFailed;
   try {
-    const std::string result = read();
-    ::_exit(write_all(report, result) ? kGoodStatus : kExitFailed);
-  } catch (const Error& e) {
-    write_all(report, static_cast<char>(e.code()) + std::string(e.what()));
-  } catch (const std::exception&) {
-    // Most likely out of memory. The parent sees the exit status.
+    std::string text;
+    try {
+      text = read();
+      status = kGoodStatus;
+    } catch (const Error& e) {
+      text = static_cast<char>(e.code()) + std::string(e.what());
+    }
+    write_fully(report, text, "the pipe to the parent");
+  } catch (const std::exception&) {  // most likely out of memory, which the parent reports
+    status = kExitFailed;
   }
-  ::_exit(kExitFailed);
+  ::_exit(status);
 }
 
 }  // namespace
