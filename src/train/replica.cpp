@@ -18,6 +18,7 @@ const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation", kNormLab
 const std::string kSquaresSpan = "sum of squares", kNormSpan = "gradient norm", kOptimizerSpan = "optimizer",
                   kWidenSpan = "gradients in fp32", kStatisticsSpan = "running statistics",
                   kAveragesSpan = "averages of the weights";
+constexpr int kNoSlot = -1;
 
 /// The part of a bucket that a rank sums for the gradient norm: its own shard of a sharded bucket, and any other bucket
 /// as a whole.
@@ -149,12 +150,15 @@ void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
   uploader_->upload(batch, planned.batch, graph.options().batch, upload_targets_, *stream_);
 }
 
-CapturedGraph& Replica::captured_graph(const MicroBatchKey& key, const PlannedGraph& planned) {
-  std::unique_ptr<CapturedGraph>& graph = captured_graphs_[key];
+CapturedGraph& Replica::captured_graph() {
+  const bool gathers = weight_gather_ && running_.micro_batch == 0;
+  const bool has_exchanges = running_.is_last() || running_.planned->has_exchanges() || gathers;
+  // The last micro-batch measures time by the events of the slot. Which one is the last depends on the rank.
+  std::unique_ptr<CapturedGraph>& graph = captured_graphs_[{.global_batch = running_.shape.global_batch,
+                                                            .number = running_.micro_batch,
+                                                            .slot = has_exchanges ? current_ : kNoSlot}];
   if (!graph) {
-    const bool gathers = weight_gather_ && key.number == 0;
-    const bool has_sums = key.is_last || planned.has_exchanges() || gathers;
-    if (communicator_.is_capturable() || !has_sums)
+    if (communicator_.is_capturable() || !has_exchanges)
       graph = backend_.make_captured_graph();
     else
       graph = std::make_unique<EagerGraph>();
@@ -169,16 +173,9 @@ void Replica::end_capture() {
 
 void Replica::forward(const data::Batch& batch) {
   const int number = ++running_.micro_batch;
-  const bool is_last = running_.is_last();
-  const std::int64_t global = running_.shape.global_micro_batch_size(number);
-  running_.planned = &plan_.training(batch.n_samples, global);
+  running_.planned = &plan_.training(batch.n_samples, running_.shape.global_micro_batch_size(number));
   prepare(*running_.planned, batch);
-  CapturedGraph& captured = captured_graph({.n_samples = batch.n_samples,
-                                            .global = global,
-                                            .number = number,
-                                            .is_last = is_last,
-                                            .slot = is_last ? current_ : 0},
-                                           *running_.planned);
+  CapturedGraph& captured = captured_graph();
   running_.capturing = captured.begin(*stream_) ? &captured : nullptr;
   if (!running_.capturing) return;
   const trace::Span span(trace::Kind::forward, "forward");

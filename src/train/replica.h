@@ -152,15 +152,15 @@ class Replica {
   void apply_update();
   void end_capture();
   void report();
-  /// The key of the work that a micro-batch queues on the stream: equal keys mean equal work.
+  /// The key of the work that a micro-batch queues on the stream: equal keys mean equal work. It counts the same on all
+  /// ranks, whatever their shards are, because NCCL does not allow one rank to replay a collective that another calls.
   struct MicroBatchKey {
-    std::int64_t n_samples = 0, global = 0;
-    int number = 0;
-    bool is_last = false;
-    int slot = 0;  // of the last micro-batch, which measures time by the slot's events
+    std::int64_t global_batch = 0;
+    int number = 0, slot = 0;
     auto operator<=>(const MicroBatchKey&) const = default;
   };
-  CapturedGraph& captured_graph(const MicroBatchKey& key, const PlannedGraph& planned);
+  /// The graph of the running micro-batch.
+  CapturedGraph& captured_graph();
 
   StepPlan& plan_;
   Backend& backend_;

@@ -10,7 +10,8 @@
 //   FAKE_NCCL_WARNING       a warning that each sum writes to the file NCCL_DEBUG_FILE
 //   FAKE_NCCL_ERROR_AFTER   after this many sums, a rank reports that another one is lost, and its sums never complete
 //   FAKE_NCCL_ERROR_BETWEEN   the same, but between two sums; sums of captured steps count too
-// What runs after the communicator is aborted leaves the values as they are.
+// What runs after the communicator is aborted leaves the values as they are. A collective that some ranks have
+// captured, while others call it, ends the process, since NCCL does not allow this.
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -43,6 +44,7 @@ constexpr std::size_t kBoxBytes = std::size_t{1} << 16;
 struct Box {
   std::atomic<std::uint64_t> sent, taken;
   std::size_t size_bytes;
+  bool is_captured;
   unsigned char data[kBoxBytes];
 };
 
@@ -50,6 +52,7 @@ struct Box {
 struct Shared {
   std::atomic<int> n_opened, n_arrived, generation;
   Box boxes[kMaxRanks][kMaxRanks];  // from, to
+  bool is_captured[kMaxRanks];      // the current collective
   unsigned char areas[kMaxRanks][kAreaBytes];
 };
 
@@ -107,13 +110,22 @@ struct ncclComm {
     return true;
   }
 
+  void check_captured(bool mine, bool theirs, int peer) const {
+    if (mine == theirs) return;
+    std::fprintf(stderr, "fake NCCL: rank %d has captured a collective that rank %d calls\n", mine ? rank : peer,
+                 mine ? peer : rank);
+    std::abort();
+  }
+
   template <typename T>
-  void all_reduce(T* data, std::size_t n) {
+  void all_reduce(T* data, std::size_t n, bool is_captured) {
     const std::size_t length = kAreaBytes / sizeof(T);
     for (std::size_t begin = 0; begin < n; begin += length) {
       const std::size_t now = std::min(length, n - begin);
       std::memcpy(shared->areas[rank], data + begin, now * sizeof(T));
+      shared->is_captured[rank] = is_captured;
       if (!barrier()) return;
+      for (int r = 0; r < size; ++r) check_captured(is_captured, shared->is_captured[r], r);
       for (std::size_t i = 0; i < now; ++i) {
         T sum = 0;
         for (int r = 0; r < size; ++r) sum = static_cast<T>(sum + reinterpret_cast<const T*>(shared->areas[r])[i]);
@@ -133,7 +145,7 @@ struct Transfer {
   std::size_t size_bytes = 0;
 };
 
-void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
+void run_transfers(ncclComm& comm, std::vector<Transfer> transfers, bool is_captured) {
   while (!transfers.empty()) {
     bool moved = false;
     std::set<std::pair<bool, int>> seen;  // per direction and peer, only the first transfer proceeds
@@ -146,8 +158,10 @@ void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
       if (t.is_send) {
         std::memcpy(box.data, t.data, now);
         box.size_bytes = now;
+        box.is_captured = is_captured;
         box.sent.fetch_add(1);
       } else {
+        comm.check_captured(is_captured, box.is_captured, t.peer);
         std::memcpy(t.data, box.data, now);
         box.taken.fetch_add(1);
       }
@@ -161,12 +175,14 @@ void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
   }
 }
 
+using Work = std::function<void(bool is_captured)>;
+
 struct Group {
   int depth = 0;
   ncclComm* comm = nullptr;
   lockstep::test::WorkQueue* queue = nullptr;
   std::vector<Transfer> transfers;
-  std::vector<std::function<void()>> collectives;
+  std::vector<Work> collectives;
 };
 thread_local Group group;
 
@@ -189,11 +205,13 @@ void in_background(ncclComm& comm, std::function<void()> work) {
 }
 
 /// Queues the work now or, on every eighth call, a little later.
-ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::function<void()> work) {
+ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, Work work) {
   comm.n_users.fetch_add(1);
   // Held as long as the work may run; on a captured stream it runs more than once.
   const std::shared_ptr<ncclComm> user(&comm, [](ncclComm* of) { of->n_users.fetch_sub(1); });
-  const auto put = [user, &queue, work = std::move(work)] { queue.put([user, work] { work(); }); };
+  const auto put = [user, &queue, work = std::move(work), is_captured = queue.is_captured()] {
+    queue.put([user, work, is_captured] { work(is_captured); });
+  };
   if (comm.is_blocking || comm.n_calls++ % 8 != 0) {
     put();
     return ncclSuccess;
@@ -210,7 +228,7 @@ ncclResult_t add_transfer(const Transfer& transfer, ncclComm_t comm, cudaStream_
   return ncclSuccess;
 }
 
-ncclResult_t add_collective(std::function<void()> work, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t add_collective(Work work, ncclComm_t comm, cudaStream_t stream) {
   if (group.depth == 0) return ncclInvalidUsage;
   group.comm = comm;
   group.queue = queue_of(stream);
@@ -359,13 +377,13 @@ ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataT
     });
     return ncclSuccess;
   }
-  return issue(*comm, *queue_of(stream), [comm, target, n, type] {
+  return issue(*comm, *queue_of(stream), [comm, target, n, type](bool is_captured) {
     if (comm->is_aborted.load()) return;
     comm->warn();
     if (type == ncclFloat32)
-      comm->all_reduce(static_cast<float*>(target), n);
+      comm->all_reduce(static_cast<float*>(target), n, is_captured);
     else
-      comm->all_reduce(static_cast<double*>(target), n);
+      comm->all_reduce(static_cast<double*>(target), n, is_captured);
     const std::string n_good = variable("FAKE_NCCL_ERROR_BETWEEN");
     if (!n_good.empty() && ++comm->n_run == std::atoi(n_good.c_str())) comm->state.store(ncclRemoteError);
   });
@@ -374,23 +392,26 @@ ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataT
 ncclResult_t ncclReduce(const void* source, void* target, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
   if (source != target || op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
-  const auto reduce = [comm, n, root](auto* data) {
+  const auto reduce = [comm, n, root](auto* data, bool is_captured) {
     std::vector copy(data, data + n);  // ranks other than the root keep their values
-    comm->all_reduce(copy.data(), n);
+    comm->all_reduce(copy.data(), n, is_captured);
     if (comm->rank == root) std::copy(copy.begin(), copy.end(), data);
   };
   return add_collective(
-      [=] { type == ncclFloat32 ? reduce(static_cast<float*>(target)) : reduce(static_cast<double*>(target)); }, comm,
-      stream);
+      [=](bool is_captured) {
+        type == ncclFloat32 ? reduce(static_cast<float*>(target), is_captured)
+                            : reduce(static_cast<double*>(target), is_captured);
+      },
+      comm, stream);
 }
 ncclResult_t ncclBroadcast(const void* source, void* target, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   if (source != target || type != ncclUint8) return ncclInvalidArgument;
   return add_collective(
-      [=] {
+      [=](bool is_captured) {
         auto* bytes = static_cast<unsigned char*>(target);
         if (comm->rank != root) std::fill_n(bytes, n, static_cast<unsigned char>(0));
-        comm->all_reduce(bytes, n);
+        comm->all_reduce(bytes, n, is_captured);
       },
       comm, stream);
 }
@@ -414,9 +435,10 @@ ncclResult_t ncclGroupEnd() {
   Group whole = std::exchange(group, Group{});
   if (whole.transfers.empty() && whole.collectives.empty()) return ncclSuccess;
   return issue(*whole.comm, *whole.queue,
-               [comm = whole.comm, transfers = std::move(whole.transfers), collectives = std::move(whole.collectives)] {
-                 for (const auto& collective : collectives) collective();
-                 run_transfers(*comm, transfers);
+               [comm = whole.comm, transfers = std::move(whole.transfers),
+                collectives = std::move(whole.collectives)](bool is_captured) {
+                 for (const Work& collective : collectives) collective(is_captured);
+                 run_transfers(*comm, transfers, is_captured);
                });
 }
 

@@ -131,12 +131,42 @@ TEST_F(NcclLostRank, AbortsNcclOnExceptionWithAllReducesInFlight) {
   EXPECT_EQ(nccl_calls(log_).find("finalize"), std::string::npos) << nccl_calls(log_);
 }
 
+// comm.backend=nccl calls NCCL even for one rank, and reports its errors.
+TEST_F(NcclLostRank, OneRankCallsNccl) {
+  const Outcome good = run_command(environment_ + self() + " --nccl-lost-rank alone");
+  EXPECT_EQ(good.exit_status, 0) << good.output;
+  EXPECT_EQ(nccl_calls(log_),
+            "rank 0 init\nrank 0 register 4000000\nrank 0 deregister\nrank 0 finalize, 0 registered\nrank 0 destroy\n");
+  const Outcome bad = run_command(environment_ + "FAKE_NCCL_ERROR_AFTER=3 " + self() + " --nccl-lost-rank alone");
+  EXPECT_EQ(bad.exit_status, 1) << bad.output;
+  EXPECT_TRUE(contains(bad, "NCCL reported 'remote process exited or there was a network error' on rank 0"))
+      << bad.output;
+  EXPECT_NE(nccl_calls(log_).find("rank 0 abort"), std::string::npos) << nccl_calls(log_);
+}
+
+// From NCCL 2.30 on, ranks may share a device.
+TEST_F(NcclLostRank, RanksShareADeviceIfNcclLetsThem) {
+  const std::string role = self() + " --nccl-lost-rank shared-device", enabled = "NCCL_MULTI_RANK_GPU_ENABLE=1 ";
+  const Outcome o = run_ranks(2, environment_ + enabled + "FAKE_NCCL_VERSION=23007", role);
+  EXPECT_EQ(o.exit_status, 0) << o.output;
+  EXPECT_TRUE(contains(o, "the sum is right")) << o.output;
+  EXPECT_NE(run_ranks(2, environment_ + enabled + "FAKE_NCCL_VERSION=22907", role).exit_status, 0);
+  EXPECT_NE(run_ranks(2, environment_ + "FAKE_NCCL_VERSION=23007", role).exit_status, 0);
+}
+
+// NCCL does not allow some ranks to replay a collective that others call. The fake one ends the process then.
+TEST_F(NcclLostRank, FakeNcclRejectsWhatOnlySomeRanksCapture) {
+  const Outcome o = run_ranks(2, environment_, self() + " --nccl-lost-rank captured-by-one");
+  EXPECT_TRUE(contains(o, "fake NCCL: rank 0 has captured a collective that rank 1 calls")) << o.output;
+  EXPECT_NE(o.exit_status, 0) << o.output;
+}
+
 // ---- The behaviour of the children
 
 struct Device {
-  explicit Device(World& world)
+  Device(World& world, bool is_shared)
       : cpu(make_backend({.device = "cpu", .threads = 1})),
-        backend(*cpu, "GPU-" + std::to_string(world.rank()), test::GraphCapture::on),
+        backend(*cpu, is_shared ? "GPU" : "GPU-" + std::to_string(world.rank()), test::GraphCapture::on),
         ready(backend.make_event()),
         stream(backend.make_stream()) {}
   std::unique_ptr<Backend> cpu;
@@ -147,6 +177,7 @@ struct Device {
 
 std::unique_ptr<Communicator> communicator_for(World& world, Backend& backend) {
   Config::Comm config;
+  config.backend = "nccl";
   config.nccl_blocking = std::getenv("NCCL_BLOCKS") != nullptr;
   const char* const folder = std::getenv("LOG_FOLDER");
   return make_communicator(config, world, backend, {}, folder != nullptr ? folder : "");
@@ -201,7 +232,7 @@ void run_captured_steps(World& world, Device& device, bool checks) {
 
 void behave(const std::string& behavior, World& world) {
   const int last = world.size() - 1;
-  Device device(world);
+  Device device(world, behavior == "shared-device");
   if (behavior == "missing-at-start") {
     if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
     const AllReduces all_reduces(world, device);
@@ -224,6 +255,25 @@ void behave(const std::string& behavior, World& world) {
       }
       device.stream->synchronize();
       std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    }
+  } else if (behavior == "alone") {
+    AllReduces(world, device).run(1, 9);
+  } else if (behavior == "shared-device") {
+    AllReduces all_reduces(world, device);
+    auto* const values = static_cast<float*>(all_reduces.memory->data());
+    std::fill_n(values, 1'000'000, 1.0f);
+    all_reduces.run(1, 1);
+    if (values[999'999] == 2) log::info("the sum is right");
+  } else if (behavior == "captured-by-one") {
+    AllReduces all_reduces(world, device);
+    const auto step = world.rank() == 0 ? device.backend.make_captured_graph() : std::make_unique<EagerGraph>();
+    for (int i = 0; i < 3; ++i) {
+      if (step->begin(*device.stream)) {
+        device.ready->record(*device.stream);
+        all_reduces.issue(1);
+        step->end(*device.stream);
+      }
+      device.stream->synchronize();
     }
   } else if (behavior == "captured-error") {
     run_captured_steps(world, device, true);

@@ -166,6 +166,7 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   void synchronize() override;
   void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
   void put(std::function<void()> work) override;
+  bool is_captured() const override { return capture_ != nullptr; }
   HostQueue* host_queue() override { return this; }
   /// Records a call of an op, which runs when the stream reaches it.
   void enqueue(std::string_view what, std::function<void(Stream&)> work) override;

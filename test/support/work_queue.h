@@ -11,6 +11,8 @@ class WorkQueue {
   virtual ~WorkQueue() = default;
   /// Runs `work` after the work that was queued before, on the stream's thread.
   virtual void put(std::function<void()> work) = 0;
+  /// Whether it is stored in a graph instead, which runs it in every launch.
+  virtual bool is_captured() const = 0;
 };
 
 }  // namespace lockstep::test
