@@ -99,6 +99,12 @@ CommunicationThread::~CommunicationThread() {
 }
 
 void CommunicationThread::start(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
+  if (launch.alone) {
+    ranks_ = {.rank = 0, .rows = {{.host = host_name()}}, .nodes = {{0}}};
+    table_ = std::make_unique<ProgressTable>(ProgressTable::create(1));
+    table_->unlink();
+    return;
+  }
   mpi_ = std::make_unique<MpiCalls>(argc, argv);
   check_world_size(launch, mpi_->size());
   make_rank_table();
@@ -210,7 +216,7 @@ void CommunicationThread::check_health() {
   }
   const std::lock_guard lock(channels_mutex_);
   for (Channel* channel : channels_) channel->check_device();
-  watchdog_->check(channels_);
+  if (watchdog_) watchdog_->check(channels_);
 }
 
 void CommunicationThread::sleep(std::uint32_t seen, bool must_poll) {

@@ -80,7 +80,8 @@ class Channel {
 
 class CommunicationThread {
  public:
-  /// Starts the thread and, on it, MPI, the rank table and the progress table. Rethrows what they throw.
+  /// Starts the thread and, on it, MPI, the rank table and the progress table. Rethrows what they throw. Without MPI
+  /// and a watchdog, which one rank does not need, if the process was launched alone.
   CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds);
   /// Calls MPI_Finalize on the thread and stops it. All ranks must have agreed to end (a barrier).
   ~CommunicationThread();
@@ -122,7 +123,7 @@ class CommunicationThread {
 
   static constexpr int kNoAbort = -1;
 
-  std::unique_ptr<MpiCalls> mpi_;
+  std::unique_ptr<MpiCalls> mpi_;  // null: launched alone, like the watchdog
   std::unique_ptr<ProgressTable> table_;
   std::unique_ptr<Watchdog> watchdog_;
   RankTable ranks_;

@@ -175,7 +175,9 @@ void MpiCalls::cancel(MpiRequest& request) {
 }
 
 void MpiCalls::abort(int exit_status) {
-  MPI_Abort(MPI_COMM_WORLD, exit_status);
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized != 0) MPI_Abort(MPI_COMM_WORLD, exit_status);
   _exit(exit_status);
 }
 

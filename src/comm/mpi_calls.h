@@ -54,6 +54,7 @@ class MpiCalls {
   /// Cancels a receive that no message will match.
   void cancel(MpiRequest& request);
 
+  /// Ends this process alone if MPI was not initialized.
   [[noreturn]] static void abort(int exit_status);
 
   /// "Open MPI v4.1.4 ..."

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 
+#include "comm/communication_thread.h"
 #include "comm/communicator_memory.h"
 #include "lockstep/error.h"
 
@@ -18,6 +19,14 @@ std::string host_name() {
 }
 
 SingleRankWorld::SingleRankWorld() : host_(host_name()) {}
+SingleRankWorld::~SingleRankWorld() = default;
+
+CommunicationThread& SingleRankWorld::thread() {
+  if (!thread_) thread_ = std::make_unique<CommunicationThread>(nullptr, nullptr, Launch{}, 0);
+  return *thread_;
+}
+
+std::optional<Error> SingleRankWorld::cause_of_loss() { return thread_ ? thread_->failure() : std::nullopt; }
 
 void SingleRankWorld::broadcast(std::span<std::byte>, int root) {
   require(root == 0, ErrorCode::internal, "broadcast from rank {} of 1", root);

@@ -1,4 +1,5 @@
-// The world of one rank and its communicator. There is no MPI and no thread, and a sum over one rank needs no work.
+// The world of one rank and its communicator. There is no MPI, and a sum over one rank needs no work. A thread is
+// started only for NCCL (comm.backend=nccl).
 #pragma once
 
 #include <memory>
@@ -10,9 +11,12 @@
 
 namespace lockstep::comm {
 
+class CommunicationThread;
+
 class SingleRankWorld final : public World {
  public:
   SingleRankWorld();
+  ~SingleRankWorld() override;
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int local_rank() const override { return 0; }
@@ -25,10 +29,13 @@ class SingleRankWorld final : public World {
   std::vector<std::string> all_gather(std::string_view mine) override { return {std::string(mine)}; }
   bool any(bool mine) override { return mine; }
   bool is_first_to_report() override { return true; }
+  std::optional<Error> cause_of_loss() override;
   [[noreturn]] void abort(int exit_status) override;
+  CommunicationThread& thread();
 
  private:
   std::string host_;
+  std::unique_ptr<CommunicationThread> thread_;  // null until it is used
 };
 
 class SingleRankCommunicator final : public Communicator {

@@ -50,7 +50,7 @@ Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace spac
             "comm.backend=nccl sums on GPUs, but this run computes on the CPU: set device=cuda or comm.backend=auto");
     return backend == "staged" ? Transport::staged : Transport::host;
   }
-  if (n_ranks == 1) return Transport::host;  // there is nothing to sum
+  if (n_ranks == 1 && backend != "nccl") return Transport::host;  // there is nothing to sum
   if (backend == "auto" || backend == "nccl") return Transport::nccl;
   return Transport::staged;
 }
@@ -90,7 +90,7 @@ namespace {
 /// The order covers all ranks, regardless of their nodes.
 Topology place_devices(const RankTable& ranks, const SumOrder& order) {
   Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
-  out.is_tree = order.size() > 0;
+  out.is_tree = order.size() > 1;
   out.order_of_nodes = out.is_tree ? order : sequential_order(ranks.size());
   return out;
 }

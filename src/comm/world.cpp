@@ -92,27 +92,35 @@ std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seco
 std::unique_ptr<World> single_world() { return std::make_unique<SingleRankWorld>(); }
 
 Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order, MemorySpace space) {
-  MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world);
-  return mpi_world != nullptr ? topology_of(config, mpi_world->thread().ranks(), order, space) : Topology{};
+  if (MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world))
+    return topology_of(config, mpi_world->thread().ranks(), order, space);
+  const bool calls_nccl = config.backend == "nccl" && space == MemorySpace::device;
+  return calls_nccl ? topology_of(config, planned_ranks(1, 1), order, space) : Topology{};
 }
 
 namespace {
 
-std::unique_ptr<Communicator> make_mpi_communicator(const Config::Comm& config, MpiWorld& world, Backend& backend,
-                                                    const SumOrder& order, const std::string& log_folder) {
+std::unique_ptr<Communicator> make_undelayed_communicator(const Config::Comm& config, World& world, Backend& backend,
+                                                          const SumOrder& order, const std::string& log_folder) {
+  MpiWorld* const mpi_world = dynamic_cast<MpiWorld*>(&world);
   const Topology topology = topology_of(config, world, order, backend.memory_space());
-  if (world.size() == 1 && backend.memory_space() == MemorySpace::device)
-    return std::make_unique<SingleRankCommunicator>(backend);
   if (topology.transport == Transport::nccl) {
 #ifdef LOCKSTEP_CUDA
-    return make_nccl_communicator(world.thread(), world, backend, topology,
+    CommunicationThread& thread =
+        mpi_world != nullptr ? mpi_world->thread() : dynamic_cast<SingleRankWorld&>(world).thread();
+    return make_nccl_communicator(thread, world, backend, topology,
                                   {.is_blocking = config.nccl_blocking, .log_folder = log_folder});
 #else
     (void)log_folder;
     fail(ErrorCode::not_supported, "this program was built without NCCL: set comm.backend=staged");
 #endif
   }
-  auto host = std::make_unique<HostCommunicator>(world.thread(), world, topology);
+  if (mpi_world == nullptr || (world.size() == 1 && backend.memory_space() == MemorySpace::device)) {
+    require(world.size() == 1, ErrorCode::internal,
+            "make_communicator() needs a world of start_world() or single_world()");
+    return std::make_unique<SingleRankCommunicator>(backend);
+  }
+  auto host = std::make_unique<HostCommunicator>(mpi_world->thread(), world, topology);
   if (topology.transport == Transport::host) return host;
   return std::make_unique<StagedCommunicator>(std::move(host), world, backend);
 }
@@ -121,14 +129,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(const Config::Comm& config, 
 
 std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, Backend& backend,
                                                 const SumOrder& order, const std::string& log_folder) {
-  std::unique_ptr<Communicator> out;
-  if (MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world)) {
-    out = make_mpi_communicator(config, *mpi_world, backend, order, log_folder);
-  } else {
-    require(world.size() == 1, ErrorCode::internal,
-            "make_communicator() needs a world of start_world() or single_world()");
-    out = std::make_unique<SingleRankCommunicator>(backend);
-  }
+  std::unique_ptr<Communicator> out = make_undelayed_communicator(config, world, backend, order, log_folder);
   if (config.sleep_ms > 0) out = std::make_unique<SleepingCommunicator>(std::move(out), config.sleep_ms);
   return out;
 }

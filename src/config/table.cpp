@@ -359,7 +359,8 @@ std::vector<Key> comm_and_cpu_keys() {
       choice(KEY(comm.backend), {"auto", "nccl", "staged", "shared", "mpi"},
              {kNone, "",
               "How ranks all-reduce gradients. auto: NCCL for GPUs; for CPUs, shared memory within a node and MPI "
-              "between nodes. staged: gradients of GPUs are copied through host memory. shared: only shared memory. "
+              "between nodes. nccl: NCCL, which is called even for one rank. staged: gradients of GPUs are copied "
+              "through host memory. shared: only shared memory. "
               "mpi: only MPI."}),
       choice(KEY(comm.gradients), {"fp32", "bf16", "fp16"},
              {kLearning, "",
