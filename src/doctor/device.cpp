@@ -110,6 +110,7 @@ double measure_memory(Backend& backend) {
   const std::size_t size_bytes = static_cast<std::size_t>(kStreamElements) * sizeof(float);
   const auto a = allocate(backend, size_bytes), b = allocate(backend, size_bytes), y = allocate(backend, size_bytes);
   const auto workspace = allocate(backend, add->memory_requirements().forward_workspace_bytes);
+  for (const auto* memory : {&a, &b}) train::fill_random(backend, **memory, DType::fp32, *stream);
   const auto compute = [&] {
     add->forward({.a = a->data(), .b = b->data(), .y = y->data()}, {workspace->data(), nullptr}, *stream);
     stream->synchronize();

@@ -1,10 +1,14 @@
 #include "train/matmul_rate.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "comm/world.h"
+#include "lockstep/bf16.h"
+#include "lockstep/fp16.h"
 #include "lockstep/ops/matmul.h"
 
 namespace lockstep::train {
@@ -35,6 +39,8 @@ class SquareProduct {
     weight_ = allocate(op_->weight_layout()->n_elements() * element);
     y_ = allocate(matrix);
     workspace_ = allocate(op_->memory_requirements().forward_workspace_bytes);
+    for (Memory* const operand : {x_.get(), weight_.get()})
+      fill_random(backend, *operand, storage_type(precision), *stream_);
   }
 
   void compute() {
@@ -50,6 +56,23 @@ class SquareProduct {
 };
 
 }  // namespace
+
+void fill_random(Backend& backend, Memory& d_memory, DType dtype, Stream& stream) {
+  constexpr std::size_t kDrawn = std::size_t{1} << 19;  // elements
+  const std::size_t element = size_bytes(dtype);
+  std::vector<std::byte> drawn(std::min(kDrawn, d_memory.size_bytes() / element) * element);
+  std::uint32_t state = 1;
+  for (std::size_t at = 0; at < drawn.size(); at += element) {
+    state = state * 1664525u + 1013904223u;
+    const float value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
+    const std::uint16_t narrow = dtype == DType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
+    std::memcpy(&drawn[at], dtype == DType::fp32 ? static_cast<const void*>(&value) : &narrow, element);
+  }
+  for (std::size_t at = 0; at < d_memory.size_bytes() && !drawn.empty(); at += drawn.size())
+    backend.copy_to_device(static_cast<std::byte*>(d_memory.data()) + at, drawn.data(),
+                           std::min(drawn.size(), d_memory.size_bytes() - at), stream);
+  stream.synchronize();
+}
 
 double measure_matmul_rate(Backend& backend, Precision precision) {
   for (std::int64_t n = kSmallest;; n *= 2) {

@@ -27,8 +27,7 @@ double measure_bandwidth(Backend& backend) {
   const auto a = backend.allocate(size_bytes, "a sum whose speed is measured");
   const auto b = backend.allocate(size_bytes, "a sum whose speed is measured");
   const auto stream = backend.make_stream();
-  for (const auto* memory : {&a, &b}) backend.fill_zero((*memory)->data(), size_bytes, *stream);
-  stream->synchronize();
+  for (const auto* memory : {&a, &b}) fill_random(backend, **memory, DType::fp32, *stream);
   const double shortest = shortest_seconds(1, kSeconds, [&] {
     op->forward({.a = a->data(), .b = b->data(), .y = a->data()}, {}, *stream);
     stream->synchronize();
