@@ -3,8 +3,10 @@
 // uses its first algorithm.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,15 +27,19 @@ class Algorithms {
   explicit Algorithms(Choices known) : choices_(std::move(known)) {}
 
   /// Replaces the table of choices.
-  void remember(Choices known, Keys under_load = {}) {
+  void remember(Choices known, Keys under_load = {}, Keys untimed = {}) {
     choices_ = std::move(known);
     under_load_ = std::move(under_load);
+    untimed_ = std::move(untimed);
   }
+  /// Limits the time from enable_timing() on. What is not timed by then uses the first algorithm.
+  void limit_timing(double seconds) { limit_seconds_ = seconds; }
 
   /// From now on an unknown choice is timed, and `after_each` is called after each algorithm. Otherwise the first
   /// algorithm is used, and the table is not complete.
   void enable_timing(std::function<void()> after_each = {}) {
     times_ = true;
+    begin_ = std::chrono::steady_clock::now();
     is_complete_ = true;
     after_each_ = std::move(after_each);
   }
@@ -46,6 +52,8 @@ class Algorithms {
   /// The keys of the choices that were made while other programs used the processors. This run uses these choices, but
   /// the next run times them again.
   const Keys& under_load() const { return under_load_; }
+  /// The same for the keys of the choices that were not timed, because the time was over.
+  const Keys& untimed() const { return untimed_; }
 
   /// Returns the index of the chosen one of `names`. `seconds(i)` runs and times algorithm i. If it throws Error, the
   /// algorithm is not available here, and the log says so. If no algorithm is available, the first is returned and not
@@ -57,12 +65,17 @@ class Algorithms {
                      const std::function<Timing()>& time_all);
 
  private:
+  bool is_time_over() const;
+  /// Stores and returns the first algorithm.
+  std::size_t leave_untimed(const std::string& key, std::span<const std::string> names);
   /// The index of a choice that needs no timing: the only one, a remembered one, or the first if nothing is timed.
   std::optional<std::size_t> without_timing(const std::string& key, std::span<const std::string> names);
   void store(const std::string& key, const std::string& name, bool is_under_load);
 
   Choices choices_;
-  Keys under_load_;
+  Keys under_load_, untimed_;
+  double limit_seconds_ = std::numeric_limits<double>::infinity();
+  std::chrono::steady_clock::time_point begin_{};
   bool times_ = false, is_complete_ = true;
   std::function<void()> after_each_;
 };

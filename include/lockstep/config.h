@@ -173,6 +173,7 @@ struct Config {
   struct Cuda {
     bool graph = true;                            // the step is captured as a CUDA graph
     std::string weight_gradient_stream = "auto";  // auto | on | off
+    double tuning_seconds = 60;                   // for timing algorithms, before the first step
   } cuda;
 
   struct Checkpoint {

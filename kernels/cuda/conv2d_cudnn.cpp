@@ -22,6 +22,10 @@ namespace {
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes; used without timing
 constexpr std::size_t kCompared = 3;                              // plans that are compared without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
+constexpr std::size_t kTimed =
+    8;  // plans of a graph that are timed: cuDNN ranks dozens, and the fastest is near the top
+// cuDNN's heuristics, in this order: the second one is used only for graphs for which the first one has no plan.
+constexpr std::array kHeuristics{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
 
 /// The frontend still lists deselected plans, and rejects them only when they are built.
 class SelectiveGraph final : public Graph {
@@ -62,8 +66,8 @@ std::vector<fe::NumericalNote_t> unwanted_notes(const ConvolutionShape& shape, b
 }
 
 /// Asks cuDNN for plans. The list is empty if it has none.
-std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
-                              bool deterministic) {
+std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context, bool deterministic,
+                              fe::HeurMode_t heuristic) {
   auto list = std::make_shared<PlanList>();
   SelectiveGraph& graph = list->graph;
   graph.set_io_data_type(type_of(shape.dtype))
@@ -78,7 +82,7 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   LOCKSTEP_CUDA_CHECK(graph.validate());
   list->handle = context.described ? nullptr : cudnn_handle(context.device);
   if (graph.build_operation_graph(list->handle).is_bad()) return list;
-  if (graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return list;
+  if (graph.create_execution_plans({heuristic}).is_bad()) return list;
   graph.deselect_numeric_notes(unwanted_notes(shape, deterministic));
   if (graph.check_support().is_bad()) return list;
   for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
@@ -92,16 +96,16 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
 
 /// `anew` starts a new list, which drops the plans that were built so far and their device memory.
 std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
-                                   bool deterministic, bool anew = false) {
+                                   bool deterministic, fe::HeurMode_t heuristic, bool anew = false) {
   // Layers of the same shape share their plans. The plans are never destroyed, since cuDNN may already be unloaded when
   // the process exits.
   static auto& known = *new std::map<std::string, std::shared_ptr<PlanList>>;
-  const std::string key = fmt::format("{}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
-                                      text(shape), deterministic);
+  const std::string key = fmt::format("{}, {}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
+                                      text(shape), deterministic, static_cast<int>(heuristic));
   auto& list = known[key];
   if (!list || anew) {
     cudnn_library();
-    list = ask(kind, shape, context, deterministic);
+    list = ask(kind, shape, context, deterministic, heuristic);
   }
   return list;
 }
@@ -193,7 +197,7 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
   std::unique_ptr<TimingTensors> memory;
   double best = std::numeric_limits<double>::infinity();
   return algorithms.choose(fmt::format("{}, {}, {}", convolution_device(context), name(kind), choice_text(shape)),
-                           list->names, [&](std::size_t i) {
+                           std::span(list->names).first(std::min(kTimed, list->names.size())), [&](std::size_t i) {
                              if (!list->build(i) || list->workspace_bytes(i) > kTimedWorkspaceLimit)
                                return std::numeric_limits<double>::infinity();
                              if (!memory) memory = std::make_unique<TimingTensors>(shape, context);
@@ -233,29 +237,44 @@ std::string convolution_device(const CudaContext& context) {
 std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
                         const Algorithms* algorithms) {
   if (is_offline(context)) return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
-  return plans_of(graph, shape, context, algorithms == nullptr)->names.size();
+  std::size_t n = 0;
+  for (const fe::HeurMode_t heuristic : kHeuristics)
+    if (n == 0) n = plans_of(graph, shape, context, algorithms == nullptr, heuristic)->names.size();
+  return n;
 }
 
-std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                     const CudaContext& context, Algorithms* algorithms) {
-  if (is_offline(context)) return plan_offline(graph, shape, context);
-  auto list = plans_of(graph, shape, context, algorithms == nullptr);
+namespace {
+/// Null if no plan of this heuristic can be built.
+std::unique_ptr<PlannedConvolution> plan_by(fe::HeurMode_t heuristic, ConvolutionGraph graph,
+                                            const ConvolutionShape& shape, const CudaContext& context,
+                                            Algorithms* algorithms) {
+  const bool deterministic = algorithms == nullptr;
+  auto list = plans_of(graph, shape, context, deterministic, heuristic);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };
   // Plans with reductions take cuDNN seconds to compile, so the first one is used without timing.
   if (algorithms && !context.described && !list->has_reductions) {
     const std::size_t chosen = choose_by_time(list, graph, shape, context, *algorithms);
-    if (list->built.size() > 1) list = plans_of(graph, shape, context, false, true);
+    if (list->built.size() > 1) list = plans_of(graph, shape, context, deterministic, heuristic, true);
     if (list->build(chosen)) return planned(chosen);
   }
   if (!list->untimed) {
     const std::optional<std::size_t> chosen = choose_by_workspace(*list);
     if (!chosen) return nullptr;
     if (!context.described && list->built.size() > 1)
-      list = plans_of(graph, shape, context, algorithms == nullptr, true);
+      list = plans_of(graph, shape, context, deterministic, heuristic, true);
     list->untimed = chosen;
   }
   return list->build(*list->untimed) ? planned(*list->untimed) : nullptr;
+}
+}  // namespace
+
+std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
+                                                     const CudaContext& context, Algorithms* algorithms) {
+  if (is_offline(context)) return plan_offline(graph, shape, context);
+  for (const fe::HeurMode_t heuristic : kHeuristics)
+    if (auto planned = plan_by(heuristic, graph, shape, context, algorithms)) return planned;
+  return nullptr;
 }
 
 }  // namespace lockstep::cuda

@@ -390,6 +390,10 @@ std::vector<Key> comm_and_cpu_keys() {
               "Whether weight gradients of convolutions run on a second CUDA stream, concurrently with data gradients "
               "and norms. auto: if a step is faster with it, which is timed once; off with reproducible. The results "
               "have the same bits."}),
+      real(KEY(cuda.tuning_seconds), kNotNegative,
+           {kNone, "s",
+            "Limit of the time for timing algorithms before the first step. Layers that were not timed by then use the "
+            "first plan of cuDNN's ranking, and a later run times them. 0: nothing is timed."}),
   };
 }
 

@@ -65,20 +65,20 @@ void warn_of_cache(const std::string& reason) {
                   reason));
 }
 
-constexpr const char *kAlgorithm = "algorithm", *kUnderLoad = "timed_under_load";
+constexpr const char *kAlgorithm = "algorithm", *kUnderLoad = "timed_under_load", *kTimed = "timed";
 
 Algorithms choices_in(const Json& file, const std::string& machine) {
   Algorithms::Choices choices;
-  Algorithms::Keys under_load;
+  Algorithms::Keys under_load, untimed;
   if (file.contains(machine) && file[machine].is_object())
     for (const auto& [key, entry] : file[machine].items()) {
       const bool is_marked = entry.is_object() && entry.contains(kAlgorithm) && entry[kAlgorithm].is_string();
       if (!is_marked && !entry.is_string()) continue;
       choices[key] = (is_marked ? entry[kAlgorithm] : entry).get<std::string>();
-      if (is_marked) under_load.insert(key);
+      if (is_marked) (entry.contains(kTimed) ? untimed : under_load).insert(key);
     }
   Algorithms algorithms;
-  algorithms.remember(std::move(choices), std::move(under_load));
+  algorithms.remember(std::move(choices), std::move(under_load), std::move(untimed));
   return algorithms;
 }
 
@@ -89,6 +89,8 @@ void save(const std::string& path, const std::string& machine, const Algorithms&
   for (const auto& [key, algorithm] : algorithms.choices())
     if (algorithms.under_load().contains(key))
       entries[key] = {{kAlgorithm, algorithm}, {kUnderLoad, true}};
+    else if (algorithms.untimed().contains(key))
+      entries[key] = {{kAlgorithm, algorithm}, {kTimed, false}};
     else
       entries[key] = algorithm;
   if (file.contains(machine) && file[machine] == entries) return;
@@ -121,12 +123,12 @@ Algorithms AlgorithmStore::load(Sources sources) const {
   try {
     const Algorithms cached = choices_in(read(cache_), machine_);
     for (const auto& [key, algorithm] : cached.choices())
-      if (!cached.under_load().contains(key)) choices.try_emplace(key, algorithm);
+      if (!cached.under_load().contains(key) && !cached.untimed().contains(key)) choices.try_emplace(key, algorithm);
   } catch (const Error& error) {
     warn_of_cache(error.what());
   }
-  Algorithms::Keys under_load = of_run.under_load();
-  of_run.remember(std::move(choices), std::move(under_load));
+  Algorithms::Keys under_load = of_run.under_load(), untimed = of_run.untimed();
+  of_run.remember(std::move(choices), std::move(under_load), std::move(untimed));
   return of_run;
 }
 

@@ -2,7 +2,8 @@
 // resumed, it uses the same algorithms and gets the same bits. ${LOCKSTEP_CACHE:-~/.cache/lockstep}/algorithms.json is
 // for other runs. Both store choices per machine (processor, threads, libraries, program and batch):
 //   "KEY": "ALGORITHM", or where other programs used the processors while the choice was made,
-//   "KEY": {"algorithm": "ALGORITHM", "timed_under_load": true}
+//   "KEY": {"algorithm": "ALGORITHM", "timed_under_load": true}, or where the time was over before it could be made,
+//   "KEY": {"algorithm": "ALGORITHM", "timed": false}
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ class AlgorithmStore {
   // Rank 0 only
   /// The choices of the run; those that it lacks come from the cache. A file that cannot be read counts as empty, with
   /// a warning. A run that starts over does not use the choices of the existing run. A choice that was made under load
-  /// is used by its own run, so that resuming changes no bits; from the cache it is not loaded, so that it is made
-  /// again.
+  /// or was not timed is used by its own run, so that resuming changes no bits; from the cache it is not loaded, so
+  /// that it is made again.
   enum class Sources : std::uint8_t { run_and_cache, cache };
   Algorithms load(Sources sources = Sources::run_and_cache) const;
   /// Throws Error (system_call).

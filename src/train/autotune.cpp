@@ -57,6 +57,11 @@ void autotune(World& world, Algorithms& algorithms, const std::function<void()>&
   });
   plan();
   algorithms.disable_timing();
+  if (const std::size_t n = algorithms.untimed().size(); n > 0)
+    log::info(
+        "{} of {} algorithms were not timed within cuda.tuning_seconds, and are the first of the ranking; the next run "
+        "times these",
+        n, algorithms.choices().size());
   save();
   stop_if(exchange(world, Report::over));
 }

@@ -100,6 +100,8 @@ void Session::open_backend() {
   options.algorithms = algorithms_;
   options.records_steps = config.cuda.graph && !config.trace;
   backend = make_backend(options);
+  const bool is_device = backend->memory_space() == MemorySpace::device;  // a CPU has few algorithms
+  if (algorithms_ && is_device) algorithms_->limit_timing(config.cuda.tuning_seconds);
   if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
     log::warning("precision: {}", warning);
 }
@@ -155,7 +157,7 @@ void Session::make_plan() {
 void Session::share_algorithms(const Algorithms& known) {
   std::string text = nlohmann::json(known.choices()).dump();
   broadcast_text(world, text);
-  algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>(), known.under_load());
+  algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>(), known.under_load(), known.untimed());
 }
 
 void Session::plan_steps() {

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/backend.h"
@@ -65,6 +67,37 @@ TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
   algorithms.disable_timing();
   EXPECT_EQ(algorithms.choose("b", kNames, only_the_last), 0u);
   EXPECT_EQ(n_called, 6);
+}
+
+// A choice that the limit interrupts uses the first algorithm, like all later ones.
+TEST(Algorithms, TimingEndsAtItsLimit) {
+  int n_timed = 0;
+  const auto time = [&](std::size_t i) {
+    ++n_timed;
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    return i == 1 ? 1.0 : 2.0;
+  };
+  const auto time_all = [&] {
+    ++n_timed;
+    return Timing{.seconds = {3, 1, 2}};
+  };
+  Algorithms algorithms;
+  algorithms.limit_timing(0.1);
+  algorithms.enable_timing();
+  EXPECT_EQ(algorithms.choose("interrupted", kNames, time), 0u);
+  EXPECT_LE(n_timed, 2);
+  n_timed = 0;
+  EXPECT_EQ(algorithms.choose("late", kNames, time), 0u);
+  EXPECT_EQ(algorithms.choose("late, all at once", kNames, time_all), 0u);
+  EXPECT_EQ(n_timed, 0);
+  EXPECT_EQ(algorithms.untimed(), (Algorithms::Keys{"interrupted", "late", "late, all at once"}));
+  EXPECT_EQ(algorithms.choices().at("late"), "slow") << "all ranks, and a resumed run, use the same";
+
+  algorithms.remember({}, {}, {"late"});
+  algorithms.limit_timing(1e6);
+  algorithms.enable_timing();
+  EXPECT_EQ(algorithms.choose("late", kNames, time), 1u);
+  EXPECT_TRUE(algorithms.untimed().empty());
 }
 
 TEST(Algorithms, ChoicesMadeUnderLoadAreMarkedUntilTheyAreMadeAgain) {

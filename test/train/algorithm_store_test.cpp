@@ -1,5 +1,5 @@
-// Choices that were made under load are marked in the stored tables. Their own run keeps them, and other runs make
-// these choices again.
+// Choices that were made under load, or not timed, are marked in the stored tables. Their own run keeps them, and other
+// runs make these choices again.
 #include "train/algorithm_store.h"
 
 #include <gtest/gtest.h>
@@ -80,6 +80,18 @@ TEST_F(AlgorithmStoreTest, TheirOwnRunKeepsThemAndTheirMark) {
   // Better choices in the cache do not replace the ones that the run used.
   store().save_in_cache(Algorithms(Algorithms::Choices{{"b", "fast"}, {"c", "fast"}}));
   EXPECT_EQ(store().load().choices(), (Algorithms::Choices{{"a", "fast"}, {"b", "slow"}, {"c", "fast"}}));
+}
+
+TEST_F(AlgorithmStoreTest, UntimedChoicesAreKeptByTheirOwnRunAlone) {
+  Algorithms algorithms;
+  algorithms.remember({{"a", "fast"}, {"b", "slow"}, {"c", "first"}}, {"b"}, {"c"});
+  store().save_in_run(algorithms);
+  store().save_in_cache(algorithms);
+  const Algorithms resumed = store().load();
+  EXPECT_EQ(resumed.choices(), algorithms.choices());
+  EXPECT_EQ(resumed.under_load(), Algorithms::Keys{"b"});
+  EXPECT_EQ(resumed.untimed(), Algorithms::Keys{"c"});
+  EXPECT_EQ(store().load(AlgorithmStore::Sources::cache).choices(), (Algorithms::Choices{{"a", "fast"}}));
 }
 
 TEST_F(AlgorithmStoreTest, EntriesThatAreNoChoicesAreIgnored) {

@@ -3,6 +3,7 @@
 #include "train/autotune.h"
 
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "test/comm/test_world.h"
@@ -29,6 +30,23 @@ TEST(Autotune, OtherRanksWaitLongerThanTheWatchdog) {
   const bool is_leader = test_world->rank() == 0;
   EXPECT_EQ(n_saved, is_leader ? 1 : 0);
   EXPECT_EQ(algorithms.choices(), (is_leader ? Algorithms::Choices{{"an op", "six"}} : Algorithms::Choices{}));
+  test_world->barrier();
+}
+
+TEST(Autotune, TheLogCountsWhatWasNotTimed) {
+  Algorithms algorithms;
+  algorithms.limit_timing(0);
+  const std::vector<std::string> names{"one", "two"};
+  const auto never = [](std::size_t) -> double { throw std::logic_error("timed"); };
+  testing::internal::CaptureStderr();
+  train::autotune(
+      *test_world, algorithms,
+      [&] {
+        for (const char* const key : {"an op", "another op", "an op"}) (void)algorithms.choose(key, names, never);
+      },
+      [] {});
+  const std::string output = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(output.find("2 of 2 algorithms were not timed") != std::string::npos, test_world->rank() == 0) << output;
   test_world->barrier();
 }
 
