@@ -200,9 +200,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   }
 
   std::string describe() const override {
-    return fmt::format("NCCL {}, {} ranks on {} node{}{}{}{}", nccl_version_text(nccl().version), size(),
-                       topology_.n_nodes(), topology_.n_nodes() == 1 ? "" : "s", topology_.describe_order_and_wire(),
-                       network_.empty() ? "" : ", ", network_);
+    return fmt::format("NCCL {}, {} rank{} on {} node{}{}{}{}", nccl_version_text(nccl().version), size(),
+                       size() == 1 ? "" : "s", topology_.n_nodes(), topology_.n_nodes() == 1 ? "" : "s",
+                       topology_.describe_order_and_wire(), network_.empty() ? "" : ", ", network_);
   }
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }

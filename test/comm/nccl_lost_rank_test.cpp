@@ -135,6 +135,7 @@ TEST_F(NcclLostRank, AbortsNcclOnExceptionWithAllReducesInFlight) {
 TEST_F(NcclLostRank, OneRankCallsNccl) {
   const Outcome good = run_command(environment_ + self() + " --nccl-lost-rank alone");
   EXPECT_EQ(good.exit_status, 0) << good.output;
+  EXPECT_TRUE(contains(good, ", 1 rank on 1 node")) << good.output;
   EXPECT_EQ(nccl_calls(log_),
             "rank 0 init\nrank 0 register 4000000\nrank 0 deregister\nrank 0 finalize, 0 registered\nrank 0 destroy\n");
   const Outcome bad = run_command(environment_ + "FAKE_NCCL_ERROR_AFTER=3 " + self() + " --nccl-lost-rank alone");
@@ -257,7 +258,9 @@ void behave(const std::string& behavior, World& world) {
       std::this_thread::sleep_for(std::chrono::milliseconds(250));
     }
   } else if (behavior == "alone") {
-    AllReduces(world, device).run(1, 9);
+    AllReduces all_reduces(world, device);
+    log::info("{}", all_reduces.communicator->describe());
+    all_reduces.run(1, 9);
   } else if (behavior == "shared-device") {
     AllReduces all_reduces(world, device);
     auto* const values = static_cast<float*>(all_reduces.memory->data());
