@@ -22,8 +22,7 @@ namespace {
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes; used without timing
 constexpr std::size_t kCompared = 3;                              // plans that are compared without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
-constexpr std::size_t kTimed =
-    8;  // plans of a graph that are timed: cuDNN ranks dozens, and the fastest is near the top
+constexpr std::size_t kTimed = 8;  // plans of a graph; cuDNN ranks dozens of them, with the fast ones near the top
 // cuDNN's heuristics, in this order: the second one is used only for graphs for which the first one has no plan.
 constexpr std::array kHeuristics{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
 

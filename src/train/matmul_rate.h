@@ -1,8 +1,6 @@
 // How fast the devices of a run multiply matrices: the denominator of model_flops_utilization.
 #pragma once
 
-#include <cstdint>
-
 #include "lockstep/backend.h"
 #include "lockstep/dtype.h"
 
