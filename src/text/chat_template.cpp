@@ -1,11 +1,11 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "lockstep/error.h"
-#include "text/jinja.h"
 
 namespace lockstep::text {
 namespace {
@@ -41,6 +41,12 @@ nlohmann::json config_in(const std::string& folder) {
   require(config.is_object(), ErrorCode::tokenizer_damaged, "{}: expected an object, found {}", path,
           config.type_name());
   return config;
+}
+
+bool has_generation(const std::vector<jinja::Statement>& statements) {
+  return std::ranges::any_of(statements, [](const jinja::Statement& s) {
+    return s.kind == jinja::Statement::Kind::generation || has_generation(s.body) || has_generation(s.otherwise);
+  });
 }
 
 }  // namespace
@@ -105,14 +111,36 @@ ChatTemplate ChatTemplate::choose(const std::string& choice, const std::string& 
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const {
-  jinja::Value variables = jinja::Value::object(), list = jinja::Value::array();
-  for (const auto& [name, text] : state_->variables) variables[name] = text;
-  for (const ChatMessage& message : messages) list.push_back({{"role", message.role}, {"content", message.content}});
-  variables["messages"] = std::move(list);
-  variables["add_generation_prompt"] = reply_begin == ReplyBegin::add;
-  variables["tools"] = nullptr;
-  variables["documents"] = nullptr;
-  return jinja::render(state_->statements, variables, state_->source);
+  return render(messages, nullptr, reply_begin).text;
+}
+
+jinja::Rendering ChatTemplate::render(std::span<const ChatMessage> messages, const jinja::Value& variables,
+                                      ReplyBegin reply_begin) const {
+  jinja::Value all{{"tools", nullptr}, {"documents", nullptr}}, list = jinja::Value::array();
+  for (const auto& [name, text] : state_->variables) all[name] = text;
+  if (variables.is_object()) all.update(variables);
+  for (const ChatMessage& message : messages)
+    list.push_back(message.fields.is_object() ? message.fields
+                                              : jinja::Value{{"role", message.role}, {"content", message.content}});
+  all["messages"] = std::move(list);
+  all["add_generation_prompt"] = reply_begin == ReplyBegin::add;
+  return jinja::render(state_->statements, all, state_->source);
+}
+
+bool ChatTemplate::marks_answers() const { return has_generation(state_->statements); }
+
+jinja::Value message_fields(const jinja::Value& message) {
+  jinja::Value fields = jinja::Value::object();
+  for (const auto& [name, value] : message.items())
+    if (!value.is_null()) fields[name] = value;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    if (!fields.contains(name)) continue;
+    const jinja::Value reasoning = fields[name];
+    fields["reasoning_content"] = reasoning;
+    if (!fields.contains("thinking")) fields["thinking"] = reasoning;
+    break;
+  }
+  return fields;
 }
 
 const std::string& ChatTemplate::source() const { return state_->source; }

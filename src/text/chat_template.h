@@ -7,16 +7,30 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/jinja.h"
+
 namespace lockstep::text {
 
 struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
+  std::string role;  // such as "system", "user", "assistant" and "tool"
   std::string content;
+  jinja::Value fields{};   // all fields, such as tool_calls, these two included; null: there are no others
+  bool is_trained = true;  // whether what the assistant says here counts towards the loss
+};
+
+/// The fields of a message as transformers gives them to a template: without those that are null, and with reasoning
+/// under the names that templates use.
+jinja::Value message_fields(const jinja::Value& message);
+
+struct Chat {
+  std::vector<ChatMessage> messages{};
+  jinja::Value variables{};  // for the template, such as tools; null: none
 };
 
 /// Whether the text ends with the beginning of a reply, which a model then continues.
@@ -44,6 +58,11 @@ class ChatTemplate {
 
   /// Throws chat_template with the template's own words if it refuses the messages, for example because of their order.
   std::string render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const;
+  /// A whole conversation, with the places of {% generation %}.
+  jinja::Rendering render(std::span<const ChatMessage> messages, const jinja::Value& variables,
+                          ReplyBegin reply_begin = ReplyBegin::omit) const;
+  /// Whether the template marks what the assistant says with {% generation %}.
+  bool marks_answers() const;
   const std::string& source() const;
   /// The template itself, and the texts of bos_token and so on.
   const std::string& text() const;

@@ -7,12 +7,15 @@
 #include <cmath>
 #include <ctime>
 
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 
 namespace lockstep::text::jinja {
 namespace {
 
-constexpr std::size_t kMaxOutputBytes = std::size_t{1} << 28;
+constexpr std::size_t kMaxSteps = 2'000'000;  // and one more for each byte of the conversation
+constexpr std::size_t kBytesPerStep = 256;    // that an expression makes
+constexpr int kMaxNestedValues = 200;
 constexpr std::int64_t kMaxRange = 1 << 20;
 
 class Evaluator {
@@ -20,9 +23,10 @@ class Evaluator {
   Evaluator(const Value& variables, const std::string& source) : source_(source) {
     scopes_.push_back(Value::object());
     for (const auto& [name, value] : variables.items()) scopes_.front()[name] = value;
+    max_steps_ = kMaxSteps + bytes_of(variables);
   }
 
-  std::string take_output() { return std::move(out_); }
+  Rendering take() { return {std::move(out_), std::move(generated_)}; }
 
   /// What ended a list of statements.
   enum class Flow : std::uint8_t { end, break_loop, continue_loop };
@@ -37,9 +41,11 @@ class Evaluator {
         case Statement::Kind::output:
           put(text_of(value(s.expression)));
           break;
-        case Statement::Kind::branch:
-          flow = run(is_true(value(s.expression)) ? s.body : s.otherwise);
+        case Statement::Kind::branch: {
+          Value held;
+          flow = run(is_true(look(s.expression, held)) ? s.body : s.otherwise);
           break;
+        }
         case Statement::Kind::loop:
           flow = loop(s);
           break;
@@ -48,8 +54,21 @@ class Evaluator {
           break;
         case Statement::Kind::set_block: {
           const std::string before = std::exchange(out_, {});
+          ++n_buffers_;
           flow = run(s.body);
+          --n_buffers_;
           set(s.names, std::exchange(out_, before));
+          break;
+        }
+        case Statement::Kind::generation: {  // a scope of its own, as in transformers
+          if (n_buffers_ > 0) damaged("{{% generation %}} is inside another one, or inside {{% set %}}");
+          const std::size_t begin = out_.size();
+          scopes_.push_back(Value::object());
+          ++n_buffers_;
+          flow = run(s.body);
+          --n_buffers_;
+          scopes_.pop_back();
+          generated_.emplace_back(begin, out_.size());
           break;
         }
         case Statement::Kind::break_loop:
@@ -70,8 +89,26 @@ class Evaluator {
   }
 
   void put(const std::string& text) {
-    if (out_.size() + text.size() > kMaxOutputBytes) damaged("its output is longer than {} bytes", kMaxOutputBytes);
+    n_output_bytes_ += text.size();  // also of {% set %}
+    if (n_output_bytes_ > kMaxBytes) damaged("its output is longer than {} bytes", kMaxBytes);
     out_ += text;
+  }
+
+  void spend(std::size_t n) {
+    throw_if_stopped();
+    n_steps_ += n;
+    if (n_steps_ > max_steps_) damaged("it takes more than {} steps, as if it would never end", max_steps_);
+  }
+
+  /// About the memory of a value.
+  std::size_t bytes_of(const Value& v, int depth = 0) const {
+    if (depth > kMaxNestedValues) damaged("values are nested more than {} deep", kMaxNestedValues);
+    std::size_t n = sizeof(Value) + (v.is_string() ? v.get_ref<const std::string&>().size() : 0);
+    if (v.is_array())
+      for (const Value& item : v) n += bytes_of(item, depth + 1);
+    if (v.is_object())
+      for (const auto& [key, item] : v.items()) n += sizeof key + key.size() + bytes_of(item, depth + 1);
+    return n;
   }
 
   Value* find(const std::string& name) {
@@ -99,7 +136,8 @@ class Evaluator {
     } else if (v.is_array()) {
       out.assign(v.begin(), v.end());
     } else if (v.is_string()) {
-      const std::string text = v.get<std::string>();
+      const auto& text = v.get_ref<const std::string&>();
+      if (text.size() > kMaxBytes / sizeof(std::string)) damaged("{} bytes are too many to iterate over", text.size());
       for (std::size_t begin = 0; begin < text.size();) {
         std::size_t end = begin + 1;
         while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
@@ -123,7 +161,8 @@ class Evaluator {
   }
 
   Flow loop(const Statement& s) {
-    std::vector<Value> items = items_of(value(s.expression));
+    Value held;
+    std::vector<Value> items = items_of(look(s.expression, held));
     if (s.condition) {
       std::vector<Value> kept;
       for (Value& item : items) {
@@ -136,6 +175,7 @@ class Evaluator {
     }
     if (items.empty()) return run(s.otherwise);
     for (std::size_t i = 0; i < items.size(); ++i) {
+      spend(1);
       scopes_.push_back(Value::object());
       assign(s.names, items[i]);
       Value about{{"index", i + 1},
@@ -158,14 +198,50 @@ class Evaluator {
   Value value(const std::unique_ptr<Expression>& e) { return value(*e); }
 
   Value value(const Expression& e) {
+    const Value* const place = place_of(e);
+    Value out = place != nullptr ? *place : evaluate(e);
+    const std::size_t n_bytes = bytes_of(out);
+    if (n_bytes > kMaxBytes) damaged("a value has more than {} bytes", kMaxBytes);
+    spend(1 + n_bytes / kBytesPerStep);
+    return out;
+  }
+
+  /// Like value(), but copies nothing that is a variable or a part of one. Otherwise, the result is `held`.
+  const Value& look(const std::unique_ptr<Expression>& e, Value& held) {
+    spend(1);
+    if (const Value* const place = place_of(*e)) return *place;
+    return held = value(*e);
+  }
+
+  /// Where a variable or a part of one is; null: the expression is something else.
+  const Value* place_of(const Expression& e) {
     using Kind = Expression::Kind;
+    static const Value kUndefined = undefined();
+    if (e.kind == Kind::name) {
+      const Value* const found = find(e.text);
+      return found != nullptr ? found : &kUndefined;
+    }
+    if (e.kind != Kind::attribute && e.kind != Kind::subscript) return nullptr;
+    const Value* const of = place_of(*e.children[0]);
+    if (of == nullptr || !of->is_structured()) return nullptr;
+    const Value key = e.kind == Kind::attribute ? Value(e.text) : value(e.children[1]);
+    if (of->is_object()) {
+      const auto found = of->find(text_of(key));
+      return found != of->end() ? &*found : &kUndefined;
+    }
+    if (!key.is_number_integer()) return nullptr;
+    const auto n = static_cast<std::int64_t>(of->size());
+    auto i = key.get<std::int64_t>();
+    if (i < 0) i += n;
+    return i >= 0 && i < n ? &(*of)[static_cast<std::size_t>(i)] : &kUndefined;
+  }
+
+  Value evaluate(const Expression& e) {
+    using Kind = Expression::Kind;
+    Value held;
     switch (e.kind) {
       case Kind::literal:
         return e.value;
-      case Kind::name: {
-        const Value* const found = find(e.text);
-        return found != nullptr ? *found : undefined();
-      }
       case Kind::list: {
         Value out = Value::array();
         for (const auto& child : e.children) out.push_back(value(child));
@@ -178,24 +254,26 @@ class Evaluator {
         return out;
       }
       case Kind::attribute:
-        return member(value(e.children[0]), Value(e.text));
+        return member(look(e.children[0], held), Value(e.text));
       case Kind::subscript:
-        return member(value(e.children[0]), value(e.children[1]));
+        return member(look(e.children[0], held), value(e.children[1]));
       case Kind::slice:
         return slice(e);
       case Kind::call:
         return call(e);
       case Kind::filter:
-        return apply_filter(e.text, value(e.children[0]), arguments(e), source_);
+        return apply_filter(e.text, look(e.children[0], held), arguments(e), source_);
       case Kind::test:
-        return apply_test(e.text, value(e.children[0]), arguments(e), source_);
+        return apply_test(e.text, look(e.children[0], held), arguments(e), source_);
       case Kind::unary:
-        return unary(e.text, value(e.children[0]));
+        return unary(e.text, look(e.children[0], held));
       case Kind::binary:
         return binary(e);
       case Kind::conditional:
-        if (is_true(value(e.children[1]))) return value(e.children[0]);
+        if (is_true(look(e.children[1], held))) return value(e.children[0]);
         return e.children[2] ? value(e.children[2]) : undefined();
+      case Kind::name:  // place_of()
+        break;
     }
     return undefined();
   }
@@ -229,7 +307,8 @@ class Evaluator {
   }
 
   Value slice(const Expression& e) {
-    const Value of = value(e.children[0]);
+    Value held;
+    const Value& of = look(e.children[0], held);
     const std::vector<Value> items = items_of(of);
     const auto n = static_cast<std::int64_t>(items.size());
     const auto bound = [&](std::size_t child, std::int64_t otherwise) {
@@ -268,7 +347,8 @@ class Evaluator {
     Value left = value(e.children[0]);
     if (op == "or") return is_true(left) ? left : value(e.children[1]);
     if (op == "and") return is_true(left) ? value(e.children[1]) : left;
-    const Value right = value(e.children[1]);
+    Value held;
+    const Value& right = look(e.children[1], held);
     if (op == "==" || op == "!=") return are_equal(left, right) == (op == "==");
     if (op == "~") return text_of(left) + text_of(right);
     if (op == "in" || op == "not in") return contains(right, left) == (op == "in");
@@ -319,7 +399,8 @@ class Evaluator {
     const Expression& callee = *e.children[0];
     const Arguments given = arguments(e);
     if (callee.kind == Expression::Kind::attribute) {
-      const Value of = value(callee.children[0]);
+      Value held;
+      const Value& of = look(callee.children[0], held);
       if (of.is_discarded()) damaged("{}() of an undefined value", callee.text);
       return call_method(of, callee.text, given, source_);
     }
@@ -362,14 +443,17 @@ class Evaluator {
   const std::string& source_;
   std::vector<Value> scopes_;
   std::string out_;
+  std::vector<std::pair<std::size_t, std::size_t>> generated_;
+  int n_buffers_ = 0;  // {% set %} and {% generation %} around the current statement
+  std::size_t n_output_bytes_ = 0, n_steps_ = 0, max_steps_ = 0;
 };
 
 }  // namespace
 
-std::string render(const std::vector<Statement>& statements, const Value& variables, const std::string& source) {
+Rendering render(const std::vector<Statement>& statements, const Value& variables, const std::string& source) {
   Evaluator evaluator(variables, source);
   evaluator.run(statements);
-  return evaluator.take_output();
+  return evaluator.take();
 }
 
 }  // namespace lockstep::text::jinja

@@ -2,10 +2,13 @@
 // lstrip_blocks and loop controls. Sources: the Jinja documentation, "Template Designer Documentation"; transformers,
 // utils/chat_template_utils.py.
 //
-// Supported: output, if, for (with else, if and unpacking), set, break, continue, comments, white space control;
-// expressions with the operators of Jinja, attributes, subscripts, slices, calls of methods, filters and tests that
-// chat templates use. Not supported, and refused when a template is parsed: macros, blocks, imports and other
+// Supported: output, if, for (with else, if and unpacking), set, break, continue, generation, comments, white space
+// control; expressions with the operators of Jinja, attributes, subscripts, slices, calls of methods, filters and tests
+// that chat templates use. Not supported, and refused when a template is parsed: macros, blocks, imports and other
 // statements. A filter, test, method or function that is not known is refused when it is reached.
+//
+// Templates come from strangers: the nesting of expressions and values, the bytes of texts and of the output, and the
+// steps of a rendering are limited, and a signal ends it where throw_if_stopped() does.
 #pragma once
 
 #include <memory>
@@ -15,6 +18,9 @@
 #include <vector>
 
 namespace lockstep::text::jinja {
+
+/// Of the output, and of any value.
+inline constexpr std::size_t kMaxBytes = std::size_t{1} << 26;
 
 /// A value. `discarded` is Jinja's undefined.
 using Value = nlohmann::ordered_json;
@@ -40,6 +46,7 @@ struct Expression {
   Value value{};
   std::vector<std::unique_ptr<Expression>> children{};
   std::vector<std::string> names{};  // call, filter: of the arguments after the first child; empty: positional
+  int height = 1;                    // of this tree
 };
 
 struct Statement {
@@ -50,6 +57,7 @@ struct Statement {
     loop,
     set,
     set_block,
+    generation,
     break_loop,
     continue_loop
   } kind = Kind::text;
@@ -61,19 +69,22 @@ struct Statement {
   std::vector<Statement> otherwise{};  // branch, loop: else
 };
 
-/// Throws tokenizer_damaged or tokenizer_feature, with the line. `source` names the template in messages.
+/// Throws chat_template, with the line. `source` names the template in messages.
 std::vector<Statement> parse(std::string_view text, const std::string& source);
 
-/// Throws tokenizer_feature for what is not supported, tokenizer_damaged for operations that Jinja does not allow, and
-/// usage for raise_exception().
-std::string render(const std::vector<Statement>& statements, const Value& variables, const std::string& source);
+struct Rendering {
+  std::string text{};
+  std::vector<std::pair<std::size_t, std::size_t>> generated{};  // bytes [begin, end) of each {% generation %}
+};
+
+/// Throws chat_template for what is not supported, for operations that Jinja does not allow, for what exceeds a limit,
+/// and for raise_exception().
+Rendering render(const std::vector<Statement>& statements, const Value& variables, const std::string& source);
 
 // What the evaluator uses of values (jinja_values.cpp).
 bool is_true(const Value& value);
 /// As Python's str().
 std::string text_of(const Value& value);
-/// Python's json.dumps(), with the default separators. `indent` below 0: on one line.
-std::string json_of(const Value& value, int indent);
 
 struct Arguments {
   std::vector<Value> positional;

@@ -9,7 +9,8 @@
 namespace lockstep::text::jinja {
 namespace {
 
-constexpr int kMaxDepth = 100;  // of nested expressions and statements
+constexpr int kMaxDepth = 100;    // of nested expressions and statements
+constexpr int kMaxHeight = 1000;  // of an expression: the operators of `a + b + c` are nested, too
 
 using Node = std::unique_ptr<Expression>;
 
@@ -99,15 +100,13 @@ class Parser {
       end_block();
       return {.kind = kind == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop};
     }
-    if (kind == "generation" || kind == "endgeneration") {  // marks the assistant's text for training
-      end_block();
-      return {.kind = Statement::Kind::text};
-    }
+    if (kind == "generation") return generation();
     fail(ErrorCode::chat_template, "the chat template {}, line {}: the statement {} is not supported", source_,
          now().line, kind);
   }
 
   Statement branch() {
+    const Deeper deeper(*this);  // of elif
     Statement out{.kind = Statement::Kind::branch, .expression = expression()};
     end_block();
     out.body = statements({"elif", "else", "endif"});
@@ -164,6 +163,15 @@ class Parser {
     return out;
   }
 
+  Statement generation() {
+    Statement out{.kind = Statement::Kind::generation};
+    end_block();
+    out.body = statements({"endgeneration"});
+    at_ += 2;
+    end_block();
+    return out;
+  }
+
   // Expressions, from the weakest operator to the strongest
 
   Node expression() {
@@ -171,10 +179,16 @@ class Parser {
     Node value = binary(0);
     if (!take_name("if")) return value;
     Node out = make(Kind::conditional);
-    out->children.push_back(std::move(value));
-    out->children.push_back(binary(0));
-    out->children.push_back(take_name("else") ? expression() : nullptr);
+    add(out, std::move(value));
+    add(out, binary(0));
+    add(out, take_name("else") ? expression() : nullptr);
     return out;
+  }
+
+  void add(Node& of, Node child) {
+    if (child) of->height = std::max(of->height, child->height + 1);
+    if (of->height > kMaxHeight) damaged("an expression has more than {} operators", kMaxHeight);
+    of->children.push_back(std::move(child));
   }
 
   /// The operator at this position, if it has this level: or; and; not; comparisons; +, -; ~; *, /, //, %.
@@ -200,14 +214,14 @@ class Parser {
       if (!take_name("not")) return binary(kNot + 1);
       const Deeper deeper(*this);
       Node out = make(Kind::unary, "not");
-      out->children.push_back(binary(kNot));
+      add(out, binary(kNot));
       return out;
     }
     Node left = binary(level + 1);
     for (std::string op = operator_of(level); !op.empty(); op = operator_of(level)) {
       Node out = make(Kind::binary, op);
-      out->children.push_back(std::move(left));
-      out->children.push_back(binary(level + 1));
+      add(out, std::move(left));
+      add(out, binary(level + 1));
       left = std::move(out);
     }
     return left;
@@ -217,7 +231,7 @@ class Parser {
     const Deeper deeper(*this);
     if (is_symbol("-") || is_symbol("+")) {
       Node out = make(Kind::unary, tokens_[at_++].text);
-      out->children.push_back(unary());
+      add(out, unary());
       return out;
     }
     return filters(postfix(primary()));
@@ -227,22 +241,22 @@ class Parser {
     while (true) {
       if (take_symbol("|")) {
         Node out = make(Kind::filter, name());
-        out->children.push_back(std::move(value));
-        if (take_symbol("(")) arguments(*out);
+        add(out, std::move(value));
+        if (take_symbol("(")) arguments(out);
         value = postfix(std::move(out));
       } else if (take_name("is")) {
         const bool is_negated = take_name("not");
         Node out = make(Kind::test, name());
-        out->children.push_back(std::move(value));
+        add(out, std::move(value));
         if (take_symbol("(")) {
-          arguments(*out);
+          arguments(out);
         } else if (now().kind == Token::Kind::string || now().kind == Token::Kind::number) {
-          out->children.push_back(primary());
+          add(out, primary());
           out->names.emplace_back();
         }
         if (is_negated) {
           Node negated = make(Kind::unary, "not");
-          negated->children.push_back(std::move(out));
+          add(negated, std::move(out));
           out = std::move(negated);
         }
         value = std::move(out);
@@ -252,15 +266,15 @@ class Parser {
     }
   }
 
-  void arguments(Expression& of) {
+  void arguments(Node& of) {
     while (!take_symbol(")")) {
       std::string keyword;
       if (now().kind == Token::Kind::name && ahead().kind == Token::Kind::symbol && ahead().text == "=") {
         keyword = name();
         ++at_;
       }
-      of.children.push_back(expression());
-      of.names.push_back(std::move(keyword));
+      add(of, expression());
+      of->names.push_back(std::move(keyword));
       if (!is_symbol(")")) expect_symbol(",");
     }
   }
@@ -269,14 +283,14 @@ class Parser {
     while (true) {
       if (take_symbol(".")) {
         Node out = make(Kind::attribute, now().kind == Token::Kind::number ? tokens_[at_++].text : name());
-        out->children.push_back(std::move(value));
+        add(out, std::move(value));
         value = std::move(out);
       } else if (take_symbol("[")) {
         value = subscript(std::move(value));
       } else if (take_symbol("(")) {
         Node out = make(Kind::call);
-        out->children.push_back(std::move(value));
-        arguments(*out);
+        add(out, std::move(value));
+        arguments(out);
         value = std::move(out);
       } else {
         return value;
@@ -286,11 +300,11 @@ class Parser {
 
   Node subscript(Node value) {
     Node out = make(Kind::subscript);
-    out->children.push_back(std::move(value));
-    out->children.push_back(is_symbol(":") ? nullptr : expression());
+    add(out, std::move(value));
+    add(out, is_symbol(":") ? nullptr : expression());
     while (take_symbol(":")) {
       out->kind = Kind::slice;
-      out->children.push_back(is_symbol(":") || is_symbol("]") ? nullptr : expression());
+      add(out, is_symbol(":") || is_symbol("]") ? nullptr : expression());
     }
     expect_symbol("]");
     if (out->kind == Kind::slice) out->children.resize(4);
@@ -326,15 +340,15 @@ class Parser {
     if (take_symbol("(")) return parentheses();
     if (take_symbol("[")) {
       Node out = make(Kind::list);
-      items(*out, "]");
+      items(out, "]");
       return out;
     }
     if (take_symbol("{")) {
       Node out = make(Kind::object);
       while (!take_symbol("}")) {
-        out->children.push_back(expression());
+        add(out, expression());
         expect_symbol(":");
-        out->children.push_back(expression());
+        add(out, expression());
         if (!is_symbol("}")) expect_symbol(",");
       }
       return out;
@@ -342,9 +356,9 @@ class Parser {
     damaged("expected a value, found {}", shown());
   }
 
-  void items(Expression& list, std::string_view closing) {
+  void items(Node& list, std::string_view closing) {
     while (!take_symbol(closing)) {
-      list.children.push_back(expression());
+      add(list, expression());
       if (!is_symbol(closing)) expect_symbol(",");
     }
   }
@@ -356,8 +370,8 @@ class Parser {
     Node first = expression();
     if (take_symbol(")")) return first;
     expect_symbol(",");
-    list->children.push_back(std::move(first));
-    items(*list, ")");
+    add(list, std::move(first));
+    items(list, ")");
     return list;
   }
 

@@ -1,8 +1,8 @@
 // Converts the values of a template to text, and implements their filters, tests and methods.
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "lockstep/error.h"
 #include "text/jinja.h"
@@ -33,31 +33,56 @@ std::string stripped(std::string_view text, std::string_view characters, bool le
   return std::string(text);
 }
 
-std::string replaced(const std::string& text, const std::string& from, const std::string& to) {
+/// Appends to a text that a template makes.
+void append(std::string& text, std::string_view more, const std::string& source) {
+  require(text.size() + more.size() <= kMaxBytes, ErrorCode::chat_template,
+          "the chat template {}: a text has more than {} bytes", source, kMaxBytes);
+  text += more;
+}
+
+std::string replaced(const std::string& text, const std::string& from, const std::string& to,
+                     const std::string& source) {
   if (from.empty()) return text;
   std::string out;
   std::size_t begin = 0;
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, begin)) {
-    out += text.substr(begin, at - begin) + to;
+    append(out, std::string_view(text).substr(begin, at - begin), source);
+    append(out, to, source);
     begin = at + from.size();
   }
   return out + text.substr(begin);
 }
 
-std::string cased(std::string text, int (*convert)(int)) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x80) c = static_cast<char>(convert(c));
-  return text;
-}
+enum class Case : std::uint8_t { lower, upper, title };
 
-std::string capitalized(std::string text, bool each_word) {
-  text = cased(std::move(text), std::tolower);
-  bool begins = true;
-  for (char& c : text) {
-    if (begins) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    begins = each_word && std::isalpha(static_cast<unsigned char>(c)) == 0;
+bool is_cased(utf8proc_int32_t c) { return utf8proc_isupper(c) != 0 || utf8proc_islower(c) != 0; }
+
+/// Gives the first character, each that follows a character of a word, and each other a case.
+std::string cased(const std::string& text, Case first, Case in_word, Case other,
+                  bool (*is_of_word)(utf8proc_int32_t) = is_cased) {
+  std::string repaired, out;
+  bool follows = false, is_first = true;
+  for (std::string_view rest = valid_utf8(text, repaired); !rest.empty(); is_first = false) {
+    const CodePoint point = code_point_at(rest, 0);
+    const auto c = static_cast<utf8proc_int32_t>(point.value);
+    const Case to = is_first ? first : follows ? in_word : other;
+    append_code_point(out, static_cast<char32_t>(to == Case::lower   ? utf8proc_tolower(c)
+                                                 : to == Case::upper ? utf8proc_toupper(c)
+                                                                     : utf8proc_totitle(c)));
+    follows = is_of_word(c);
+    rest.remove_prefix(point.n_bytes);
   }
-  return text;
+  return out;
+}
+std::string lower(const std::string& text) { return cased(text, Case::lower, Case::lower, Case::lower); }
+std::string upper(const std::string& text) { return cased(text, Case::upper, Case::upper, Case::upper); }
+std::string capitalized(const std::string& text) { return cased(text, Case::title, Case::lower, Case::lower); }
+/// str.title(). Jinja's filter differs: its words end with white space and some signs only.
+std::string title(const std::string& text) { return cased(text, Case::title, Case::lower, Case::title); }
+std::string title_of_words(const std::string& text) {
+  return cased(text, Case::upper, Case::lower, Case::upper, [](utf8proc_int32_t c) {
+    return c > 0x7f || std::string_view("- \t\r\n\f\v({[<").find(static_cast<char>(c)) == std::string_view::npos;
+  });
 }
 
 std::size_t n_characters(const std::string& text) {
@@ -88,14 +113,44 @@ Value items_of(const Value& object) {
   return out;
 }
 
-Value joined(const Value& list, const std::string& separator) {
+Value joined(const Value& list, const std::string& separator, const std::string& source) {
   std::string out;
   bool is_first = true;
   for (const Value& item : list) {
-    if (!is_first) out += separator;
-    out += text_of(item);
+    if (!is_first) append(out, separator, source);
+    append(out, text_of(item), source);
     is_first = false;
   }
+  return out;
+}
+
+/// Python's json.dumps(), with the default separators. `indent` below 0: on one line; `depth`: of this value.
+void append_json(std::string& out, const Value& v, std::int64_t indent, std::int64_t depth, const std::string& source) {
+  if (!v.is_structured() || v.empty()) return append(out, v.is_discarded() ? "null" : v.dump(), source);
+  const auto new_line = [&](std::int64_t level) {
+    if (indent >= 0) append(out, "\n" + std::string(static_cast<std::size_t>(indent * level), ' '), source);
+  };
+  append(out, v.is_array() ? "[" : "{", source);
+  bool is_first = true;
+  for (const auto& [key, item] : v.items()) {
+    if (!is_first) append(out, indent < 0 ? ", " : ",", source);
+    is_first = false;
+    new_line(depth + 1);
+    if (v.is_object()) append(out, Value(key).dump() + ": ", source);
+    append_json(out, item, indent, depth + 1, source);
+  }
+  new_line(depth);
+  append(out, v.is_array() ? "]" : "}", source);
+}
+
+Value json_of(const Value& v, const Arguments& arguments, const std::string& source) {
+  const Value indent = arguments.get(1, "indent", -1);
+  require(
+      indent.is_number_integer() && indent.get<std::int64_t>() <= 100 && arguments.positional.empty() &&
+          std::ranges::all_of(arguments.named, [](const auto& a) { return a.first == "indent" || !is_true(a.second); }),
+      ErrorCode::chat_template, "the chat template {}: tojson is supported with an indent of at most 100", source);
+  std::string out;
+  append_json(out, v, indent.get<std::int64_t>(), 0, source);
   return out;
 }
 
@@ -128,19 +183,6 @@ std::string text_of(const Value& v) {
   return v.is_array() ? "[" + out + "]" : "{" + out + "}";
 }
 
-std::string json_of(const Value& v, int indent) {
-  if (v.is_discarded()) return "null";
-  if (indent >= 0) return v.dump(indent);
-  if (!v.is_structured()) return v.dump();
-  std::string out;
-  if (v.is_array())
-    for (const Value& item : v) out += (out.empty() ? "" : ", ") + json_of(item, indent);
-  else
-    for (const auto& [key, item] : v.items())
-      out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", Value(key).dump(), json_of(item, indent));
-  return v.is_array() ? "[" + out + "]" : "{" + out + "}";
-}
-
 Value Arguments::get(std::size_t place, std::string_view name, Value otherwise) const {
   if (place < positional.size()) return positional[place];
   for (const auto& [given, value] : named)
@@ -152,23 +194,20 @@ Value apply_filter(const std::string& name, const Value& v, const Arguments& arg
   if (name == "trim") return stripped(text_of(v), kWhiteSpace, true, true);
   if (name == "length" || name == "count")
     return v.is_string() ? n_characters(v.get<std::string>()) : v.is_structured() ? v.size() : 0;
-  if (name == "upper") return cased(text_of(v), std::toupper);
-  if (name == "lower") return cased(text_of(v), std::tolower);
-  if (name == "capitalize") return capitalized(text_of(v), false);
-  if (name == "title") return capitalized(text_of(v), true);
+  if (name == "upper") return upper(text_of(v));
+  if (name == "lower") return lower(text_of(v));
+  if (name == "capitalize") return capitalized(text_of(v));
+  if (name == "title") return title_of_words(text_of(v));
   if (name == "string") return text_of(v);
   if (name == "safe") return v;
   if (name == "replace")
-    return replaced(text_of(v), text_of(arguments.get(0, "old")), text_of(arguments.get(1, "new")));
-  if (name == "tojson") {
-    const Value indent = arguments.get(0, "indent");
-    return json_of(v, indent.is_number_integer() ? indent.get<int>() : -1);
-  }
+    return replaced(text_of(v), text_of(arguments.get(0, "old")), text_of(arguments.get(1, "new")), source);
+  if (name == "tojson") return json_of(v, arguments, source);
   if (name == "default" || name == "d") {
     const bool is_missing = v.is_discarded() || (is_true(arguments.get(1, "boolean", false)) && !is_true(v));
     return is_missing ? arguments.get(0, "default_value", "") : v;
   }
-  if (name == "join" && v.is_array()) return joined(v, text_of(arguments.get(0, "d", "")));
+  if (name == "join" && v.is_array()) return joined(v, text_of(arguments.get(0, "d", "")), source);
   if (name == "items" && v.is_object()) return items_of(v);
   if (name == "list" && v.is_array()) return v;
   if ((name == "first" || name == "last") && v.is_array())
@@ -202,11 +241,11 @@ Value call_method(const Value& v, const std::string& name, const Arguments& argu
                       name != "lstrip");
     if (name == "startswith") return text.starts_with(first);
     if (name == "endswith") return text.ends_with(first);
-    if (name == "upper") return cased(text, std::toupper);
-    if (name == "lower") return cased(text, std::tolower);
-    if (name == "title") return capitalized(text, true);
-    if (name == "capitalize") return capitalized(text, false);
-    if (name == "replace") return replaced(text, first, text_of(arguments.get(1, "")));
+    if (name == "upper") return upper(text);
+    if (name == "lower") return lower(text);
+    if (name == "title") return title(text);
+    if (name == "capitalize") return capitalized(text);
+    if (name == "replace") return replaced(text, first, text_of(arguments.get(1, "")), source);
     if (name == "find") {
       const std::size_t at = text.find(first);
       return at == std::string::npos ? Value(-1) : Value(n_characters(text.substr(0, at)));

@@ -101,9 +101,67 @@ TEST(ChatTemplate, NamesWhatIsWrong) {
                               "{{ 1 is divisibleby 3 }}", "{{ 'a'.encode() }}", "{% include 'x' %}"})
     EXPECT_EQ(code_of(unknown), ErrorCode::chat_template) << unknown;
   EXPECT_EQ(code_of("{{ raise_exception('no') }}"), ErrorCode::chat_template);
+  for (const char* unmarked :
+       {"{% generation %}", "{% endgeneration %}", "{% set x %}{% generation %}x{% endgeneration %}{% endset %}",
+        "{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}"})
+    EXPECT_EQ(code_of(unmarked), ErrorCode::chat_template) << unmarked;
   EXPECT_EQ(code_of(std::string(1000, '(')), ErrorCode::internal);  // plain text
   EXPECT_EQ(code_of("{{ " + std::string(100000, '(') + " }}"), ErrorCode::chat_template);
   EXPECT_EQ(code_of("{{ " + std::string(100000, '-') + "1 }}"), ErrorCode::chat_template);
+}
+
+std::string times(int n, const std::string& text) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += text;
+  return out;
+}
+
+TEST(ChatTemplate, HasLimits) {
+  const std::string loops = "{% for i in range(100000) %}{% for j in range(100000) %}";
+  for (const std::string& endless : std::initializer_list<std::string>{
+           "{% set x = 'x' %}" + times(60, "{% set x = x + x %}"),
+           "{% set x = 'x' %}" + times(60, "{% set x = x ~ x %}"),
+           "{% set x = ['x'] %}" + times(60, "{% set x = [x, x] %}"),
+           "{% set x = ['x'] %}" + times(60, "{% set x = x + x %}"),
+           "{% set x = 'x' %}" + times(60, "{% set x %}{{ x }}{{ x }}{% endset %}"),
+           "{% set x = 'x' %}" + times(60, "{% set x = x | replace('x', 'xx') %}"),
+           "{% set x = 'x' %}" + times(60, "{% set x = [x, x] | join %}"),
+           "{% set x = 'x' %}" + times(20, "{% set x = x + x %}") + "{{ x.replace('x', x) }}",
+           "{% set x = 'x' %}" + times(20, "{% set x = x + x %}") + "{{ range(1000000) | join(x) }}",
+           "{{ range(1000000) | tojson(indent=100000000) }}",
+           "{% set n = namespace(x=1) %}{% for i in range(1000) %}{% set n.x = [n.x] %}{% endfor %}",
+           "{% set x = 'x' * 10 if false else 'x' %}" + times(24, "{% set x = x + x %}") +
+               "{% for c in x %}{% endfor %}",
+           loops + "{{ i * j }}" + "{% endfor %}{% endfor %}",
+           loops + "{% endfor %}{% endfor %}",
+           "{% for i in range(100000) %}{{ messages | length }}{% for j in range(1000) if j < 0 %}{% endfor %}{% "
+           "endfor %}",
+           "{% for i in range(1000000) %}" + std::string(1000, 'x') + "{% endfor %}",
+           "{{ 1" + times(100000, " + 1") + " }}",
+           "{{ messages" + times(100000, "[0]") + " }}",
+           "{{ messages" + times(100000, " | length") + " }}",
+           "{% if 1 %}" + times(100000, "{% elif 1 %}") + "{% endif %}",
+       })
+    EXPECT_EQ(code_of(endless), ErrorCode::chat_template) << endless.substr(0, 200);
+  // What templates and conversations need is within them.
+  EXPECT_EQ(code_of("{{ 'x'" + times(900, " + 'x'") + " }}"), ErrorCode::internal);
+  const ChatTemplate chat(
+      "{% for m in messages %}{{ m.role ~ (m.content | trim | upper) ~ messages[0].content ~ loop.index }}{% endfor %}",
+      "test");
+  const std::vector<ChatMessage> many(20000, {"user", "Hello, how are you today?"});
+  EXPECT_GT(chat.render(many, ReplyBegin::omit).size(), 1000000u);
+  const std::vector<ChatMessage> long_one{{"user", std::string(10 << 20, 'x')}};
+  EXPECT_GT(chat.render(long_one, ReplyBegin::omit).size(), std::size_t{20} << 20);
+}
+
+TEST(ChatTemplate, ConvertsCasesAsPython) {
+  const auto rendered = [](const std::string& jinja) {
+    return ChatTemplate("{{ " + jinja + " }}", "test").render(std::vector<ChatMessage>{{"user", ""}}, ReplyBegin::omit);
+  };
+  EXPECT_EQ(rendered("'naïve élan, it\'s 3rd-RATE'.title()"), "Naïve Élan, It'S 3Rd-Rate");
+  EXPECT_EQ(rendered("'naïve élan, it\'s 3rd-RATE (ǆ)' | title"), "Naïve Élan, It's 3rd-Rate (Ǆ)");
+  EXPECT_EQ(rendered("'ǆ ÉCOLE'.capitalize() ~ ('éCOLE' | capitalize)"), "ǅ écoleÉcole");
+  EXPECT_EQ(rendered("'naïve ТЕСТ'.upper() ~ ('NAÏVE тест' | lower)"), "NAÏVE ТЕСТnaïve тест");
 }
 
 }  // namespace
