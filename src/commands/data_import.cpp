@@ -309,7 +309,7 @@ void import_chat(const ChatArguments& arguments) {
                                                tokenizer.path());
   const text::ConversationEncoder conversations(chat, tokenizer);
   const data::ChatEncoder encoder{
-      .encode = [&](std::span<const text::ChatMessage> messages) { return conversations.encode(messages); },
+      .encode = [&](const text::Chat& c) { return conversations.encode(c.messages, c.variables); },
       .description = {.vocabulary_size = tokenizer.vocabulary_size(),
                       .tokenizer_hash = tokenizer.hash(),
                       .end_token = {},

@@ -86,11 +86,11 @@ class ChatImport {
 
   void encode(Batch& batch) const {
     for (ChatRecord& record : batch.records) {
-      const std::vector<text::ChatMessage> messages = source_.messages_of(record);
+      const text::Chat chat = source_.chat_of(record);
       text::EncodedConversation& encoded = batch.encoded.emplace_back();
-      if (!has_assistant(messages)) continue;
+      if (!has_assistant(chat.messages)) continue;
       try {
-        encoded = encoder_.encode(messages);
+        encoded = encoder_.encode(chat);
       } catch (const Error& error) {
         fail(error.code(), "{}: {}", source_.place_of(record), error.what());
       }

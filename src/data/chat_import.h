@@ -17,7 +17,7 @@ namespace lockstep::data {
 /// What the import needs of a tokenizer and a template.
 struct ChatEncoder {
   /// Called by several threads at once.
-  std::function<text::EncodedConversation(std::span<const text::ChatMessage>)> encode;
+  std::function<text::EncodedConversation(const text::Chat&)> encode;
   TextDescription description;  // of the output, but for `source`
   std::string tokenizer_path, tokenizer_json;
 };

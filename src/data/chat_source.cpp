@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string_view>
@@ -12,7 +13,25 @@
 namespace lockstep::data {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // templates may print objects
+
+constexpr int kMaxDepth = 100;
+constexpr std::size_t kMaxMembers = 1000;  // of an object; reading them in order takes quadratic time
+constexpr std::array<std::string_view, 7> kRoles{"system", "developer", "user",   "assistant",
+                                                 "tool",   "function",  "ipython"};
+
+bool is_simple(const nlohmann::json& value, int depth) {
+  if (!value.is_structured()) return true;
+  return depth > 0 && (value.is_array() || value.size() <= kMaxMembers) &&
+         std::ranges::all_of(value, [&](const nlohmann::json& item) { return is_simple(item, depth - 1); });
+}
+
+/// Throws nlohmann's exceptions.
+Json parse(const std::string& text, const std::string& place) {
+  require(is_simple(nlohmann::json::parse(text), kMaxDepth), ErrorCode::data_source,
+          "{}: it is nested more than {} deep, or an object has more than {} members", place, kMaxDepth, kMaxMembers);
+  return Json::parse(text);
+}
 
 /// Whether the first character other than white space begins an array.
 bool begins_array(const InputFile& file) {
@@ -49,6 +68,30 @@ std::string text_field(const Json& object, const char* name, const std::string& 
   return found->get<std::string>();
 }
 
+/// Whether the turn counts towards the loss: "train": false and "weight": 0 leave it out.
+bool is_trained(const Json& message, const std::string& where) {
+  bool trained = true;
+  for (const char* name : {"train", "weight"}) {
+    const Json value = message.value(name, Json());
+    const bool is_off = value == false || value == 0;
+    require(
+        value.is_null() || is_off || ((value == true || value == 1) && message["role"] == "assistant"),
+        ErrorCode::data_source,
+        "{}: \"{}\": {}: expected false or 0, which leave an answer out of the loss, or for a turn of the assistant "
+        "true or 1: other turns are never trained",
+        where, name, value.dump());
+    trained = trained && !is_off;
+  }
+  return trained;
+}
+
+/// Throws unless the field is missing, null or a list of objects.
+void require_objects(const Json& of, const char* name, const std::string& where) {
+  const Json value = of.value(name, Json());
+  require(value.is_null() || (value.is_array() && std::ranges::all_of(value, &Json::is_object)), ErrorCode::data_source,
+          "{}: \"{}\": expected a list of JSON objects, found {}", where, name, value.dump().substr(0, 60));
+}
+
 std::vector<text::ChatMessage> list_of_messages(const Json& list, const std::string& place) {
   require(list.is_array(), ErrorCode::data_source, "{}: \"messages\": expected a list, found a JSON {}", place,
           list.type_name());
@@ -60,11 +103,15 @@ std::vector<text::ChatMessage> list_of_messages(const Json& list, const std::str
     require(message.is_object(), ErrorCode::data_source, "{}: expected {{\"role\", \"content\"}}, found a JSON {}",
             where, message.type_name());
     const std::string role = text_field(message, "role", where);
-    require(role == "system" || role == "user" || role == "assistant", ErrorCode::data_source,
-            "{} has the role \"{}\", which is not known: rename it to system, user or assistant, or remove the "
-            "conversation",
-            where, role);
-    out.push_back({role, text_field(message, "content", where)});
+    require(std::ranges::find(kRoles, role) != kRoles.end(), ErrorCode::data_source,
+            "{} has the role \"{}\", which is not known: rename it to one of {}, or remove the conversation", where,
+            role, fmt::join(kRoles, ", "));
+    require_objects(message, "tool_calls", where);
+    Json fields = text::message_fields(message);
+    out.push_back({.role = role,
+                   .content = text_field(message, "content", where, fields.contains("tool_calls")),
+                   .fields = std::move(fields),
+                   .is_trained = is_trained(message, where)});
   }
   return out;
 }
@@ -77,6 +124,9 @@ std::vector<text::ChatMessage> alpaca_messages(const Json& object, const std::st
   const std::string input = text_field(object, "input", where, true), answer = text_field(object, "output", where);
   require(!question.empty() || !input.empty() || !answer.empty(), ErrorCode::data_source,
           "{}: the conversation is empty: remove it, or give it an instruction and an output", place);
+  const auto history = object.find("history");
+  require(history == object.end() || history->empty() || *history == "", ErrorCode::data_source,
+          "{} has a \"history\", which is not supported: convert the conversation to \"messages\"", where);
   if (!input.empty()) question += (question.empty() ? "" : "\n\n") + input;
   std::vector<text::ChatMessage> out;
   if (!system.empty()) out.push_back({"system", system});
@@ -102,7 +152,7 @@ void ChatSource::read_array() {
   std::string text(file.size_bytes(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)), "the conversations");
   try {
-    array_ = Json::parse(text);
+    array_ = parse(text, path_);
   } catch (const Json::exception& error) {
     fail(ErrorCode::data_source, "{} is not valid JSON ({})", path_, what_of(error, "line "));
   }
@@ -134,7 +184,7 @@ std::string ChatSource::place_of(const ChatRecord& record) const {
   return fmt::format(fmt::runtime(is_array_ ? "{}, element {}" : "{}:{}"), path_, record.number);
 }
 
-std::vector<text::ChatMessage> ChatSource::messages_of(const ChatRecord& record) const {
+text::Chat ChatSource::chat_of(const ChatRecord& record) const {
   const std::string place = place_of(record);
   Json parsed;
   if (!is_array_) {
@@ -142,7 +192,7 @@ std::vector<text::ChatMessage> ChatSource::messages_of(const ChatRecord& record)
     require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
             place, zero);
     try {
-      parsed = Json::parse(record.line);
+      parsed = parse(record.line, place);
     } catch (const Json::exception& error) {
       fail(ErrorCode::data_source,
            "{}: this line is not valid JSON ({}); expected one conversation per line, or one JSON array of them", place,
@@ -153,8 +203,12 @@ std::vector<text::ChatMessage> ChatSource::messages_of(const ChatRecord& record)
   require(object.is_object(), ErrorCode::data_source,
           "{}: expected an object with \"messages\", or with \"instruction\" and \"output\", found the type {}", place,
           object.type_name());
-  if (const auto list = object.find("messages"); list != object.end()) return list_of_messages(*list, place);
-  if (object.contains("instruction") || object.contains("output")) return alpaca_messages(object, place);
+  require_objects(object, "tools", place);
+  Json variables{{"tools", object.value("tools", Json())}};
+  if (const auto list = object.find("messages"); list != object.end())
+    return {list_of_messages(*list, place), std::move(variables)};
+  if (object.contains("instruction") || object.contains("output"))
+    return {alpaca_messages(object, place), std::move(variables)};
   std::vector<std::string> names;
   for (const auto& field : object.items()) names.push_back(field.key());
   fail(ErrorCode::data_source,

@@ -1,6 +1,7 @@
 // Reads the conversations of a file one after the other. The file has one JSON object per line, or is one JSON array of
 // them. An object has the field "messages", a list of {"role", "content"}, or the fields of Alpaca: "instruction",
-// "input" (may be missing) and "output", and possibly "system".
+// "input" (may be missing) and "output", and possibly "system". Templates get all fields of messages, and "tools" of
+// the object, as from transformers.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,10 @@
 namespace lockstep::data {
 
 struct ChatRecord {
-  std::string line;           // of a file of lines; otherwise empty
-  nlohmann::json object{};    // of an array
-  std::int64_t number = 0;    // the line, or the element of the array from 0 on
-  std::uint64_t n_bytes = 0;  // of the file
+  std::string line;                 // of a file of lines; otherwise empty
+  nlohmann::ordered_json object{};  // of an array
+  std::int64_t number = 0;          // the line, or the element of the array from 0 on
+  std::uint64_t n_bytes = 0;        // of the file
 };
 
 class ChatSource {
@@ -36,7 +37,7 @@ class ChatSource {
   /// "FILE:12", or "FILE, element 11"
   std::string place_of(const ChatRecord& record) const;
   /// Throws data_source, with the place, unless the record has messages with known roles. Thread-safe.
-  std::vector<text::ChatMessage> messages_of(const ChatRecord& record) const;
+  text::Chat chat_of(const ChatRecord& record) const;
 
  private:
   void read_array();
@@ -44,7 +45,7 @@ class ChatSource {
   std::string path_;
   TextSource lines_;
   bool is_array_ = false;
-  nlohmann::json array_;
+  nlohmann::ordered_json array_;
   std::size_t next_ = 0;  // element of the array
 };
 

@@ -1,14 +1,14 @@
 // Encodes conversations as ids, with the positions of what the assistant says. The text is that of the chat template
 // (chat_template.h), encoded as a whole, as apply_chat_template() of transformers does it.
 //
-// An answer is everything that a model has to generate in its turn: from the end of the generation prompt, such as
-// "<|im_start|>assistant\n", to the token that ends the turn, such as <|im_end|>. Where the template puts nothing
-// between them but what the assistant says, a token that contains both a part of it and of the text before belongs to
-// the answer, as in transformers. If the template ends turns without a token of its own, an answer ends with the first
-// token of what follows.
+// An answer is what a template marks with {% generation %}: every token that contains a part of it, as with
+// return_assistant_tokens_mask of transformers.
 //
-// To find the answers in the text, the conversation is rendered a second time with marks in place of what the assistant
-// says. The text around the marks must recur in the first one.
+// In a template without {% generation %}, an answer is everything that a model has to generate in its turn: from the
+// end of the generation prompt, such as "<|im_start|>assistant\n", to the token that ends the turn, such as <|im_end|>.
+// If the template ends turns without a token of its own, an answer ends with what the assistant says. To find the
+// answers in the text, the conversation is rendered a second time with marks in place of what the assistant says. The
+// text around the marks must recur in the first one.
 #pragma once
 
 #include <cstdint>
@@ -38,22 +38,24 @@ class ConversationEncoder {
   /// Throws what require_tokens() throws.
   ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
-  /// Throws tokenizer_feature if the answers cannot be found in the text, and what ChatTemplate::render() throws.
-  EncodedConversation encode(std::span<const ChatMessage> messages) const;
+  /// Throws chat_template if the answers cannot be found in the text or the template has no place for a field, and what
+  /// ChatTemplate::render() throws. `variables`: those of Chat.
+  EncodedConversation encode(std::span<const ChatMessage> messages, const jinja::Value& variables = nullptr) const;
 
   /// The token that ends each answer; nothing: the template has none of its own.
   std::optional<std::int32_t> end_token() const { return end_token_; }
 
  private:
-  /// Bytes [begin, end) of `text`.
-  struct Part {
-    std::size_t begin, end;
-  };
-  std::vector<Part> find_answers(std::span<const ChatMessage> messages, const std::string& text) const;
+  using Part = std::pair<std::size_t, std::size_t>;  // bytes [begin, end) of a text
+  /// One per message of the assistant.
+  std::vector<Part> find_answers(std::span<const ChatMessage> messages, const jinja::Value& variables,
+                                 const std::string& text) const;
 
   const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;
   std::string generation_prompt_;
+  std::string lead_;      // white space that begins answers, if there is no generation prompt
+  std::string end_text_;  // the end token
   std::optional<std::int32_t> end_token_;
 };
 

@@ -55,17 +55,33 @@ check "a template of one's own" import "$work/two.jsonl" own.h5 --template "$wor
 check "  with the tokens of tokenizer_config.json" prints 'user: Who is there\?<.im_end.>assistant: Nay' "$lockstep" data show "$work/own.h5"
 check "truncated ones are counted" prints '^Truncated: 1 conversation to 20 tokens' import "$work/two.jsonl" short.h5 --max-tokens 20 --template chatml
 check "dropped ones, too" prints '1 longer than --max-tokens' import "$work/two.jsonl" drop.h5 --max-tokens 30 --too-long drop --template chatml
+# Marks, turns that are left out, and tools
+printf "%s" "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{% if tools %}{{ tools | tojson }}{% endif %}{% endfor %}" >"$work/marked.jinja"
+sed 's/"Bernardo?"/"Bernardo?", "train": false/; s/^{/{"tools": [{"name": "look", "days": 1}], /' "$work/two.jsonl" >"$work/tools.jsonl"
+check "{% generation %} and train: false" prints '^Answers: 2 with ' import "$work/tools.jsonl" marked.h5 --template "$work/marked.jinja"
+check "  without the end token, which is not marked" prints '^ *[0-9]+ +1025  +"<.im_end.>"' "$lockstep" data show "$work/marked.h5" --sample 1
+check "  tools are in the text" prints '"name": "look", "days": 1' "$lockstep" data show "$work/marked.h5"
+check "  and refused by a template that has no place for them" refused 2 'tools.jsonl:1: the chat template chatml does not use "tools"' \
+  import "$work/tools.jsonl" none.h5 --template chatml
+# A template that never ends
+printf "%s" "{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}" >"$work/endless.jinja"
+check "a template that never ends" refused 2 '\[chat_template\]|endless.jinja: it takes more than' import "$work/two.jsonl" none.h5 --template "$work/endless.jinja"
+# A signal ends an import also within a batch of conversations; these take minutes.
+printf "%s" "{% for i in range(300000) %}{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}" >"$work/slow.jinja"
+for i in {1..1000}; do head -1 "$work/two.jsonl"; done >"$work/slow.jsonl"
+check "SIGTERM ends a slow template" refused 75 'stopped by SIGTERM' timeout --preserve-status -s TERM 5 \
+  "$lockstep" data import chat "$work/slow.jsonl" "$work/none.h5" --tokenizer "$work/chatml" --template "$work/slow.jinja"
 for i in {1..100}; do head -1 "$work/two.jsonl"; done >"$work/many.jsonl"
 check "a part" import "$work/many.jsonl" most.h5 --fraction 0.8 --seed 3
 check "the rest of it" import "$work/many.jsonl" rest.h5 --fraction 0.8:1 --seed 3
 check "  are all" test $(($(field "$work/most.h5" documents) + $(field "$work/rest.h5" documents))) = 100
 
 # Wrong input. Nothing is left of these imports.
-sed 's/system/tool/' "$work/two.jsonl" >"$work/role.jsonl"
+sed 's/system/gpt/' "$work/two.jsonl" >"$work/role.jsonl"
 echo '{"messages": []}' >"$work/empty.jsonl"
 printf '%s' '{% macro turn(m) %}{{ m }}{% endmacro %}' >"$work/macro.jinja"
 ls -A "$work" >"$work/.before"
-check "an unknown role" refused 1 'role.jsonl:2: message 1 has the role "tool", which is not known: rename it' import "$work/role.jsonl" new.h5
+check "an unknown role" refused 1 'role.jsonl:2: message 1 has the role "gpt", which is not known: rename it' import "$work/role.jsonl" new.h5
 check "an empty conversation" refused 1 'empty.jsonl:1: the conversation is empty: remove it' import "$work/empty.jsonl" new.h5
 check "a tokenizer without a template" refused 2 'has no chat template .* name one with --template chatml, llama3 or FILE' \
   "$lockstep" data import chat "$work/two.jsonl" "$work/new.h5" --tokenizer "$work/plain"

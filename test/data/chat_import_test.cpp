@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "data/chat_source.h"
 #include "data/conversations.h"
 #include "test/data/text_files.h"
 
@@ -16,13 +17,14 @@ namespace fs = std::filesystem;
 /// Ids are the bytes of the text. Each message is its content and 256; a message of the assistant is an answer.
 ChatEncoder byte_encoder() {
   return {.encode =
-              [](std::span<const text::ChatMessage> messages) {
+              [](const text::Chat& chat) {
                 text::EncodedConversation out;
-                for (const text::ChatMessage& message : messages) {
+                for (const text::ChatMessage& message : chat.messages) {
                   const std::size_t begin = out.ids.size();
                   for (const char c : message.content) out.ids.push_back(static_cast<unsigned char>(c));
                   out.ids.push_back(256);
-                  if (message.role == "assistant") out.answers.emplace_back(begin, out.ids.size());
+                  if (message.role == "assistant" && message.is_trained)
+                    out.answers.emplace_back(begin, out.ids.size());
                   require(message.content != "bad", ErrorCode::usage, "the template refuses this");
                 }
                 return out;
@@ -103,6 +105,31 @@ TEST_F(ChatImport, LinesOfMessages) {
   EXPECT_EQ(layout.description.end_token, std::nullopt) << "that of the template";
 }
 
+TEST_F(ChatImport, FieldsAreThoseThatTransformersGivesToTemplates) {
+  write_all(
+      folder / "in.jsonl",
+      R"({"tools": [{"name": "f", "a": 1}], "messages": [{"role": "user", "content": "a", "name": "Jo"}, )"
+      R"({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"z": 1, "b": 2}}}]}, )"
+      R"({"role": "tool", "content": "c", "weight": null}, )"
+      R"({"role": "assistant", "content": "d", "reasoning": "why", "train": false}, )"
+      R"({"role": "assistant", "content": "e", "weight": 0}, {"role": "assistant", "content": "f", "weight": 1}]})");
+  ChatSource source(folder / "in.jsonl");
+  ChatRecord record;
+  ASSERT_TRUE(source.next(record));
+  const text::Chat chat = source.chat_of(record);
+  EXPECT_EQ(chat.variables["tools"].dump(), R"([{"name":"f","a":1}])") << "in the order of the data";
+  ASSERT_EQ(chat.messages.size(), 6u);
+  EXPECT_EQ(chat.messages[0].fields["name"], "Jo");
+  EXPECT_FALSE(chat.messages[1].fields.contains("content"));
+  EXPECT_EQ(chat.messages[1].fields["tool_calls"].dump(), R"([{"function":{"name":"f","arguments":{"z":1,"b":2}}}])");
+  EXPECT_EQ(chat.messages[2].role, "tool");
+  EXPECT_EQ(chat.messages[3].fields["reasoning_content"], "why");
+  EXPECT_EQ(chat.messages[3].fields["thinking"], "why");
+  std::string trained;
+  for (const text::ChatMessage& message : chat.messages) trained += message.is_trained ? '1' : '0';
+  EXPECT_EQ(trained, "111001");
+}
+
 TEST_F(ChatImport, AlpacaAndArrays) {
   const std::string elements =
       R"({"instruction": "i", "input": "", "output": "o"}, {"instruction": "i", "input": "n", "output": "o"},)"
@@ -165,8 +192,16 @@ TEST_F(ChatImport, LongConversationsAreTruncatedOrDroppedAndCounted) {
 
 TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
   const auto with = [](const std::string& messages) { return line("a", "b") + "{\"messages\": " + messages + "}\n"; };
-  refuses(with(R"([{"role": "tool", "content": "x"}])"),
-          R"(in.jsonl:2: message 1 has the role "tool", which is not known: rename)");
+  refuses(with(R"([{"role": "gpt", "content": "x"}])"),
+          R"(in.jsonl:2: message 1 has the role "gpt", which is not known: rename)");
+  refuses(with(R"([{"role": "assistant", "content": "x", "weight": 0.5}])"), "\"weight\": 0.5: expected false or 0");
+  refuses(with(R"([{"role": "user", "content": "x", "train": true}])"), "\"train\": true: expected false or 0");
+  refuses(with(R"([{"role": "assistant", "content": "x", "tool_calls": {}}])"), "\"tool_calls\": expected a list");
+  refuses(R"({"tools": "[]", "messages": [{"role": "user", "content": "x"}]})", "\"tools\": expected a list");
+  refuses(R"({"instruction": "i", "output": "o", "history": [["a", "b"]]})", "\"history\"");
+  std::string nested = std::string(100000, '[') + std::string(100000, ']'), members = "{\"0\": 0";
+  for (int i = 1; i < 100000; ++i) members += fmt::format(", \"{}\": 0", i);
+  for (const std::string& value : {nested, members + "}"}) refuses(R"({"tools": )" + value + "}", "nested more than");
   refuses(with("[]"), "in.jsonl:2: the conversation is empty: remove it");
   refuses(with("7"), "in.jsonl:2: \"messages\": expected a list, found a JSON number");
   refuses(with("[[]]"), "in.jsonl:2: message 1: expected {\"role\", \"content\"}, found a JSON array");

@@ -1,5 +1,6 @@
 // The ids of conversations and the positions of their answers, compared with transformers
-// (test/golden/make_chat_golden.py), and templates that place the answers in the text in unusual ways.
+// (test/golden/make_chat_golden.py, make_chat_marked_golden.py), and templates that place the answers in the text in
+// unusual ways.
 #include "text/conversation_encoder.h"
 
 #include <gtest/gtest.h>
@@ -78,6 +79,60 @@ TEST(ConversationEncoder, AgreesWithTransformers) {
   EXPECT_GT(n_answers, 700);
 }
 
+/// A value of chat_marked.json, in which "#12" stands for a text.
+jinja::Value expanded(const jinja::Value& value, const Json& texts) {
+  if (value.is_string() && value.get_ref<const std::string&>().starts_with('#'))
+    return texts[std::stoul(value.get<std::string>().substr(1))].get<std::string>();
+  jinja::Value out = value;
+  if (out.is_structured())
+    for (jinja::Value& item : out) item = expanded(item, texts);
+  return out;
+}
+
+TEST(ConversationEncoder, MarksAndFieldsAgreeWithTransformers) {
+  std::ifstream file("test/golden/chat_marked.json");
+  const auto all = jinja::Value::parse(file);
+  const Json texts = Json::parse(golden::unzipped("texts.json.gz"))["texts"];
+  int n = 0, n_tool_calls = 0;
+  std::map<std::string, Tokenizer> tokenizers;
+  for (const auto& c : all["cases"]) {
+    const std::string name = c["name"], marked = c["template"], key = c["tokenizer"].dump() + c["added_tokens"].dump();
+    if (!tokenizers.contains(key))
+      tokenizers.emplace(key, open_with(c["tokenizer"], c["added_tokens"].get<std::vector<std::string>>()));
+    const Tokenizer& tokenizer = tokenizers.at(key);
+    std::string plain = marked;
+    for (const std::string tag : {"{% generation %}", "{% endgeneration %}"})
+      for (std::size_t at = plain.find(tag); at != std::string::npos; at = plain.find(tag)) plain.erase(at, tag.size());
+    const std::map<std::string, std::string> variables{{"bos_token", "<|begin_of_text|>"}};
+    const ChatTemplate with(marked, name, variables), without(plain, name + ", not marked", variables);
+    EXPECT_TRUE(with.marks_answers() && !without.marks_answers());
+    for (const ChatTemplate* chat : {&with, &without}) {
+      if (chat == &without && !c["inferred"].get<bool>()) continue;
+      const ConversationEncoder encoder(*chat, tokenizer);
+      for (const auto& conversation : c["conversations"]) {
+        std::vector<ChatMessage> messages;
+        for (const auto& fields : conversation["messages"]) {
+          const jinja::Value message = expanded(fields, texts);
+          messages.push_back({.role = message["role"],
+                              .content = message["content"].is_string() ? message["content"].get<std::string>() : "",
+                              .fields = message_fields(message)});
+          n_tool_calls += message.contains("tool_calls") ? 1 : 0;
+        }
+        jinja::Value given = jinja::Value::object();
+        if (conversation.contains("tools")) given["tools"] = all["tools"];
+        const EncodedConversation encoded = encoder.encode(messages, given);
+        const std::string shown = chat->source() + conversation["messages"].dump();
+        EXPECT_EQ(encoded.ids.size(), conversation["n_ids"]) << shown;
+        EXPECT_EQ(fnv(encoded.ids), conversation["hash"]) << shown;
+        EXPECT_EQ(Json(encoded.answers).dump(), conversation["answers"].dump()) << shown;
+        ++n;
+      }
+    }
+  }
+  EXPECT_GT(n, 400);
+  EXPECT_GT(n_tool_calls, 50);
+}
+
 /// The texts of the answers.
 class Answers {
  public:
@@ -141,10 +196,22 @@ TEST(ConversationEncoder, TemplatesWithoutAGenerationPrompt) {
             (Texts{" b c <|endoftext|>", " e <|endoftext|>"}));
   const Answers open("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
   EXPECT_FALSE(open.encoder().end_token().has_value());
-  EXPECT_EQ(open.of({{"user", "a"}, {"assistant", "b"}, {"user", "c"}}), (Texts{" b\n"}));
+  EXPECT_EQ(open.of({{"user", "a"}, {"assistant", "b"}, {"user", "c"}}), (Texts{" b"}));
   const Answers sentence_piece("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "llama-story");
   EXPECT_EQ(sentence_piece.of({{"user", "Once"}, {"assistant", "upon a time"}, {"user", "x"}, {"assistant", "y"}}),
-            (Texts{"upon a time\n", "y\n"}));
+            (Texts{"upon a time", "y"}));
+}
+
+TEST(ConversationEncoder, TurnsAreLeftOutOfTheLoss) {
+  const std::vector<ChatMessage> messages{{.role = "user", .content = "a"},
+                                          {.role = "assistant", .content = "b", .is_trained = false},
+                                          {.role = "user", .content = "c"},
+                                          {.role = "assistant", .content = "d"}};
+  EXPECT_EQ(Answers(kTurns).of(messages), (Texts{"d<|im_end|>"}));
+  const std::string marked =
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content }}"
+      "{% endgeneration %}<|im_end|>{% endif %}{% endfor %}";
+  EXPECT_EQ(Answers(marked).of(messages), (Texts{"d"}));
 }
 
 /// The message of the error, or empty if there was none.
@@ -171,6 +238,24 @@ TEST(ConversationEncoder, TemplatesThatDoNotFitAreRefused) {
                             "silent");
   EXPECT_NE(refusal([&] { ConversationEncoder(silent, smollm); }).find("silent does not show where answer 1 of a"),
             std::string::npos);
+  // What a model has to learn from must be in the text; turns that are left out must be known.
+  const ConversationEncoder encoder(*chatml, smollm);
+  const std::vector<ChatMessage> messages{{"user", "a"}, {"assistant", "b"}};
+  EXPECT_EQ(refusal([&] { encoder.encode(messages, {{"tools", jinja::Value::array()}}); }), "");
+  EXPECT_NE(refusal([&] { encoder.encode(messages, {{"tools", {{{"name", "f"}}}}}); }), "");
+  for (const char* field : {"tool_calls", "reasoning_content"}) {
+    const jinja::Value fields{{"role", "assistant"}, {"content", "b"}, {field, {{{"name", "f"}}}}};
+    EXPECT_NE(refusal([&] { encoder.encode(std::vector<ChatMessage>{messages[0], {"assistant", "b", fields}}); }), "");
+  }
+  const ChatTemplate twice(
+      "{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% generation %}{{ m.content }}"
+      "{% endgeneration %}{% endfor %}",
+      "twice");
+  EXPECT_EQ(refusal([&] { ConversationEncoder(twice, smollm).encode(messages); }), "");
+  EXPECT_NE(refusal([&] {
+              ConversationEncoder(twice, smollm).encode(std::vector<ChatMessage>{{"assistant", "b", {}, false}});
+            }),
+            "");
   const ChatTemplate reversed("{% for m in messages[::-1] %}{{ m.role }}{{ m.content }}\n{% endfor %}", "reversed");
   EXPECT_NE(refusal([&] { ConversationEncoder(reversed, smollm); }), "");
 }
