@@ -86,21 +86,26 @@ class Conversation {
   }
 
   void add(const char* role, std::string content) { messages_.push_back({role, std::move(content)}); }
-  /// Drops the oldest messages until the conversation leaves room for a reply. Returns whether there is room.
+  /// Drops the oldest messages until the conversation leaves room for a reply. If the last one has no room even alone,
+  /// returns false and drops none.
   bool ids(std::vector<std::int32_t>& out) {
     const std::int64_t room = std::max<std::int64_t>(1, capacity_ / 8);
+    std::vector<text::ChatMessage> kept = messages_;
     while (true) {
       out.clear();
-      tokenizer_->encode(template_.render(messages_, text::ReplyBegin::add), out, text::TemplateTokens::omit);
-      if (static_cast<std::int64_t>(out.size()) + room <= capacity_) return true;
-      if (messages_.size() < n_system_ + 3) return static_cast<std::int64_t>(out.size()) < capacity_;
-      const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(n_system_);
-      messages_.erase(oldest, oldest + 2);  // a message and its reply
-      forgot_ = true;
+      tokenizer_->encode(template_.render(kept, text::ReplyBegin::add), out, text::TemplateTokens::omit);
+      const bool is_alone = kept.size() < n_system_ + 3;
+      if (std::ssize(out) + (is_alone ? 1 : room) <= capacity_) break;
+      if (is_alone) return false;
+      const auto oldest = kept.begin() + static_cast<std::ptrdiff_t>(n_system_);
+      kept.erase(oldest, oldest + 2);  // a message and its reply
     }
+    forgot_ = kept.size() < messages_.size();
+    messages_ = std::move(kept);
+    return true;
   }
   void take_back() { messages_.pop_back(); }
-  bool has_forgotten() { return std::exchange(forgot_, false); }
+  bool has_forgotten() const { return forgot_; }
 
  private:
   text::ChatTemplate template_;

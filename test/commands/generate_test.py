@@ -147,7 +147,7 @@ def writes_files(models, work):
     assert target.read_bytes() == before
 
 
-def converses(models):
+def converses(models, work):
     arguments = [models.story, "--chat", *TEMPLATE, "--max-new-tokens", 20, "--ignore-end"]
     two = generate(*arguments, text="Hello\n\nAnd then?\n").splitlines()
     again = generate(*arguments, "--system", "Be brief.", text="Hello\n").splitlines()
@@ -157,7 +157,14 @@ def converses(models):
     long = generate(models.story, "--chat", *TEMPLATE, "--max-new-tokens", 60, "--ignore-end",
                     text="Once upon a time there was a dog.\n" * 12)
     assert "no longer fit" in long
-    assert "longer than the context" in generate(*arguments, text="x " * 4000 + "\nHello\n")
+    # A message that is refused leaves the conversation as it was.
+    refused = generate(*arguments, text="Hello\n" + "x " * 4000 + "\nAnd then?\n")
+    message = next(line for line in refused.splitlines() if "longer than the context" in line)
+    assert refused.replace(message + "\n", "") == generate(*arguments, text="Hello\nAnd then?\n"), refused
+    endless = work / "endless.jinja"
+    endless.write_text("{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}")
+    done = program(models.story, "--chat", "--chat-template", endless, text="Hello\n")
+    assert done.returncode == 2 and "endless.jinja" in done.stderr and "batch" not in done.stderr, done.stderr
 
 
 def stops_a_reply(models):
@@ -250,7 +257,7 @@ def main():
         models = Models(work)
         for test in (lambda: same_as_transformers(models, work), lambda: known_story(models),
                      lambda: a_batch_is_like_one_by_one(models, work), lambda: draws(models),
-                     lambda: writes_files(models, work), lambda: converses(models), lambda: stops_a_reply(models),
+                     lambda: writes_files(models, work), lambda: converses(models, work), lambda: stops_a_reply(models),
                      lambda: refuses(models, work)):
             begin = time.time()
             test()
