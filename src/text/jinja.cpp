@@ -14,7 +14,8 @@ namespace lockstep::text::jinja {
 namespace {
 
 constexpr std::size_t kMaxSteps = 2'000'000;  // and one more for each byte of the conversation
-constexpr std::size_t kBytesPerStep = 256;    // that an expression makes
+constexpr std::size_t kStepsPerIteration = 10;
+constexpr std::size_t kBytesPerStep = 256;  // that an expression makes
 constexpr int kMaxNestedValues = 200;
 constexpr std::int64_t kMaxRange = 1 << 20;
 
@@ -175,7 +176,7 @@ class Evaluator {
     }
     if (items.empty()) return run(s.otherwise);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      spend(1);
+      spend(kStepsPerIteration);
       scopes_.push_back(Value::object());
       assign(s.names, items[i]);
       Value about{{"index", i + 1},

@@ -1,0 +1,47 @@
+chat_import_test.o: test/data/chat_import_test.cpp src/data/chat_import.h \
+ src/data/import.h src/data/image_file.h src/data/image_set.h \
+ src/data/dataset.h include/lockstep/dtype.h include/lockstep/shape.h \
+ src/data/image_shape.h src/data/resize.h src/data/pixel_area.h \
+ include/lockstep/resize_rows.h src/data/user_block.h src/base/hash.h \
+ src/data/file.h src/base/file.h include/lockstep/error.h src/errors.def \
+ include/lockstep/handle.h src/data/stored_bytes.h src/hdf5/user_block.h \
+ src/hdf5/placement.h src/data/text_file.h \
+ src/text/conversation_encoder.h src/text/chat_template.h \
+ src/text/jinja.h src/text/tokenizer.h src/data/chat_source.h \
+ src/data/text_source.h src/data/conversations.h src/data/text_range.h \
+ test/data/text_files.h src/data/text_set.h test/data/files.h \
+ test/support/sanitizers.h
+src/data/chat_import.h:
+src/data/import.h:
+src/data/image_file.h:
+src/data/image_set.h:
+src/data/dataset.h:
+include/lockstep/dtype.h:
+include/lockstep/shape.h:
+src/data/image_shape.h:
+src/data/resize.h:
+src/data/pixel_area.h:
+include/lockstep/resize_rows.h:
+src/data/user_block.h:
+src/base/hash.h:
+src/data/file.h:
+src/base/file.h:
+include/lockstep/error.h:
+src/errors.def:
+include/lockstep/handle.h:
+src/data/stored_bytes.h:
+src/hdf5/user_block.h:
+src/hdf5/placement.h:
+src/data/text_file.h:
+src/text/conversation_encoder.h:
+src/text/chat_template.h:
+src/text/jinja.h:
+src/text/tokenizer.h:
+src/data/chat_source.h:
+src/data/text_source.h:
+src/data/conversations.h:
+src/data/text_range.h:
+test/data/text_files.h:
+src/data/text_set.h:
+test/data/files.h:
+test/support/sanitizers.h:
