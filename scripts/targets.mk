@@ -92,8 +92,8 @@ bench-check: $(BUILD)/lockstep benches
 
 # ---- On a GPU ---------------------------------------------------------------------------------------------------------
 # `bundle` packs everything that a machine with only a GPU, CUDA and a C library lacks. There, run python3
-# bench/gpu/check.py PART in FOLDER/tree. On this machine, run make gpu-check PART=ops. test/cuda/bundle_test.sh, which
-# `make test-long` runs, tests the archive while the libraries of the system are hidden (root).
+# bench/gpu/check.py --quick, or PART, in FOLDER/tree. On this machine, run make gpu-check PART=ops. `make test-long` runs
+# test/cuda/bundle_test.sh, which tests the archive while the libraries of the system are hidden (root).
 BUNDLE ?= lockstep-bundle
 bundle:
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests
@@ -178,7 +178,7 @@ Targets
   make test-arm64      its tests, under qemu (2 hours)
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
   make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
-  make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|lm-ops|lm-training|lm-speed|lora|generate|sanitizer
+  make gpu-check       checks a GPU and writes a report to bench/results; PART=--quick|ops|training|ranks|speed|lm-ops|lm-training|lm-speed|lora|generate|sanitizer
   make fuzz            fuzzes the readers of files under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
   make bench           micro and macro benchmarks
   make bench-peers     compares the speed with PyTorch (PYTHON)

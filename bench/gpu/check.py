@@ -1,11 +1,12 @@
 """Checks what can only be checked on a GPU, in parts of less than eight minutes each, and writes one report to RESULTS.
 
     python3 bench/gpu/check.py PART [PART ...]      or: make gpu-check PART=ops
+    python3 bench/gpu/check.py --quick              the most important checks of all parts, for a first quarter of an hour
 
   ops        the tests of all ops on the GPU
   training   ten steps of ResNet-18 and 50 compared with PyTorch in fp64; captured and uncaptured steps, and weight gradients
              on one stream and on two, give the same bits
-  ranks      2, 4 and 8 NCCL ranks on one GPU compared with one rank; the same bits on any number of ranks (needs NCCL 2.30)
+  ranks      2 NCCL ranks on one GPU compared with one rank; the same bits on both numbers of ranks (needs NCCL 2.30)
   speed      the speed compared with PyTorch on the same GPU; the time of a step with weight gradients on one stream and on
              two; where the time of a step goes, and the bytes/s that it moves
   lm-ops     the tests of the ops of language models on the GPU
@@ -24,8 +25,10 @@ the reason. 1: a check failed. 75: the time was up; rerun the command to resume.
 """
 import argparse
 import json
+import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -38,22 +41,36 @@ import harness  # noqa: E402
 import language  # noqa: E402
 import lora  # noqa: E402
 import parts  # noqa: E402
+import quick  # noqa: E402
 import speed  # noqa: E402
-from context import (CUT_SHORT, FAILED, NOT_RUN, PASSED, Context, CutShort, Failure, Skip, counts_of, tail,  # noqa: E402
-                     write)
+from context import CUT_SHORT, EXIT_UNFINISHED, FAILED, GRACE, PASSED, Context, counts_of, outcome, tail, write  # noqa: E402
 
 PART_SECONDS = 450  # no further check is started after this time
-EXIT_UNFINISHED = 75
 PARTS = {"ops": parts.ops, "training": parts.training, "ranks": parts.ranks, "speed": speed.speed,
          "lm-ops": language.lm_ops, "lm-training": language.lm_training, "lm-speed": language.lm_speed,
          "lora": lora.lora, "generate": generation.generation, "sanitizer": parts.sanitizer}
 
 
+def name_libraries(python):
+    """CUDNN_HOME and NCCL_HOME, unless they are set, name the copies of PyTorch's wheels, where there are any."""
+    try:
+        found = subprocess.run([python, "-c", "import nvidia; print(list(nvidia.__path__)[0])"], capture_output=True, text=True)
+    except OSError:
+        return
+    for variable, folder in (("CUDNN_HOME", "cudnn"), ("NCCL_HOME", "nccl")):
+        home = pathlib.Path(found.stdout.strip(), folder)
+        if found.returncode == 0 and home.exists():
+            os.environ.setdefault(variable, str(home))
+
+
 def gpu(context):
     """(The first GPU and its libraries according to `lockstep gpu-info`, the reason why it cannot be used or None)."""
-    done = subprocess.run([*context.launcher, context.binary, "gpu-info", "--json"], capture_output=True, text=True, cwd=harness.ROOT)
     try:
+        done = subprocess.run([*context.launcher, context.binary, "gpu-info", "--json"], capture_output=True, text=True,
+                              cwd=harness.ROOT, timeout=60)
         found = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        harness.stop("`lockstep gpu-info` did not end within 60 s: the GPU or its driver does not answer")
     except ValueError:
         harness.stop(f"`{context.binary} gpu-info --json` ended with status {done.returncode} and printed no JSON: {tail(done.stderr)}")
     if not found["usable"]:
@@ -65,20 +82,11 @@ def gpu(context):
 def check(item, context, is_first):
     """Runs a check; returns (status, text)."""
     n_figures = len(context.report["figures"])
-    try:
-        passed, text = item.work(context)
-        return PASSED if passed else FAILED, text
-    except Skip as reason:
-        return NOT_RUN, str(reason)
-    except Failure as failure:
-        return FAILED, str(failure)
-    except CutShort:
-        # A check that made no progress although it had the part to itself would never finish.
-        if is_first and len(context.report["figures"]) == n_figures:
-            return FAILED, f"the check takes longer than the {context.args.seconds:.0f} s of a part"
-        return CUT_SHORT, "the time of the part was up; rerun the command to resume"
-    except Exception as error:  # noqa: BLE001  an unexpected error fails this check but does not end the part
-        return FAILED, f"{type(error).__name__}: {error}"
+    status, text, _ = outcome(item, context)
+    # A check that made no progress although it had the part to itself would never finish.
+    if status == CUT_SHORT and is_first and len(context.report["figures"]) == n_figures:
+        return FAILED, f"the check takes longer than the {context.args.seconds:.0f} s of a part"
+    return status, text
 
 
 def run_part(part, context):
@@ -121,11 +129,21 @@ def print_plan(context, problem):
     for part in context.args.parts:
         for item in PARTS[part](context):
             print(f"{part}: {item.name}")
+    if context.args.quick:
+        items = quick.selected(context)
+        for item in items:
+            print(f"{item.seconds:5.1f} s  {item.name}")
+        print(f"{sum(item.seconds for item in items):5.0f} s planned for {len(items)} checks")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", metavar="PART", choices=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="the checks for a first quarter of an hour on a GPU, instead of parts")
+    parser.add_argument("--minutes", type=float, default=8, help="--quick: time of one call; rerun the command to resume")
+    parser.add_argument("--only", metavar="REGEX", default="", help="--quick: only the checks whose name matches")
+    parser.add_argument("--jobs", type=int, default=8, help="--quick: test programs that run at once")
+    parser.add_argument("--limit", type=float, default=math.inf, metavar="SECONDS", help="--quick: the longest time of a check")
     parser.add_argument("--build", default="build", help="folder with the program and its tests")
     parser.add_argument("--python", default=os.environ.get("PYTHON", "python3"), help="interpreter with torch, for `speed`")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the report")
@@ -133,8 +151,20 @@ def main():
     parser.add_argument("--dry-run", action="store_true", help="print what is available and what would run")
     parser.add_argument("--fresh", action="store_true", help="ignore the results of earlier runs")
     args = parser.parse_args()
+    for part in args.parts:
+        if part not in PARTS:
+            parser.error(f"argument PART: invalid choice: '{part}' (choose from {', '.join(map(repr, PARTS))})")
+    if args.quick == bool(args.parts):
+        parser.error("the following arguments are required: PART, or --quick instead")
+    try:
+        re.compile(args.only)
+    except re.error as problem:
+        parser.error(f"argument --only: invalid regular expression: {problem}")
+    if args.quick:
+        args.seconds = 60 * args.minutes / GRACE
+        name_libraries(args.python)
     for number in (signal.SIGTERM, signal.SIGINT):  # also ends the running command
-        signal.signal(number, lambda *_: sys.exit("ended by a signal; rerun the command to resume"))
+        signal.signal(number, lambda *_: sys.exit("ended by a signal" + ("" if args.quick else "; rerun the command to resume")))
     context = Context(args)
     if not context.binary.exists():
         harness.stop(f"{context.binary} is missing; `make` builds it, or --build names the folder")
@@ -150,6 +180,8 @@ def main():
     except OSError as reason:
         harness.stop(f"the report cannot be written: {reason}; --results names another folder")
     context.report.update(machine=harness.machine(), version=harness.version(context.binary, context.launcher))
+    if args.quick:
+        sys.exit(quick.quick(context))
     if not args.fresh:
         context.load()
     finished = [run_part(part, context) for part in args.parts]

@@ -1,5 +1,7 @@
 """The report of the GPU checks, and running commands for them. check.py has the rest."""
+import copy
 import json
+import math
 import os
 import pathlib
 import re
@@ -7,13 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 
 GRACE = 1.04        # a running check is ended after this multiple of it
+EXIT_UNFINISHED = 75
 PASSED, FAILED, NOT_RUN, CUT_SHORT = "passed", "failed", "not run", "cut short"
+REJECTED = "rejected"  # a figure of --quick that was measured while the device was throttled or waited for data
 SMALL = ["data.train=synthetic", "data.validation=", "data.image_size=32", "data.synthetic_samples=512", "device=cuda",
          "train.global_batch=64", "train.max_steps=8", "log.every_steps=1", "checkpoint.every_epochs=0", "log.progress=false",
          "log.tensorboard=false"]
@@ -24,10 +29,13 @@ LANGUAGE_CONFIG = "jobs/configs/gpt_small_shakespeare.yaml"
 
 
 class Item:
-    """One check: `work(context)` returns (passed, text)."""
+    """One check: `work(context)` returns (passed, text), and a dict of figures if it measures some. The options are for
+    --quick: the planned seconds, the limit after which it is ended, whether it may run beside others, and whether its
+    figures count only if the device was not throttled."""
 
-    def __init__(self, name, work):
-        self.name, self.work = name, work
+    def __init__(self, name, work, seconds=0, limit=math.inf, parallel=False, is_timed=False):
+        self.name, self.work, self.seconds, self.limit = name, work, seconds, limit
+        self.parallel, self.is_timed = parallel, is_timed
 
 
 class Skip(Exception):
@@ -42,6 +50,21 @@ class CutShort(Exception):
     """The time of the part was up while the check ran."""
 
 
+def outcome(item, context):
+    """Runs a check; returns (status, text, figures)."""
+    try:
+        passed, text, *figures = item.work(context)
+        return PASSED if passed else FAILED, text, figures[0] if figures else {}
+    except Skip as reason:
+        return NOT_RUN, str(reason), {}
+    except Failure as failure:
+        return FAILED, str(failure), {}
+    except CutShort:
+        return CUT_SHORT, "the time was up; rerun the command to resume", {}
+    except Exception as error:  # noqa: BLE001  an unexpected error fails this check but does not end the others
+        return FAILED, f"{type(error).__name__}: {error}", {}
+
+
 class Context:
     def __init__(self, args):
         self.args = args
@@ -51,6 +74,11 @@ class Context:
         self.launcher = [str(run)] if os.access(run, os.X_OK) and (harness.ROOT.parent / "openmpi").exists() else []
         self.results = pathlib.Path(args.results).resolve()
         self.report = {"parts": {}, "figures": {}}
+        self.outputs = None       # a file to which the output of every command is appended
+        self.item_end = math.inf  # when the running check reaches its limit
+        self.hung = False         # it did
+        self.children = set()     # running commands
+        self.ended = threading.Event()
         self.begin_part()
 
     def begin_part(self):
@@ -59,34 +87,52 @@ class Context:
     def seconds(self):
         return time.monotonic() - self.begin
 
+    def copy_for(self, item, outputs):
+        """A context for one check of --quick, which may run beside others."""
+        own = copy.copy(self)
+        own.outputs, own.item_end = outputs, time.monotonic() + item.limit
+        return own
+
     def run(self, command, limit=400, launcher=None, **environment):
         """Returns the status and output of a command. Raises Failure if it takes longer than `limit` seconds."""
         command = [*(self.launcher if launcher is None else launcher), *command]
         left = GRACE * self.args.seconds - self.seconds()
-        if left <= 0:
+        if left <= 0 or self.ended.is_set():
             raise CutShort
+        limit = max(0, min(limit, self.item_end - time.monotonic()))
         print("  $", " ".join(map(str, command)), flush=True)
         # One GPU is used. Algorithms are not timed, except in `speed`, which sets its own cache.
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         settings = dict(harness.environment(4), CUDA_VISIBLE_DEVICES=gpu, LOCKSTEP_CACHE="none")
         settings.update(environment)
         # A file instead of a pipe, because a child that outlives the command would keep the pipe open.
-        with tempfile.TemporaryFile("w+", errors="replace") as captured:
+        kept = dict(mode="a+", errors="replace")
+        with open(self.outputs, **kept) if self.outputs else tempfile.TemporaryFile(**kept) as captured:
+            print("$", " ".join(map(str, command)), file=captured, flush=True)
+            begin = captured.tell()
             child = subprocess.Popen([str(c) for c in command], cwd=harness.ROOT, stdout=captured, stderr=subprocess.STDOUT,
                                      stdin=subprocess.DEVNULL, env=settings, start_new_session=True)
+            self.children.add(child)
             try:
                 status = child.wait(min(limit, left))
             except subprocess.TimeoutExpired:
                 status = None
             finally:
                 end_group(child)
-            captured.seek(0)
+                self.children.discard(child)
+            captured.seek(begin)
             output = captured.read()
-        if status is None and left < limit:
+        if self.ended.is_set() or (status is None and left < limit):
             raise CutShort
         if status is None:
-            raise Failure(f"the command did not end within {limit} s: {tail(output)}")
+            self.hung = True
+            raise Failure(f"the command did not end within {limit:.0f} s: {tail(output)}")
         return status, output
+
+    def end_children(self):
+        self.ended.set()
+        for child in list(self.children):
+            end_group(child)
 
     def train(self, folder, name, overrides, ranks=1, config=CONFIG, base=tuple(SMALL), **environment):
         launch = harness.mpirun(ranks) if ranks > 1 else []
@@ -132,14 +178,14 @@ def end_group(child):
             os.killpg(child.pid, what)
         except ProcessLookupError:
             pass
-    if child.poll() is None:
-        send(signal.SIGTERM)
+    # SIGUSR2: a training saves what it has, and mpirun passes it on to its ranks. A process that waits for a hanging device
+    # may survive even SIGKILL.
+    for what in ([signal.SIGUSR2] if child.poll() is None else []) + [signal.SIGKILL]:
+        send(what)
         try:
             child.wait(5)
         except subprocess.TimeoutExpired:
             pass
-    send(signal.SIGKILL)
-    child.wait()
 
 
 def tail(output):
@@ -148,7 +194,7 @@ def tail(output):
 
 def counts_of(found):
     """"2 passed, 0 failed, 1 not run" of a part's items."""
-    return ", ".join(f"{n} {status}" for status in (PASSED, FAILED, NOT_RUN, CUT_SHORT)
+    return ", ".join(f"{n} {status}" for status in (PASSED, FAILED, NOT_RUN, CUT_SHORT, REJECTED)
                      if (n := sum(r["status"] == status for r in found.values())) or status in (PASSED, FAILED))
 
 

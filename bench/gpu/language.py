@@ -1,14 +1,13 @@
 """The checks of the parts lm-ops, lm-training and lm-speed: language models on the GPU."""
 import json
 import pathlib
-import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 import parts  # noqa: E402
 from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Failure, Item, Skip, tail  # noqa: E402
-from speed import peer, where_time_goes, where_time_goes_text  # noqa: E402
+from speed import measured_training, peer, where_time_goes, where_time_goes_text  # noqa: E402
 
 # The tests of the ops that a language model consists of; the optimizer is AdamW.
 OPS = ("attention_test", "embedding_test", "linear_cross_entropy_test", "matmul_test", "optimizer_test", "rms_norm_test",
@@ -77,8 +76,8 @@ def lm_training(context):
                    same((["precision=bf16"], 1, {}), (["precision=bf16", f"model.recompute={kind}"], 1, {})))
               for kind in RECOMPUTATION[1:]]
     tree = ["precision=bf16", "train.micro_batches=4"]
-    return items + [Item(f"train.micro_batches: {n} ranks give the same bits as one",
-                         parts.nccl(same((tree, 1, {}), (tree, n, parts.SHARED_GPU)))) for n in (2, 4)]
+    return items + [Item(f"train.micro_batches: {parts.RANKS} ranks give the same bits as one",
+                         parts.nccl(same((tree, 1, {}), (tree, parts.RANKS, parts.SHARED_GPU))))]
 
 
 def overrides_of(shape, *more):
@@ -98,20 +97,8 @@ def flops_per_token(shape):
 
 
 def run_lockstep(context, shape, *more):
-    with harness.scratch() as folder:
-        status, output = context.train(folder, "speed", overrides_of(shape, *more), config=LANGUAGE_CONFIG, base=[
-            "log.progress=false", "log.tensorboard=false"], LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
-        if status:
-            raise Failure(tail(output))
-        lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
-    steps = harness.steps(lines)[10:]
-    if len(steps) < 10:
-        raise Failure(f"metrics.jsonl has {len(steps)} steps after the first 10; expected 20")
-    seconds = statistics.median(step["step_seconds"] for step in steps)
-    used = [step["model_flops_utilization"] for step in steps if step.get("model_flops_utilization")]
-    return {"tokens_per_second": shape["batch"] * SEQUENCE / seconds, "step_seconds": seconds,
-            "memory_bytes": steps[-1]["memory_bytes"], "utilization": statistics.median(used) if used else None,
-            "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
+    found = measured_training(context, LANGUAGE_CONFIG, overrides_of(shape, *more))
+    return {**found, "tokens_per_second": shape["batch"] * SEQUENCE / found["step_seconds"]}
 
 
 def language_peer(context, python, mode, shape=None):

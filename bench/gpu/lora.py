@@ -59,6 +59,7 @@ def lora(context):
         items += [same(name, f"model.recompute={kind} gives the same bits", ([], 1, {}), ([f"model.recompute={kind}"], 1, {}))
                   for kind in language.RECOMPUTATION[1:]]
         tree = ["train.micro_batches=4"]
-        two = same(name, "train.micro_batches: 2 ranks give the same bits as one", (tree, 1, {}), (tree, 2, parts.SHARED_GPU))
+        two = same(name, f"train.micro_batches: {parts.RANKS} ranks give the same bits as one", (tree, 1, {}),
+                   (tree, parts.RANKS, parts.SHARED_GPU))
         items.append(Item(two.name, parts.nccl(two.work)))
     return items + [Item("SmolLM-135M, sequence 1,024, batch 32, bf16: speed and memory", speed)]

@@ -18,7 +18,7 @@ from torch_networks import network  # noqa: E402
 
 def copy_rate():
     n_bytes = 2**30
-    source = torch.ones(n_bytes, dtype=torch.uint8, device="cuda")
+    source = torch.randint(256, (n_bytes,), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     seconds = []
     for _ in range(20):

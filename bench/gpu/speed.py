@@ -18,6 +18,9 @@ SPEEDS = {
 }
 
 
+SPAN_NAME = 38  # characters of a layer's name that a trace keeps (include/lockstep/trace.h)
+
+
 def speed_overrides(work):
     return ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}", "device=cuda",
                  f"data.synthetic_samples={2 * work['batch']}", f"model.depth={work['depth']}",
@@ -27,25 +30,31 @@ def speed_overrides(work):
                  "data.readers=8", "data.prefetch=8"]  # drawing synthetic 224x224 images takes longer than training on them
 
 
-def timed_training(context, config, overrides, folder, *more):
-    """Trains with autotuned algorithms, which are cached in the build folder."""
-    status, output = context.train(folder, "speed", [*overrides, *more], config=config,
-                                   base=["log.progress=false", "log.tensorboard=false"],
-                                   LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+def timed_training(context, config, overrides, folder, **environment):
+    """Trains with autotuned algorithms, which are cached in the build folder unless `environment` names another cache."""
+    status, output = context.train(folder, "speed", overrides, config=config, base=["log.progress=false", "log.tensorboard=false"],
+                                   **{"LOCKSTEP_CACHE": str(context.build / "gpu-check-cache"), **environment})
     if status:
         raise Failure(tail(output))
 
 
-def run_lockstep(context, work, *more):
+def measured_training(context, config, overrides, skipped=10, **environment):
+    """The time of a step and more, after the first steps."""
     with harness.scratch() as folder:
-        timed_training(context, CONFIG, speed_overrides(work), folder, *more)
+        timed_training(context, config, overrides, folder, **environment)
         lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
-    steps = harness.steps(lines)[10:]
+    steps = harness.steps(lines)[skipped:]
     if len(steps) < 10:
-        raise Failure(f"metrics.jsonl has {len(steps)} steps after the first 10; expected 30")
-    return {"samples_per_second": work["batch"] / statistics.median(step["step_seconds"] for step in steps),
-            "memory_bytes": steps[-1]["memory_bytes"],
+        raise Failure(f"metrics.jsonl has {len(steps)} steps after the first {skipped}; expected at least 10")
+    used = [step["model_flops_utilization"] for step in steps if step.get("model_flops_utilization")]
+    return {"step_seconds": statistics.median(step["step_seconds"] for step in steps), "memory_bytes": steps[-1]["memory_bytes"],
+            "utilization": statistics.median(used) if used else None,
             "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
+
+
+def run_lockstep(context, work, *more):
+    found = measured_training(context, CONFIG, [*speed_overrides(work), *more])
+    return {**found, "samples_per_second": work["batch"] / found["step_seconds"]}
 
 
 def kind_of(name, description):
@@ -101,27 +110,28 @@ def copy_rate(context, python):
     return peer(context, python, "copy", limit=120).get("copy_bytes_per_second")
 
 
-def where_time_goes(context, config, overrides):
-    """The seconds of a step on the device by class of work, and the bytes/s of the convolutions."""
+def where_time_goes(context, config, overrides, planned_for=("device=cuda",), **environment):
+    """The seconds of a step on the device by class of work, the bytes that each class of convolutions moves, and their rate."""
     with harness.scratch() as folder:
-        timed_training(context, config, overrides, folder, "trace=true", "train.max_steps=24")
+        timed_training(context, config, [*overrides, "trace=true", "train.max_steps=24"], folder, **environment)
         events = json.loads(pathlib.Path(folder, "speed/trace.json").read_text())["traceEvents"]
-    status, plan = context.run([context.binary, "plan", config, *overrides],
-                               LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+    status, plan = context.run([context.binary, "plan", config, *(o for o in overrides if o != "device=cuda"), *planned_for],
+                               **{"LOCKSTEP_CACHE": str(context.build / "gpu-check-cache"), **environment})
     if status:
         raise Failure(tail(plan))
-    layers, spans = layers_of(plan), device_spans(events)
+    layers = {name[:SPAN_NAME]: layer for name, layer in layers_of(plan).items()}
+    spans = device_spans(events)
     if not spans:
         raise Failure("trace.json has no row `device`")
-    shares, moved, moving = {}, 0.0, 0.0
+    shares, moved, moving = {}, {}, 0.0
     for (category, name), seconds in spans.items():
         kind, *megabytes, _ = layers.get(name, (name, 0.0, 0.0, 0.0))
         kind = f"{kind}, {category}" if name in layers else f"{category}: {name}"
         shares[kind] = shares.get(kind, 0.0) + seconds
         if megabytes[category == "backward"] > 0:
-            moved += 1e6 * megabytes[category == "backward"]
+            moved[kind] = moved.get(kind, 0.0) + 1e6 * megabytes[category == "backward"]
             moving += seconds
-    return {"seconds": shares, "bytes_per_second": moved / moving if moving else 0.0,
+    return {"seconds": shares, "bytes": moved, "bytes_per_second": sum(moved.values()) / moving if moving else 0.0,
             "moved_megabytes": sum(forward + backward for _, forward, backward, _ in layers.values()),
             "saved_megabytes": sum(layer[3] for layer in layers.values())}
 

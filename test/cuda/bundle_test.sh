@@ -84,9 +84,14 @@ mv "$root/bin/$(basename "$python")" "$root/bin/python3" 2>/dev/null || true
     find "$root$stdlib" -name '*.so' -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
       while read -r library; do mkdir -p "$root$(dirname "$library")" && cp -nL "$library" "$root$library"; done
   done
-check "the dry run of gpu-check" holds '^ranks: 8 ranks agree with one rank' \
+check "the dry run of gpu-check" holds '^ranks: 2 ranks agree with one rank' \
   inside python3 bench/gpu/check.py ops training ranks speed lm-ops lm-training lm-speed lora generate sanitizer --dry-run
 check "  lists the tests of the bundle" holds '^ops: conv2d_test' inside python3 bench/gpu/check.py ops --dry-run
 check "  uses the libraries of the bundle" holds '^(GPU: [A-Z]|GPU: this machine has no GPU that Lockstep can use: )' \
   inside python3 bench/gpu/check.py ops --dry-run
+check "the dry run of --quick" holds '^ +[0-9.]+ s  2 conv2d_test, part 1 of' inside python3 bench/gpu/check.py --quick --dry-run
+if run lockstep gpu-info 2>&1 | grep -q '^No GPU'; then
+  check "  without a GPU, one sentence" refused 1 '^check.py: this machine has no GPU that Lockstep can use: ' \
+    inside python3 bench/gpu/check.py --quick
+fi
 finish

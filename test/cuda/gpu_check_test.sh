@@ -5,13 +5,13 @@
 # how the output is read, what the report contains, and how a part that was cut short is resumed. The overrides of
 # trainings are checked by the real program.
 source test/support/check.sh
+source test/cuda/stand_ins.sh
 
 python=$(command -v python3) || { echo "skipped: there is no python3"; exit 77; }
 unset NCCL_HOME CUDA_VISIBLE_DEVICES PYTHON
 export CUDA_HOME=$work/no-cuda REAL=$lockstep FAKES=$work/fakes PATH=$work/bin:$PATH
 build=$work/build report=$work/results/h200-imagined.json
 mkdir -p "$FAKES" "$work/bin" "$build/test"
-program() { mkdir -p "$(dirname "$1")" && cat >"$1" && chmod 755 "$1"; }
 gpu_check() { "$python" bench/gpu/check.py "$@" --build "$build" --results "$work/results" --python torch-python; }
 has() { grep -Eq -- "$1" "$2" || { cat "$2"; return 1; }; }
 # entry PART CHECK STATUS [PATTERN]: the report has this status and text for the check
@@ -30,12 +30,6 @@ check "no part" refused 2 'required: PART' gpu_check
 check "no build" refused 1 'build/lockstep is missing; `make` builds it, or --build' gpu_check ops
 ln -s "$lockstep" "$build/lockstep"
 check "a build without tests" refused 1 'names no tests; `make tests` builds them' gpu_check ops --dry-run
-list_tests() { # list_tests NAME...: as scripts/list-tests.sh does
-  local name
-  for name; do
-    printf '%s\t%s_test\t%s.*\t-\t120\tno\tyes\t1\t-\ttest/%s.cpp\n' "$name" "${name%/*}" "${name##*/}" "$name"
-  done >"$build/test/list"
-}
 list_tests kernels/{pool2d,optimizer,conv2d,simd,attention}_test
 if grep -q '^No GPU' "$work/gpu"; then
   check "no GPU: one message" refused 1 '^check.py: this machine has no GPU that Lockstep can use: .+' gpu_check ops
@@ -48,86 +42,16 @@ check_output=$work/dry
 check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"
 check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry"
 check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
-check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 48
+check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 44
 check "  those of adapters too" test "$(grep -c '^lora: ' "$work/dry")" = 29
 check "  of generating text too" test "$(grep -cE '^generate: .*(compared with transformers|other prompts|speed of one reply)$' "$work/dry")" = 10
 check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 check_output=$work/.check
 
-# ---- Stand-ins. The program describes a GPU in the format of the real one, and checks the overrides of a training.
+# ---- Stand-ins
 rm "$build/lockstep"
-program "$build/lockstep" <<'SH'
-#!/usr/bin/env bash
-case $1 in
-  gpu-info)
-    "$REAL" gpu-info --json | python3 -c '
-import json, os, sys
-found = json.load(sys.stdin)
-gpu = {"name": "NVIDIA H200 (imagined)", "memory_bytes": 150754820096}
-found.update(usable=True, problem="", driver="580.1", gpus=[gpu], nccl=os.environ.get("NCCL_TEXT", "NCCL 2.30.7 (x)"))
-print(json.dumps(found))' ;;
-  train)
-    shift
-    steps=40
-    for argument; do
-      case $argument in
-        run.directory=*) folder=${argument#*=} ;;
-        run.name=*) name=${argument#*=} ;;
-        train.max_steps=*) steps=${argument#*=} ;;
-      esac
-    done
-    "$REAL" plan "$@" device=cpu precision=fp32 >/dev/null || exit
-    mkdir -p "$folder/$name/checkpoints"
-    bits=same
-    [[ $* == *precision=tf32*cuda.graph=false* || $* == *precision=bf16*cuda.weight_gradient_stream=on* ]] && bits=other
-    echo $bits >"$folder/$name/checkpoints/step-8.h5"
-    loss=2.5 seconds=0.1
-    [[ $* == *device=cuda*precision=fp32* ]] && loss=2.5005
-    [[ $* == *device=cuda*precision=bf16* ]] && loss=2.6
-    [[ $* == *recompute=block* ]] && seconds=0.12
-    [[ $* == *nccl_blocking=true* ]] && seconds=0.08
-    [[ $* == *weight_gradient_stream=on* ]] && seconds=0.09
-    [[ $* == *recompute=selective* ]] && seconds=0.101
-    for ((step = 1; step <= steps; step++)); do
-      echo "{\"event\": \"step\", \"loss\": $loss, \"step_seconds\": $seconds, \"data_wait_seconds\": 0.001, \"memory_bytes\": 1000$UTILIZATION}"
-    done >"$folder/$name/metrics.jsonl"
-    if [[ $* == *trace=true* ]]; then python3 - >"$folder/$name/trace.json" <<'PYTHON'
-import json
-events = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}} for tid, name in enumerate(("main", "device"))]
-for step in range(6):
-    for tid in 0, 1:  # the spans of the host differ from those of the device
-        for cat, name, us in (("forward", "conv1", 100), ("backward", "conv1", 200), ("forward", "fc", 20), ("update", "optimizer", 80)):
-            events.append({"name": name, "cat": cat, "ph": "X", "pid": 0, "tid": tid, "ts": 0, "dur": us * (1 if tid else 9) + (step < 3)})
-print(json.dumps({"traceEvents": events}))
-PYTHON
-    fi ;;
-  plan)
-    arguments=()
-    for argument in "${@:2}"; do [[ $argument == device=cuda ]] || arguments+=("$argument"); done
-    # A build without CUDA does not know the H200.
-    "$REAL" plan "${arguments[@]}" --device h200 2>/dev/null || exec "$REAL" plan "${arguments[@]}" device=cpu precision=fp32 ;;
-  checkpoint) cmp "$3" "$4" ;;
-  *) exec "$REAL" "$@" ;;
-esac
-SH
-program "$build/test/kernels_test" <<'SH'
-#!/usr/bin/env bash
-echo "${0##*/} $LOCKSTEP_TEST_DEVICE $LOCKSTEP_CACHE $*" >>"$FAKES/log"
-while [[ -e $FAKES/slow && $* == *=pool2d_test* ]]; do sleep 0.1; done
-case "$*" in
-  *=optimizer_test*) passed=7 skipped=2 ;;
-  *=pool2d_test*) passed=3 skipped=0 ;;
-  *=conv2d_test*) passed=0 skipped=9 ;;
-  *) passed=1 skipped=0 ;;
-esac
-echo '[==========] 9 tests from 1 test suite ran. (1 ms total)'
-[[ $* == *resnet* || $* == *LanguageGolden* || $* == *LoraGolden* ]] && echo "step  2: loss 2.1, fp64 2.0, apart 1.5e-03, PyTorch's 1.0e-03"
-((passed)) && echo "[  PASSED  ] $passed tests."
-((skipped)) && echo 'it needs another machine' && echo "[  SKIPPED ] $skipped tests."
-exit 0
-SH
-cp "$build/test/kernels_test" "$build/test/train_test"
+make_stand_ins
 
 # ---- Reports, and parts that are resumed
 touch "$FAKES/slow"
@@ -174,19 +98,15 @@ check "  golden curves" entry training 'resnet50_64, fp16, compared with PyTorch
 check "  each is selected by its name" has 'train_test cuda none .*--gtest_filter=\*resnet50_64_tf32' "$FAKES/log"
 
 check "ranks without NCCL_HOME" gpu_check ranks
-check "  do not run" entry ranks '8 ranks agree with one rank' 'not run' 'but NCCL_HOME is not set'
+check "  do not run" entry ranks '2 ranks agree with one rank' 'not run' 'but NCCL_HOME is not set'
 export NCCL_HOME=$work NCCL_TEXT='NCCL 2.28.9 (old)'
 check "ranks with an old NCCL" gpu_check ranks
-check "  do not run either" entry ranks '8 ranks agree with one rank' 'not run' 'but NCCL_HOME has NCCL 2.28.9'
+check "  do not run either" entry ranks '2 ranks agree with one rank' 'not run' 'but NCCL_HOME has NCCL 2.28.9'
 unset NCCL_TEXT
-program "$work/bin/mpirun" <<'SH'
-#!/usr/bin/env bash
-while [[ $1 == -* ]]; do case $1 in -n | --bind-to) shift 2 ;; *) shift ;; esac; done
-[[ $NCCL_MULTI_RANK_GPU_ENABLE == 1 ]] && exec "$@"
-SH
+make_mpirun
 check "ranks with a new NCCL" env MPIRUN=mpirun "$python" bench/gpu/check.py ranks --build "$build" --results "$work/results"
-check "  agree" entry ranks '8 ranks agree with one rank' passed
-check "  give the same bits" entry ranks 'train.micro_batches: 4 ranks give the same bits as one' passed
+check "  agree" entry ranks '2 ranks agree with one rank' passed
+check "  give the same bits" entry ranks 'train.micro_batches: 2 ranks give the same bits as one' passed
 
 check "  time NCCL's blocking calls" entry ranks "NCCL's threads for calls that do not block" passed \
   '^100.00 ms per uncaptured step with a thread per call of NCCL, 80.00 ms with comm.nccl_blocking: 1.25 times as fast$'
@@ -230,7 +150,7 @@ check "  golden curves" entry lm-training 'qwen3, bf16, compared with PyTorch in
 check "  of all kinds of recomputation" has '--gtest_filter=\*LanguageGolden\*/llama3_biased_fp32_\*' "$FAKES/log"
 check "  captured steps" entry lm-training 'fp16: captured and uncaptured steps give the same bits' passed 'the same bits'
 check "  recomputation" entry lm-training 'model.recompute=block gives the same bits' passed 'the same bits'
-check "  ranks" entry lm-training 'train.micro_batches: 4 ranks give the same bits as one' passed 'the same bits'
+check "  ranks" entry lm-training 'train.micro_batches: 2 ranks give the same bits as one' passed 'the same bits'
 cp "$build/test/list" "$work/list"
 list_tests kernels/{lora,nf4_matmul,attention}_test
 check "lora: one differs" refused 1 'adapters, bf16: the losses are those of a CPU' gpu_check lora
@@ -266,18 +186,7 @@ check "  reaches the aim" entry lm-speed "$smollm" passed '^327,680 tokens/s, 55
 
 check "no sanitizer" gpu_check sanitizer
 check "  does not run" entry sanitizer 'memcheck: pool2d_test' 'not run' 'compute-sanitizer is neither on PATH'
-program "$work/bin/compute-sanitizer" <<'SH'
-#!/usr/bin/env bash
-# --tool TOOL --error-exitcode 9 [--kernel-name FILTER] PROGRAM ...
-echo "========= COMPUTE-SANITIZER"
-[[ $2 == memcheck || "$5 $6" == "--kernel-name kns=lockstep" ]] || exit 1
-case "$*" in
-  *racecheck*pool2d*) echo "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"; exit "$4" ;;
-  *racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
-  *pool2d*) echo "========= ERROR SUMMARY: 0 errors" ;;
-  *) echo "========= Target application terminated before first instrumented API call" ;;
-esac
-SH
+make_compute_sanitizer
 check "a sanitizer that finds an error" refused 1 'sanitizer' gpu_check sanitizer
 check "  an error" entry sanitizer 'racecheck: pool2d_test' failed '1 hazard'
 check "  none" entry sanitizer 'racecheck: optimizer_test' passed '0 hazards'

@@ -160,6 +160,7 @@ TEST(Attention, AgreesWithTheReference) {
 
 /// All units add to the same keys, and there are more threads than cores.
 TEST(Attention, SameBitsOnAnyNumberOfThreads) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const Case c{1, 700, 8, 1, 8, false};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const Inputs in(c, dtype);
@@ -174,6 +175,7 @@ TEST(Attention, SameBitsOnAnyNumberOfThreads) {
 }
 
 TEST(Attention, EveryInstructionSetAgreesWithTheReference) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   reference::ReferenceBackend reference;
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   for (const Case& c : {Case{1, 140, 6, 2, 64, true}, Case{2, 70, 3, 1, 37, false}})

@@ -122,6 +122,7 @@ TEST(CachedAttention, AgreesWithTheReference) {
 }
 
 TEST(CachedAttention, EveryInstructionSetAgreesWithTheReference) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   reference::ReferenceBackend reference;
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   for (const Case& c : {Case{7, 2, 130, 9, 3, 64}, Case{9, 2, 67, 7, 1, 37}})
@@ -137,6 +138,7 @@ TEST(CachedAttention, EveryInstructionSetAgreesWithTheReference) {
 }
 
 TEST(CachedAttention, SameBitsOnAnyNumberOfThreads) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const Case c{20, 4, 150, 6, 2, 40};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const Inputs in(c, dtype);

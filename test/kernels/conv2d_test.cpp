@@ -105,8 +105,8 @@ std::vector<NamedBackend>& fusing_backends() {
   static std::vector<NamedBackend> fusing = [] {
     std::vector<NamedBackend> backends;
     for (const char* level : {"passes", "statistics", "chain"})
-      backends.push_back({level, make_cuda_on_host_backend(level)});
-    if (!has_cuda_device()) return backends;
+      if (is_tested_device("host")) backends.push_back({level, make_cuda_on_host_backend(level)});
+    if (!tests_gpu()) return backends;
     BackendOptions options;
     options.device = "cuda";
     backends.push_back({"cuda", make_backend(options)});
@@ -204,6 +204,7 @@ TEST(Conv2dFp16, InferenceGivesTheSameOutputAtEachLevel) {
 
 /// Levels are timed once, and the stored choice is used from then on.
 TEST(Conv2dFp16, TimesItsLevelsOnce) {
+  if (!is_tested_device("host")) GTEST_SKIP() << "it tests the emulated kernels";
   Conv2dDescription d = describe(kFp16Cases[4], InputNormalization{InputNormalization::Residual::plain, true, true});
   d.dtype = DType::fp16;
   const auto timed = std::make_shared<Algorithms>();
@@ -222,6 +223,7 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
 
 /// What a level consists of, for each kind of convolution, as `lockstep plan` describes it.
 TEST(Conv2dFp16, DescribesWhatIsFused) {
+  if (!is_tested_device("host")) GTEST_SKIP() << "it tests the emulated kernels";
   const auto backend = make_cuda_on_host_backend();
   const auto expect_described = [&](const ConvolutionCase& c, const std::optional<InputNormalization>& normalization,
                                     const char* words) {
@@ -248,6 +250,7 @@ TEST(Conv2dFp16, DescribesWhatIsFused) {
 
 /// For statistics in bf16, cuDNN compiles kernels, which only timing may choose.
 TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
+  if (!is_tested_device("host")) GTEST_SKIP() << "it tests the emulated kernels";
   Conv2dDescription d = describe(kFp16Cases[5], std::nullopt);
   d.dtype = DType::bf16;
   const std::string untimed = make_cuda_on_host_backend()->make(d)->describe();

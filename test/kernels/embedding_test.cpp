@@ -136,6 +136,7 @@ TEST(Embedding, BackwardAgreesWithTheReference) {
 /// A row of the gradient is the sum over the positions of its id, in order, so that it has the same bits on any number
 /// of threads.
 TEST(Embedding, SameBitsOnAnyNumberOfThreads) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const Case c{3000, 50, 64, Ids::skewed};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const Inputs in(c, dtype);
@@ -172,6 +173,7 @@ TEST(Embedding, SharesTheWeightOfAMatmul) {
 
 /// On the CPU, a matmul may have chosen a blocked layout for its weight.
 TEST(Embedding, RejectsABlockedWeight) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const auto layout =
       backend->make(MatmulDescription{.rows = 64, .in_features = 32, .out_features = 48})->weight_layout();

@@ -190,6 +190,7 @@ TEST(Matmul, InBf16AndFp16) {
 
 /// The type in which bf16 tensors are multiplied is chosen by timing; each choice is correct.
 TEST(Matmul, InBf16WithEachTypeOfProducts) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   reference::ReferenceBackend reference;
   const Case c{.rows = 37, .in_features = 70, .out_features = 48};
   Inputs in(c);

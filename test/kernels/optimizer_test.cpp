@@ -480,6 +480,7 @@ TEST(Optimizer, SegmentsHaveTheirOwnLearningRateAndDecay) {
 
 /// The number of threads must not change a bit (1 and 2 threads are the two tested backends).
 TEST(Optimizer, SameBitsOnAnyNumberOfThreads) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const std::vector<float> initial = random_normal(kElements, 1);
   for (const Case& c : kCases) {
     const Outputs first = run(*tested_backends()[0].backend, c, initial);

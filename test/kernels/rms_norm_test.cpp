@@ -146,6 +146,7 @@ TEST(RmsNorm, AgreesWithTheReference) {
 /// The gradient of the weight has the same bits on any number of threads, even with the maximum number of blocks of
 /// rows.
 TEST(RmsNorm, SameBitsOnAnyNumberOfThreads) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const Case c{1100, 192};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const Inputs in(c, dtype);

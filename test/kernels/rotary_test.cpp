@@ -163,6 +163,7 @@ TEST(Rotary, AgreesWithTheReference) {
 }
 
 TEST(Rotary, SameBitsOnAnyNumberOfThreads) {
+  if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const Case c{1100, 3, 1, 64, kHalfSplit, true};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const Inputs in(c, dtype);

@@ -90,8 +90,22 @@ inline bool computes_in(const Backend& backend, Layout layout) {
 }
 inline bool computes_in(const Backend& backend, DType dtype) { return dtype != DType::fp16 || backend.name() != "cpu"; }
 
+/// Whether LOCKSTEP_TEST_DEVICE is `device`, or not set.
+inline bool is_tested_device(const char* device) {
+  const char* named = std::getenv("LOCKSTEP_TEST_DEVICE");
+  return named == nullptr || std::strcmp(named, device) == 0;
+}
+
+#ifdef LOCKSTEP_CUDA
+/// Tests that are meant for a GPU must not pass if it is missing.
+inline bool tests_gpu() {
+  return tested_device().device == "cuda" || (is_tested_device("cuda") && has_cuda_device());
+}
+#endif
+
 /// The backends on which ops are tested: the cpu backend with 1 and with 2 threads; if there is a CUDA toolkit, the
-/// CUDA backend's kernels on the host; if there is a GPU, the CUDA backend.
+/// CUDA backend's kernels on the host; if there is a GPU, the CUDA backend. If LOCKSTEP_TEST_DEVICE is cpu, host or
+/// cuda, only the first, the second or the third.
 struct NamedBackend {
   const char* name;
   std::unique_ptr<Backend> backend;
@@ -100,15 +114,15 @@ inline std::vector<NamedBackend>& tested_backends() {
   static std::vector<NamedBackend> tested = [] {
     std::vector<NamedBackend> backends;
     for (int threads : {1, 2}) {
+      if (!is_tested_device("cpu")) break;
       BackendOptions options;
       options.device = "cpu";
       options.threads = threads;
       backends.push_back({threads == 1 ? "cpu, 1 thread" : "cpu, 2 threads", make_backend(options)});
     }
 #ifdef LOCKSTEP_CUDA
-    backends.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
-    // Tests that are meant for a device must not pass if the device is missing.
-    if (has_cuda_device() || tested_device().device == "cuda") {
+    if (is_tested_device("host")) backends.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
+    if (tests_gpu()) {
       BackendOptions options;
       options.device = "cuda";
       backends.push_back({"cuda", make_backend(options)});
