@@ -10,6 +10,15 @@
 namespace lockstep::test {
 namespace {
 
+/// Each kind of backend by the name with which LOCKSTEP_TEST_DEVICE selects it (tested_device_test.sh).
+TEST(TestedBackends, AreThoseOfTheNamedDevice) {
+  EXPECT_FALSE(tested_backends().empty());
+  for (auto& [name, backend] : tested_backends()) {
+    const std::string text = name;
+    EXPECT_TRUE(is_tested_device(text.find("host") != std::string::npos ? "host" : backend->name().c_str())) << text;
+  }
+}
+
 TEST(Stream, HasPriorities) {
   for (auto& [name, backend] : tested_backends())
     for (const StreamPriority priority : {StreamPriority::normal, StreamPriority::high}) {

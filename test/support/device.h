@@ -98,9 +98,7 @@ inline bool is_tested_device(const char* device) {
 
 #ifdef LOCKSTEP_CUDA
 /// Tests that are meant for a GPU must not pass if it is missing.
-inline bool tests_gpu() {
-  return tested_device().device == "cuda" || (is_tested_device("cuda") && has_cuda_device());
-}
+inline bool tests_gpu() { return tested_device().device == "cuda" || (is_tested_device("cuda") && has_cuda_device()); }
 #endif
 
 /// The backends on which ops are tested: the cpu backend with 1 and with 2 threads; if there is a CUDA toolkit, the
