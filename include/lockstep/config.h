@@ -37,11 +37,12 @@ struct Config {
     bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
     std::string initialize_from;
     // llama
-    std::string from = "none";            // a Hugging Face directory: weights, config.json and tokenizer
-    std::string config;                   // a preset, a config.json, a directory with one, or a JSON object
-    std::string recompute = "none";       // none | block | selective
-    std::string base_precision = "same";  // matrices of a frozen base: same (as `precision`) | nf4
-    std::string license;                  // of the trained model, for its card; empty: unknown
+    std::string from = "none";             // a Hugging Face directory: weights, config.json and tokenizer
+    std::string config;                    // a preset, a config.json, a directory with one, or a JSON object
+    std::vector<std::string> ignore_keys;  // of config.json
+    std::string recompute = "none";        // none | block | selective
+    std::string base_precision = "same";   // matrices of a frozen base: same (as `precision`) | nf4
+    std::string license;                   // of the trained model, for its card; empty: unknown
     /// Low-rank adapters beside the matrices of a frozen base.
     struct Lora {
       int rank = 0;  // 0: none

@@ -124,7 +124,7 @@ ModelFile read_llama2c(const std::string& path) {
           path, file_bytes);
   Header header;
   read_at(file, path, std::as_writable_bytes(std::span(&header, 1)), 0, ErrorCode::model_file_damaged);
-  require(header.width != kLaterMagic, ErrorCode::not_supported,
+  require(header.width != kLaterMagic, ErrorCode::model_feature,
           "{} has format {} of llama2.c; only the first one is read: export it with `export.py --version 0`", path,
           header.ffn_width);
   check(header, path, file_bytes);

@@ -15,7 +15,7 @@ namespace lockstep::checkpoint {
 
 /// Tensors with transformers' names, and a config.json of LlamaForCausalLM. Values that are not in the file are those
 /// of run.c: a norm epsilon of 1e-5 and a rope_theta of 10000. Throws model_file_damaged if the sizes in the file are
-/// not possible or do not add up to its length, and not_supported for a later format of llama2.c.
+/// not possible or do not add up to its length, and model_feature for a later format of llama2.c.
 ModelFile read_llama2c(const std::string& path);
 
 }  // namespace lockstep::checkpoint

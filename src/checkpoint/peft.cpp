@@ -63,13 +63,13 @@ bool is_nothing(const StateJson& value) {
 StateJson read_config(const std::string& path) {
   StateJson config = parse_json(read_file(path, kMaxConfigBytes), path, ErrorCode::model_file_damaged);
   require(config.is_object(), ErrorCode::model_file_damaged, "{} is damaged: it is not a JSON object", path);
-  require(config.value("peft_type", StateJson()) == "LORA", ErrorCode::not_supported,
+  require(config.value("peft_type", StateJson()) == "LORA", ErrorCode::model_feature,
           "{}: peft_type: expected LORA, found {}: other adapters are not supported", path,
           config.value("peft_type", StateJson()).dump());
   for (const auto& [key, value] : config.items()) {
     const bool is_of_all_layers = key != "alpha_pattern" && key != "rank_pattern" && key != "bias";
     if (is_nothing(value) || (is_of_all_layers && std::ranges::find(kKnown, key) != kKnown.end())) continue;
-    fail(ErrorCode::not_supported,
+    fail(ErrorCode::model_feature,
          "{}: {} is {}, which changes what the adapter computes, and is not supported: save an adapter without it",
          path, key, value.dump().substr(0, 80));
   }
@@ -130,12 +130,12 @@ ModelFile read_peft(const std::string& directory) {
   const std::vector<std::string> known = Config::Model::Lora{}.targets;
   std::set<std::string> found;
   for (const SafetensorsFile::Entry& entry : file.entries()) {
-    require(entry.name.starts_with(kPrefix), ErrorCode::not_supported,
+    require(entry.name.starts_with(kPrefix), ErrorCode::model_feature,
             "{} has a tensor {}: expected names that begin with {}", path, entry.name, kPrefix);
     NamedTensor tensor = file.read(entry);
     tensor.name = entry.name.substr(std::string_view(kPrefix).size());
     const std::string target = target_of(tensor.name);
-    require(std::ranges::find(known, target) != known.end(), ErrorCode::not_supported,
+    require(std::ranges::find(known, target) != known.end(), ErrorCode::model_feature,
             "{} has a tensor {}, which is not of an adapter of q, k, v, o, gate, up or down (model.lora.targets): save "
             "one for those modules only",
             path, entry.name);

@@ -22,7 +22,7 @@ inline constexpr const char* kPeftConfig = "adapter_config.json";
 bool is_peft(const std::string& path);
 
 /// The state has the keys of model.lora, "base_path" (the base that the adapter names; may be empty), and what Lockstep
-/// has recorded in the file. Throws not_supported, with the name of the key, for an adapter that needs a different
+/// has recorded in the file. Throws model_feature, with the name of the key, for an adapter that needs a different
 /// computation. Also throws what SafetensorsFile throws.
 ModelFile read_peft(const std::string& directory);
 

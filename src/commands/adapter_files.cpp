@@ -13,7 +13,6 @@
 #include "commands/report.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
-#include "models/llama_config.h"
 #include "train/adapters.h"
 #include "train/inference.h"
 
@@ -33,27 +32,10 @@ std::string base_of_run(const std::string& file) {
   return train::base_of(config::parse({config.string()}).model);
 }
 
-std::string config_of(const StateJson& state) { return state.at("model").at("config").get<std::string>(); }
-
-/// The tokenizer of a Hugging Face directory or of a run, if it has one.
-std::map<std::string, std::string> tokenizer_of_merged(const std::string& base, const std::string& adapters,
-                                                       const std::string& given) {
-  if (!given.empty() || !checkpoint::is_huggingface(base)) return tokenizer_for(adapters, given);
-  std::map<std::string, std::string> files = checkpoint::read_tokenizer_files(base);
-  // A run on conversations has a chat template and end tokens, which the base may lack.
-  for (auto& [name, content] : tokenizer_for(adapters, ""))
-    if (name == "chat_template.jinja" || name == checkpoint::kGenerationConfig) files[name] = content;
-  return files;
-}
-
 int write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
                            const std::string& target, const ExportOptions& options) {
   const DType dtype = options.dtype.empty() ? base.dtype : dtype_named(options.dtype);
-  std::map<std::string, std::string> files = tokenizer_of_merged(base.path, adapters, options.files);
-  const models::LlamaConfig config = models::parse_llama_config(config_of(model.state), model.path);
-  Published published = published_merged(adapters, target, model, base.path, dtype, std::move(files), options);
-  published.files[checkpoint::kHuggingFaceConfig] =
-      base.config.empty() ? models::to_json(config).dump(2) + "\n" : with_dtype(base.config, dtype);
+  const Published published = published_merged(adapters, target, model, base, dtype, options);
   const std::size_t n_tensors = model.tensors.size();
   const std::uint64_t max_shard_bytes = parse_byte_size(published.config.checkpoint.max_shard_size).value();
   checkpoint::write_huggingface(target, std::move(model.tensors), published.files,

@@ -22,6 +22,7 @@
 #include "checkpoint/torchvision.h"
 #include "comm/world.h"
 #include "commands/adapter_files.h"
+#include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/checks.h"
 #include "config/parser.h"
@@ -148,10 +149,9 @@ std::string run_of(const std::string& source) {
   return folder.filename() == "checkpoints" ? run.string() : "";
 }
 
-}  // namespace
-
-std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given) {
-  if (!given.empty()) return checkpoint::read_tokenizer_files(given);
+/// The files of the tokenizer and of generation in a PEFT directory, or in the run to which a checkpoint belongs.
+train::Files tokenizer_beside(const std::string& source) {
+  if (is_folder(source)) return checkpoint::read_tokenizer_files(source);
   const std::string run = run_of(source);
   std::error_code error;
   const fs::path of_run = fs::path(run) / "model";
@@ -159,6 +159,7 @@ std::map<std::string, std::string> tokenizer_for(const std::string& source, cons
   return checkpoint::read_tokenizer_files(of_run.string());
 }
 
+/// A config.json whose dtype is that of the tensors beside it.
 std::string with_dtype(const std::string& config, DType dtype) {
   auto json = nlohmann::ordered_json::parse(config);
   for (const char* key : {"torch_dtype", "dtype"})
@@ -167,8 +168,6 @@ std::string with_dtype(const std::string& config, DType dtype) {
   return json.dump(2) + "\n";
 }
 
-namespace {
-
 /// RUN/config.yaml; the defaults if there is none.
 Config config_of(const std::string& run) {
   const fs::path path = fs::path(run) / "config.yaml";
@@ -176,12 +175,16 @@ Config config_of(const std::string& run) {
   return run.empty() || !fs::exists(path, error) ? Config{} : config::parse({path.string()});
 }
 
-/// The files of the tokenizer: those in the directory that `--files` names, or those of the run.
+/// The files of the tokenizer: those in the directory `given`, with the chat template of the training, or those of the
+/// training.
 train::Files published_files(const std::string& source, const std::string& given, const Config& config,
                              const models::LlamaConfig& model) {
-  train::Files files = tokenizer_for(source, given);
-  if (!given.empty()) train::complete_files(files, model, -1, "");
-  return files.empty() ? train::tokenizer_files(config, model) : files;
+  train::Files own = tokenizer_beside(source);
+  if (own.empty()) own = train::tokenizer_files(config, model);
+  if (given.empty()) return own;
+  train::Files files = checkpoint::read_tokenizer_files(given);
+  train::complete_files(files, model, -1, own[train::kTemplateFile]);
+  return files;
 }
 
 /// The versions that RUN/metrics.json records, or else those of this program.
@@ -204,6 +207,7 @@ std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfi
        .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : config.run.name,
        .run = run,
        .configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "",
+       .answer_end = train::answer_end_of(file.state),
        .step = step,
        .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
        .is_trained = step > 0 || !merged_base.empty(),
@@ -247,6 +251,7 @@ int export_directory(const std::string& source, const std::string& target, const
   else
     files[checkpoint::kHuggingFaceConfig] =
         name(dtype) == imported_dtype ? imported_config : with_dtype(imported_config, dtype);
+  train::add_answer_end(files, train::answer_end_of(file.state));
   const std::size_t n_tensors = file.tensors.size();
   files[checkpoint::kModelCard] = card_for(file, config, of_run, files, run, target, options, dtype);
   const std::uint64_t max_shard_bytes = parse_byte_size(of_run.checkpoint.max_shard_size).value();
@@ -270,17 +275,23 @@ Published published_adapters(const std::string& source, const std::string& targe
   out.config.model.lora = train::lora_of(file);
   if (!options.base.empty()) out.config.model.from = options.base;
   out.files = published_files(source, options.files, out.config, model);
+  train::add_answer_end(out.files, train::answer_end_of(file.state));
   out.files[checkpoint::kModelCard] = card_for(file, model, out.config, out.files, run, target, options, DType::fp32);
   return out;
 }
 
 Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
-                           const std::string& base, DType dtype, std::map<std::string, std::string> tokenizer,
-                           const ExportOptions& options) {
+                           const checkpoint::ModelFile& base, DType dtype, const ExportOptions& options) {
   const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
   const std::string run = run_of(source);
-  Published out{.files = std::move(tokenizer), .config = exported_config(run, options)};
-  out.files[checkpoint::kModelCard] = card_for(file, model, out.config, out.files, run, target, options, dtype, base);
+  Published out{.files = {}, .config = exported_config(run, options)};
+  const bool takes_base = options.files.empty() && checkpoint::is_huggingface(base.path);
+  out.files = published_files(source, takes_base ? base.path : options.files, out.config, model);
+  out.files[checkpoint::kHuggingFaceConfig] =
+      base.config.empty() ? models::to_json(model).dump(2) + "\n" : with_dtype(base.config, dtype);
+  train::add_answer_end(out.files, train::answer_end_of(file.state));
+  out.files[checkpoint::kModelCard] =
+      card_for(file, model, out.config, out.files, run, target, options, dtype, base.path);
   return out;
 }
 

@@ -44,8 +44,6 @@ checkpoint::StateJson initial_state(checkpoint::StateJson model);
 /// Writes a checkpoint. Returns the number of tensors.
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                           const checkpoint::StateJson& state);
-/// The files of a tokenizer: those in the directory `given`, else those of the run to which a checkpoint belongs.
-std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given);
 /// What a directory has besides its weights: the files of the tokenizer, and the model card. `config` is that of the
 /// run, with the options applied.
 struct Published {
@@ -55,14 +53,11 @@ struct Published {
 /// For a PEFT directory with the adapters of `source`.
 Published published_adapters(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
                              const ExportOptions& options);
-/// For a model into which the adapters of `source` were merged. `tokenizer`: its files; `base`: the path of the base.
+/// For a model into which the adapters of `source` were merged; `files` has its config.json, too.
 Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& model,
-                           const std::string& base, DType dtype, std::map<std::string, std::string> tokenizer,
-                           const ExportOptions& options);
+                           const checkpoint::ModelFile& base, DType dtype, const ExportOptions& options);
 /// Tells the user about a card without a licence.
 void note_license(const Config& config, const std::string& target);
-/// A config.json whose dtype is that of the tensors beside it.
-std::string with_dtype(const std::string& config, DType dtype);
 /// The value of --dtype.
 DType dtype_named(const std::string& text);
 /// Whether the ending of the name asks for a file. A directory may have any other name.

@@ -18,6 +18,7 @@
 #include "commands/data_words.h"
 #include "commands/report.h"
 #include "commands/stoppable.h"
+#include "data/answer_end.h"
 #include "data/chat_import.h"
 #include "data/cifar10.h"
 #include "data/image_file.h"
@@ -318,15 +319,22 @@ void import_chat(const ChatArguments& arguments) {
                       .chat_template_source = chat.source(),
                       .special_tokens = chat.variables()},
       .tokenizer_path = tokenizer.path(),
-      .tokenizer_json = tokenizer.content()};
+      .tokenizer_json = tokenizer.content(),
+      .answer_end = data::answer_end(chat, tokenizer)};
   const data::ChatImportResult result =
       run_with_bar([&](const data::ImportProgress& progress) { return data::import_chat(options, encoder, progress); });
   report_chat(options, result);
   print_text("Tokenizer: {}, {} tokens, hash {}.\n", tokenizer.path(), tokenizer.vocabulary_size(), tokenizer.hash());
-  const std::optional<std::int32_t> end = conversations.end_token();
+  const std::optional<std::int32_t>& end = encoder.answer_end;
+  const std::string text = end ? tokenizer.decode(std::span(&*end, 1)) : "";
   print_text("Template: {}. {}\n", chat.source(),
-             end ? fmt::format("Each answer ends with {} ({}).", tokenizer.decode(std::span(&*end, 1)), *end)
+             end ? fmt::format("Each answer ends with {} ({}).", text, *end)
                  : "It ends answers without a token of its own, so that models will not learn to stop there.");
+  if (end && result.n_ended == 0)
+    log::warning(
+        "no answer includes its end token {}, so that no loss counts it: models will not learn to stop there; include "
+        "it in the {{% generation %}} block of the template, or raise --max-tokens",
+        text);
 }
 
 void add_chat_selection(CLI::App& app, ChatArguments& arguments) {

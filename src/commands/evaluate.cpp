@@ -28,6 +28,7 @@
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
 #include "train/adapters.h"
+#include "train/evaluation_loader.h"
 #include "train/inference.h"
 
 namespace lockstep::commands {
@@ -113,7 +114,8 @@ Request understand(const EvaluateArguments& arguments) {
     if (is_override(operand)) {
       out.configuration.push_back(operand);
       // model.from also names the base of adapters.
-      const bool is_of_model = operand.starts_with("model.") && !operand.starts_with("model.from=");
+      const bool is_of_model = operand.starts_with("model.") && !operand.starts_with("model.from=") &&
+                               !operand.starts_with("model.ignore_keys=");
       out.describes_model = out.describes_model || is_of_model;
     } else if (is_folder(operand)) {
       out.models.push_back(model_of_directory(operand));
@@ -266,7 +268,8 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
 
   const tasks::CountUnit& unit = task->count_unit();
   const auto count = static_cast<std::int64_t>(result.sums.count);
-  const double rate = result.sums.count / seconds;
+  const double loss_rate = result.sums.count / seconds;
+  const double rate = task->processed_count(train::evaluated_samples(config, *set)) / seconds;
   const Json step = file.state.contains("step") ? Json(file.state["step"]) : Json();
   Outcome out{.object = {{"event", "evaluation"}, {"checkpoint", model.path}, {"step", step}, {unit.name, count}},
               .text = {},
@@ -281,12 +284,14 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
   }
   if (const std::string summary = result.tally->summary(); !summary.empty()) measures += ", " + summary;
   if (arguments.averages) out.object["ema"] = true;
-  out.object.update({{"seconds", seconds}, {unit.rate_key, rate}, {"ranks", world.size()}});
+  out.object.update({{"seconds", seconds}, {unit.rate_key, rate}});
+  if (unit.counts_part) out.object[unit.loss_rate_key()] = loss_rate;
+  out.object["ranks"] = world.size();
   out.object.update(result.tally->json());
-  out.text = fmt::format("{}{}{} on {}: {} of {} {}, {:.1f} {}\n{}", model.path,
+  out.text = fmt::format("{}{}{} on {}: {} of {} {}, {}\n{}", model.path,
                          step.is_null() ? "" : fmt::format(" (step {})", step.dump()),
                          arguments.averages ? ", average of the weights," : "", set->info().path, measures, count,
-                         unit.name, rate, unit.rate_unit, result.tally->text());
+                         unit.name, unit.rate_text(rate, loss_rate), result.tally->text());
   if (!has_answers) return out;
   AnswersOutcome answers = evaluate_answers(arguments.answers, config, file, *backend, world);
   out.object["answers"] = std::move(answers.object);

@@ -51,7 +51,7 @@ Questions read_questions(const data::Conversations& set, const text::Tokenizer& 
       out.end_tokens.push_back(token);
   };
   for (const std::int64_t id : model.end_tokens) add_end(id);
-  if (const auto end = data::answer_end(set, tokenizer)) add_end(*end);
+  if (const auto end = data::answer_end(set.description(), tokenizer)) add_end(*end);
   for (std::int64_t i = 0; i < n; ++i) {
     const data::Conversation conversation = set.read(i);
     if (conversation.answers.empty()) continue;
@@ -62,7 +62,8 @@ Questions read_questions(const data::Conversations& set, const text::Tokenizer& 
       continue;
     }
     out.prompts.push_back({.number = static_cast<std::uint32_t>(i), .ids = {at(0), at(begin)}});
-    out.references.emplace_back(at(begin), at(end - 1));
+    const bool has_end = std::ranges::find(out.end_tokens, *at(end - 1)) != out.end_tokens.end();
+    out.references.emplace_back(at(begin), at(has_end ? end - 1 : end));
     out.longest = std::max(out.longest, begin);
   }
   require(!out.prompts.empty(), ErrorCode::data_range,

@@ -16,6 +16,7 @@
 #include "text/known_tokens.h"
 #include "train/adapters.h"
 #include "train/inference.h"
+#include "train/published_model.h"
 
 namespace lockstep::commands {
 namespace {
@@ -71,8 +72,9 @@ Operands understand(const ModelRequest& request) {
   require(!models.empty(), ErrorCode::usage, "{}", kExpected);
   const bool describes_model = std::ranges::any_of(out.configuration, is_configuration);
   for (const std::string& key : out.configuration)
-    require(describes_model || !key.starts_with("model.") || key.starts_with("model.from="), ErrorCode::usage,
-            "{} has no effect, because {} describes its own model: leave it out", key, models[0]);
+    require(describes_model || !key.starts_with("model.") || key.starts_with("model.from=") ||
+                key.starts_with("model.ignore_keys="),
+            ErrorCode::usage, "{} has no effect, because {} describes its own model: leave it out", key, models[0]);
   require(models.size() == 1, ErrorCode::usage, "text is generated with one model, found {} and {}: name one of them",
           models[0], models[1]);
   require(is_there(models[0]), ErrorCode::checkpoint_not_found, "{} does not exist: {}", models[0], kExpected);
@@ -141,7 +143,8 @@ void check_tokenizer(const TextModelSource& source, const std::string& path) {
           source.tokenizer->path());
 }
 
-/// The end tokens of generation_config.json, as in transformers; else those of config.json; else the tokenizer's.
+/// The end tokens of generation_config.json, as in transformers; else those of config.json; else the tokenizer's. In
+/// addition, the one that ended the answers in training.
 std::vector<std::int32_t> end_tokens_of(const TextModelSource& source, const std::string& path) {
   std::vector<std::int64_t> ids = source.model.end_tokens;
   const std::string file = is_folder(path) ? (fs::path(path) / "generation_config.json").string() : "";
@@ -159,6 +162,7 @@ std::vector<std::int32_t> end_tokens_of(const TextModelSource& source, const std
     }
   }
   if (ids.empty() && source.tokenizer->end_token()) ids.push_back(*source.tokenizer->end_token());
+  ids.push_back(train::answer_end_of(source.file.state));
   std::vector<std::int32_t> out;
   for (const std::int64_t id : ids)
     if (id >= 0 && id < source.model.vocabulary) out.push_back(static_cast<std::int32_t>(id));

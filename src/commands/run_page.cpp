@@ -216,6 +216,8 @@ std::vector<Row> key_figures(const RunRecord& run) {
   const std::string key = rate_key(steps);
   const double rate = median(steps.column(key)), seconds = median(steps.column("step_seconds"));
   add("speed, median", rate, value_text(rate, 3) + " " + rate_unit(key));
+  const double in_loss = median(steps.column("loss_" + key));
+  add("speed of what counts in the loss, median", in_loss, value_text(in_loss, 3) + " " + rate_unit(key));
   add("time of a step, median", seconds, duration_text(seconds));
   const double mfu = median(steps.column("model_flops_utilization"));
   add("MFU, median", mfu, value_text(100 * mfu, 3) + " %");
@@ -248,6 +250,7 @@ void add_charts(Page& page, const RunRecord& run) {
   LineChart speed = over_steps("Throughput", "Of all ranks together. Evaluations and checkpoints do not count.",
                                {.label = rate_unit(key), .from_zero = true});
   add_series(speed, run.steps, key, "logged steps", Style::line);
+  add_series(speed, run.steps, "loss_" + key, "counted in the loss", Style::line);
   if (run.epochs.size() < 100) add_series(speed, run.epochs, key, "whole epochs", Style::markers);
   page.add_chart("throughput", std::move(speed));
   page.add_chart("time", time_chart(run));

@@ -39,7 +39,7 @@ std::string bar_text(double part, int width) {
 std::pair<std::string, std::string> rate_of(const Json& step) {
   for (const auto& [key, value] : step.items()) {
     constexpr std::string_view kEnd = "_per_second";
-    if (key.ends_with(kEnd)) return {key, key.substr(0, key.size() - kEnd.size()) + "/s"};
+    if (key.ends_with(kEnd) && !key.starts_with("loss_")) return {key, key.substr(0, key.size() - kEnd.size()) + "/s"};
   }
   return {"samples_per_second", "samples/s"};
 }
@@ -50,7 +50,10 @@ std::string figures_text(const Json& step) {
   for (const char* key : {"loss", "accuracy", "perplexity"})
     if (step.contains(key)) text += fmt::format("   {} {}", key, text_of(number(step, key)));
   text += fmt::format("   learning rate {}\n", text_of(number(step, "learning_rate")));
-  text += fmt::format("{} {}   {} per step   MFU {}", text_of(number(step, rate_key), "", 5), rate_unit,
+  const std::string loss_rate_key = "loss_" + rate_key;
+  const std::string in_loss =
+      step.contains(loss_rate_key) ? fmt::format(" ({} in the loss)", text_of(number(step, loss_rate_key), "", 5)) : "";
+  text += fmt::format("{} {}{}   {} per step   MFU {}", text_of(number(step, rate_key), "", 5), rate_unit, in_loss,
                       text_of(number(step, "step_seconds"), " s"),
                       text_of(100 * number(step, "model_flops_utilization"), " %", 3));
   const double skipped = number(step, "skipped_steps");

@@ -36,6 +36,8 @@ void apply(const Setting& setting, Config& config) {
   // Of these two keys, the one that is set later is in effect.
   if (key->name == "train.global_batch" && config.train.global_batch > 0) config.train.batch_per_rank = 0;
   if (key->name == "train.batch_per_rank" && config.train.batch_per_rank != 0) config.train.global_batch = 0;
+  // A directory describes its own model, unless model.config comes after it.
+  if (key->name == "model.from" && config.model.from != Config::Model{}.from) config.model.config.clear();
 }
 
 bool is_learned(const Key& key, const Config& config) {

@@ -47,6 +47,22 @@ Key hidden(Key key) {
   return key;
 }
 
+/// The names of PEFT are accepted, too.
+Key lora_targets() {
+  Key key = list_of_choices(KEY(model.lora.targets), Config::Model::Lora{}.targets,
+                            {kFixed, "", "llama: the matrices of each layer that have an adapter."});
+  key.accepts += ", also as q_proj, k_proj and so on, or all-linear";
+  key.set = [set = key.set](Config& config, Value value) {
+    constexpr std::string_view kAll = "all-linear", kModule = "_proj";
+    if (value.text == kAll || (value.items.size() == 1 && value.items.front() == kAll))
+      value = {.is_list = true, .text = {}, .items = Config::Model::Lora{}.targets};
+    for (std::string& item : value.items)
+      if (item.ends_with(kModule)) item.resize(item.size() - kModule.size());
+    return set(config, value);
+  };
+  return key;
+}
+
 std::vector<Key> model_keys() {
   return {
       choice(KEY(model.family), {"resnet", "llama"},
@@ -70,7 +86,11 @@ std::vector<Key> model_keys() {
       path(KEY(model.config),
            {kFixed, "",
             "llama: a config.json of a Llama, Qwen2 or Qwen3 model, or a preset: smollm-135m, qwen2-0.5b. Empty: that "
-            "of model.from."}),
+            "of model.from, which takes precedence unless model.config is set after it."}),
+      list_of_texts(KEY(model.ignore_keys),
+                    {kNone, "",
+                     "llama: keys of config.json that count as absent. A key that is not known is refused, because it "
+                     "may change what the model computes; name it here if it does not."}),
       choice(KEY(model.recompute), {"none", "block", "selective"},
              {kNone, "",
               "llama: activation checkpointing: what is recomputed in the backward pass to save memory. block: the "
@@ -86,8 +106,7 @@ std::vector<Key> model_keys() {
       real(KEY(model.lora.alpha), kPositive, {kFixed, "", "llama: what adapters add is multiplied by alpha / rank."}),
       real(KEY(model.lora.dropout), kBelowOne,
            {kLearning, "", "llama: probability of the dropout that is applied to the input of each adapter."}),
-      list_of_choices(KEY(model.lora.targets), {"q", "k", "v", "o", "gate", "up", "down"},
-                      {kFixed, "", "llama: the matrices of each layer that have an adapter."}),
+      lora_targets(),
       boolean(KEY(model.lora.rslora),
               {kFixed, "", "llama: divide alpha by the square root of the rank (rsLoRA), instead of the rank."}),
       text(KEY(model.license), {kNone, "",
@@ -168,7 +187,9 @@ std::vector<Key> data_keys() {
       integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "Number of samples in the synthetic data set."},
               kMaxSamples),
       integer(KEY(data.sequence_length), 2,
-              {kLearning, "tokens", "Text: length n of a window, which is one sample and gives n - 1 predictions."},
+              {kLearning, "tokens",
+               "Text: length n of a window, which is one sample and gives n - 1 predictions. If it is not set and the "
+               "model has fewer positions (max_position_embeddings), it is their number."},
               1 << 24),
       boolean(KEY(data.pack),
               {kLearning, "",

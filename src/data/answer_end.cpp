@@ -1,27 +1,37 @@
 #include "data/answer_end.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "lockstep/error.h"
 
 namespace lockstep::data {
 
-std::optional<std::int32_t> answer_end(const Conversations& set, const text::Tokenizer& tokenizer) {
-  constexpr std::int64_t kConversations = 64;
-  std::map<std::int32_t, int> counts;
-  int n = 0;
-  for (std::int64_t i = 0; i < std::min(kConversations, set.n_conversations()); ++i) {
-    const Conversation conversation = set.read(i);
-    for (const auto& [begin, end] : conversation.answers) {
-      ++counts[conversation.tokens[static_cast<std::size_t>(end - 1)]];
-      ++n;
-    }
+std::optional<std::int32_t> answer_end(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer) {
+  const std::string mark = "\uFDD0";  // a noncharacter of Unicode, which no template contains
+  const std::vector<text::ChatMessage> messages{{"user", "One"}, {"assistant", mark}, {"user", "Two"}};
+  // Some templates end an answer only when another message follows.
+  for (const std::size_t n : {2, 3}) {
+    const std::string text = chat.render(std::span(messages).first(n), text::ReplyBegin::omit);
+    const std::size_t at = text.rfind(mark);
+    if (at == std::string::npos) continue;
+    std::vector<std::int32_t> ids;
+    tokenizer.encode(std::string_view(text).substr(at + mark.size()), ids, text::TemplateTokens::omit);
+    const auto end = std::ranges::find_if(ids, [&](std::int32_t id) { return tokenizer.is_added(id); });
+    if (end != ids.end()) return *end;
   }
-  const auto most = std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; });
-  if (most == counts.end() || 2 * most->second <= n) return std::nullopt;
-  const std::string text = tokenizer.decode(std::span(&most->first, 1));
-  return text.find_first_not_of(" \t\r\n") == std::string::npos ? std::nullopt : std::optional(most->first);
+  return std::nullopt;
+}
+
+std::optional<std::int32_t> answer_end(const TextDescription& set, const text::Tokenizer& tokenizer) {
+  if (set.chat_template.empty()) return std::nullopt;
+  try {
+    return answer_end(text::ChatTemplate(set.chat_template, set.chat_template_source, set.special_tokens), tokenizer);
+  } catch (const Error&) {  // one of another program or release, of which training needs only the tokens
+    return std::nullopt;
+  }
 }
 
 }  // namespace lockstep::data

@@ -126,6 +126,8 @@ class ChatImport {
       writer_.add_answer(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(last));
       ++result_.n_answers;
       result_.n_answer_tokens += static_cast<std::int64_t>(last - begin);
+      const auto tokens = std::span(encoded.ids).subspan(begin, last - begin);
+      if (encoder_.answer_end && std::ranges::find(tokens, *encoder_.answer_end) != tokens.end()) ++result_.n_ended;
     }
     writer_.end_document();
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -20,6 +21,7 @@ struct ChatEncoder {
   std::function<text::EncodedConversation(const text::Chat&)> encode;
   TextDescription description;  // of the output, but for `source`
   std::string tokenizer_path, tokenizer_json;
+  std::optional<std::int32_t> answer_end{};  // answer_end.h
 };
 
 /// What to do with a conversation that has more than max_tokens tokens.
@@ -42,6 +44,7 @@ struct ChatImportOptions {
 
 struct ChatImportResult {
   std::int64_t n_conversations = 0, n_tokens = 0, n_answers = 0, n_answer_tokens = 0;
+  std::int64_t n_ended = 0;      // answers with their end token
   std::int64_t n_truncated = 0;  // of those that were imported
   // Conversations that were left out
   std::int64_t n_without_assistant = 0;

@@ -209,6 +209,11 @@ text::Chat ChatSource::chat_of(const ChatRecord& record) const {
     return {list_of_messages(*list, place), std::move(variables)};
   if (object.contains("instruction") || object.contains("output"))
     return {alpaca_messages(object, place), std::move(variables)};
+  require(
+      !object.contains("chosen") || !object.contains("rejected"), ErrorCode::data_source,
+      "{}: this is a pair of a chosen and a rejected answer, as for DPO, which Lockstep does not train: to train on "
+      "the chosen answers, convert each pair to \"messages\" with the prompt and \"chosen\"",
+      place);
   std::vector<std::string> names;
   for (const auto& field : object.items()) names.push_back(field.key());
   fail(ErrorCode::data_source,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include "data/text_import.h"
@@ -56,6 +57,22 @@ void require_known_size(const InputFile& file) {
           file.path(), file.path());
 }
 
+/// Throws, with the command that converts the file, if it begins like one of a format that is not text.
+void require_text(const InputFile& file) {
+  constexpr const char* kFormats[][3] = {
+      {"\x1f\x8b", "compressed with gzip", "gzip -dc {} > OUT.jsonl"},
+      {"\x28\xb5\x2f\xfd", "compressed with zstd", "zstd -dc {} > OUT.jsonl"},
+      {"PAR1", "a Parquet file",
+       "python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(\"OUT.jsonl\", orient=\"records\", "
+       "lines=True)' {}"}};
+  std::string head(std::min<std::uint64_t>(4, file.size_bytes()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(head)), "its first bytes");
+  for (const auto& [begin, name, command] : kFormats)
+    require(!head.starts_with(begin), ErrorCode::data_source,
+            "{} is {}, which is not read as it is: convert it with {}", file.path(), name,
+            fmt::format(fmt::runtime(command), file.path()));
+}
+
 }  // namespace
 
 TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat format)
@@ -63,6 +80,7 @@ TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat for
   for (const std::string& path : paths_) {
     const InputFile file(path);
     require_known_size(file);
+    require_text(file);
     total_bytes_ += file.size_bytes();
   }
   std::vector<std::string> names;

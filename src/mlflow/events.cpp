@@ -45,7 +45,8 @@ std::string group_of(std::string_view event, std::string_view key, std::string_v
                                                          "data_wait_seconds", "exposed_communication_seconds",
                                                          "exchange_seconds",  "memory_bytes"};
   const bool is_rate = key.ends_with("_per_second");
-  if (is_one_of(key, kNoCurves) || key == unit || key.starts_with("trained_")) return "";
+  if (is_one_of(key, kNoCurves) || key == unit || key.starts_with("trained_") || key.starts_with("processed_"))
+    return "";
   if (event == "step") return is_rate || is_one_of(key, kPerformance) ? "performance/" : "train/";
   if (event == "evaluation") return is_rate || key == "evaluation_seconds" ? "" : "validation/";
   const bool is_elsewhere = key.starts_with("validation_") || key == "learning_rate" || key == "epoch_seconds";

@@ -37,17 +37,41 @@ const ArchitectureRow& row_of(Architecture architecture) {
   return kArchitectures[static_cast<std::size_t>(architecture)];
 }
 
-/// Keys that do not change what training computes.
-constexpr std::array<std::string_view, 40> kIrrelevant{
-    "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "model_type",
-    "use_cache", "pretraining_tp", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class",
-    "output_attentions", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_decoder",
-    "is_encoder_decoder", "is_llama_config", "id2label", "label2id", "problem_type", "finetuning_task",
-    "task_specific_params", "attn_implementation", "_attn_implementation", "max_window_layers", "auto_map",
-    "unsloth_fixed", "unsloth_version",
-    // keys of generation
-    "do_sample", "temperature", "top_k", "top_p", "max_length", "min_length", "num_beams", "repetition_penalty",
-    "generation_config"};
+/// Keys that do not change what training computes, whatever their values are: those that every configuration of
+/// transformers may have (PreTrainedConfig, v4 and v5), and those of other programs.
+constexpr std::string_view kIrrelevant[] = {
+    "name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "model_type", "auto_map",
+    // special tokens, and the tokenizer
+    "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "prefix",
+    // labels and tasks
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+    // outputs and memory
+    "output_attentions", "output_hidden_states", "output_scores", "output_router_logits", "return_dict",
+    "return_dict_in_generate", "use_cache", "chunk_size_feed_forward", "gradient_checkpointing",
+    "remove_invalid_values", "torchscript", "tf_legacy_loss", "is_decoder", "is_encoder_decoder", "is_llama_config",
+    "max_window_layers",
+    // serving and training elsewhere
+    "attn_implementation", "pretraining_tp", "transformers.js_config", "unsloth_fixed", "unsloth_version",
+    // generation
+    "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length", "min_length", "num_beams",
+    "num_beam_groups", "num_return_sequences", "early_stopping", "repetition_penalty", "length_penalty",
+    "diversity_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens",
+    "begin_suppress_tokens", "exponential_decay_length_penalty", "generation_config"};
+
+/// Keys of features that a value of false, {}, [] or "" turns off. (Not every key is of this kind: `is_causal: false`
+/// changes attention.)
+constexpr std::string_view kOffIfEmpty[] = {
+    // of encoders and of old versions
+    "add_cross_attention", "cross_attention_hidden_size", "pruned_heads", "tie_encoder_decoder", "use_bfloat16",
+    // of models with similar configurations
+    "mlp_only_layers", "qk_layernorm", "use_mrope", "use_qk_norm"};
+
+bool is_irrelevant(std::string_view key, const Json& value) {
+  const bool is_empty = value == false || (value.is_structured() && value.empty()) || value == "";
+  return value.is_null() || key.starts_with('_') || std::ranges::find(kIrrelevant, key) != std::end(kIrrelevant) ||
+         (is_empty && std::ranges::find(kOffIfEmpty, key) != std::end(kOffIfEmpty));
+}
 
 /// Reads the keys of one object. Keys that were not read are rejected at the end.
 class Reader {
@@ -98,19 +122,18 @@ class Reader {
   /// Rejects a feature that is not supported: the key must be absent, or have the value that turns the feature off.
   void only(const char* key, const Json& off) {
     const Json* value = find(key);
-    require(!value || *value == off, ErrorCode::not_supported, "{}: {}: {} is not supported; only {} is", source_, key,
+    require(!value || *value == off, ErrorCode::model_feature, "{}: {}: {} is not supported; only {} is", source_, key,
             value ? shown(*value) : "", off.dump());
   }
   [[noreturn]] void unsupported(const char* key, const std::string& what) const {
-    fail(ErrorCode::not_supported, "{}: {}: {} is not supported", source_, key, what);
+    fail(ErrorCode::model_feature, "{}: {}: {} is not supported", source_, key, what);
   }
   void finish() const {
     for (const auto& [key, value] : json_.items()) {
-      const bool is_known = std::ranges::find(used_, key) != used_.end() ||
-                            std::ranges::find(kIrrelevant, std::string_view(key)) != kIrrelevant.end();
-      require(is_known || value.is_null(), ErrorCode::not_supported,
-              "{}: the key {} is not known; it may change the computation, so the model is not supported with it",
-              source_, shown(key));
+      const bool is_known = std::ranges::find(used_, key) != used_.end() || is_irrelevant(key, value);
+      require(is_known, ErrorCode::model_feature,
+              "{}: the key {} ({}) is not known, and may change what the model computes", source_, shown(key),
+              shown(value));
     }
   }
   const std::string& source() const { return source_; }
@@ -147,7 +170,7 @@ Architecture architecture_of(const Json& json, const std::string& source) {
             source, Reader::shown(Json(type)), name, row.model_type);
     return row.architecture;
   }
-  fail(ErrorCode::not_supported, "{}: expected one of the architectures {}, found {}", source, fmt::join(known, ", "),
+  fail(ErrorCode::model_feature, "{}: expected one of the architectures {}, found {}", source, fmt::join(known, ", "),
        name.empty() ? "none" : Reader::shown(Json(name)));
 }
 
@@ -225,8 +248,11 @@ void check_sizes(const LlamaConfig& c, const std::string& source) {
 
 }  // namespace
 
-LlamaConfig parse_llama_config(const std::string& text, const std::string& source) {
-  const Json json = parse_json(text, source, ErrorCode::config_syntax);
+LlamaConfig parse_llama_config(const std::string& text, const std::string& source,
+                               const std::vector<std::string>& ignore_keys) {
+  Json json = parse_json(text, source, ErrorCode::config_syntax);
+  for (const std::string& key : ignore_keys)
+    if (json.is_object()) json.erase(key);
   Reader reader(json, source);
   LlamaConfig out;
   out.architecture = architecture_of(json, source);

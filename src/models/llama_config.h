@@ -2,8 +2,9 @@
 // LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
 //
 // Everything that such a file specifies is honoured. An unknown key, or a value that asks for another computation
-// (dropout, a sliding window, another activation), is rejected by name. Missing keys have the defaults of transformers,
-// but the sizes are required.
+// (dropout, a sliding window, another activation), is rejected by name, except for keys that are null, that begin with
+// an underscore, or that are known to change nothing. Missing keys have the defaults of transformers, but the sizes are
+// required.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +53,10 @@ struct LlamaConfig {
   std::vector<double> rope_frequencies() const;
 };
 
-/// Parses the text of a config.json. `source` names it in errors. Throws config_range, config_conflict or
-/// not_supported.
-LlamaConfig parse_llama_config(const std::string& text, const std::string& source);
+/// Parses the text of a config.json. `source` names it in errors. Keys in `ignore_keys` count as absent. Throws
+/// config_range, config_conflict or model_feature.
+LlamaConfig parse_llama_config(const std::string& text, const std::string& source,
+                               const std::vector<std::string>& ignore_keys = {});
 /// The content of a config.json that parse_llama_config() turns into the same values, and that transformers reads.
 nlohmann::ordered_json to_json(const LlamaConfig& config);
 

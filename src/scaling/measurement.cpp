@@ -36,11 +36,12 @@ std::vector<double> numbers_in(const Json& object, const std::string& key) {
   return numbers;
 }
 
-/// "samples" for an event with the key "samples_per_second".
+/// "samples" for an event with the key "samples_per_second". Beside tokens_per_second, there is one of those in the
+/// loss.
 std::string unit_of(const Json& event) {
   constexpr std::string_view kSuffix = "_per_second";
   for (const auto& [key, value] : event.items())
-    if (key.ends_with(kSuffix)) return key.substr(0, key.size() - kSuffix.size());
+    if (key.ends_with(kSuffix) && !key.starts_with("loss_")) return key.substr(0, key.size() - kSuffix.size());
   return "";
 }
 

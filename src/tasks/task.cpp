@@ -70,6 +70,11 @@ std::unique_ptr<Task> make_resumed_task(const Config& config, const nlohmann::js
 
 std::string Measure::text(double value, int digits) const { return fixed_text(scale * value, digits) + unit; }
 
+std::string CountUnit::rate_text(double rate, double loss_rate) const {
+  return fmt::format("{:.1f} {}{}", rate, rate_unit,
+                     counts_part ? fmt::format(" ({:.1f} in the loss)", loss_rate) : "");
+}
+
 double mean(double sum, double count) { return count > 0 ? sum / count : 0; }
 
 const Measure& loss_measure() {

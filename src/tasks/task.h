@@ -42,6 +42,12 @@ struct CountUnit {
   std::string name;       // "samples", in metrics.jsonl and in the log
   std::string rate_key;   // "samples_per_second", in metrics.jsonl and --json
   std::string rate_unit;  // "img/s", in the log
+  /// Whether not everything that is processed counts: then the rate is that of all, beside that of the loss.
+  bool counts_part = false;
+
+  std::string loss_rate_key() const { return "loss_" + rate_key; }
+  /// "512.0 tokens/s (132.0 in the loss)"
+  std::string rate_text(double rate, double loss_rate) const;
 };
 
 struct ModelName {
@@ -87,6 +93,9 @@ class Task {
  public:
   virtual ~Task() = default;
 
+  /// Sets the keys that the user did not set, and whose defaults depend on the model.
+  virtual void complete(Config&) const {}
+
   // Data
   /// Opens data.train. Throws if it does not fit the model.
   virtual void open_train_set() = 0;
@@ -109,6 +118,8 @@ class Task {
   /// weighted by the inverse of this number. If the actual count differs, ClipNorm corrects the gradients on the
   /// device.
   virtual double nominal_count(std::int64_t n_samples) const = 0;
+  /// What is processed for this many samples, whether it counts or not.
+  virtual double processed_count(std::int64_t n_samples) const { return static_cast<double>(n_samples); }
   /// The weight with which the statistics of a step enter the running statistics.
   virtual float statistics_momentum() const = 0;
 

@@ -52,6 +52,7 @@ constexpr Row kOfText[] = {
     KEY(model.recompute),
     KEY(model.base_precision),
     KEY(model.lora.rank),
+    KEY(model.ignore_keys),
     KEY(model.license),
     KEY(data.pack),
     KEY(data.cross_documents),

@@ -44,13 +44,22 @@ std::string find_base(const ModelFile& file, const std::string& given) {
 }
 
 /// The description of a base model, in the form in which a state records it.
-checkpoint::StateJson model_of(const ModelFile& base) {
+checkpoint::StateJson model_of(const ModelFile& base, const std::vector<std::string>& ignore_keys) {
   Config config;
+  config.model.ignore_keys = ignore_keys;
   set_model(config, base);
   require(config.model.family == "llama", ErrorCode::model_mismatch,
           "{} is a {}, but adapters need a language model as their base: {}", base.path, config.model.family,
           kNameBase);
   return {{"family", "llama"}, {"config", config.model.config}};
+}
+
+/// What the state of adapters records about them and about reading their base.
+Config::Model recorded_with(const ModelFile& adapters) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : adapters.state["model"].items())
+    if (key.starts_with("lora.") || key == "ignore_keys") keys.push_back(fmt::format("model.{}={}", key, value.dump()));
+  return parse_recorded(keys, adapters.path).model;
 }
 
 /// Checks that every layer has the adapters of all targets, with shapes that match the base.
@@ -104,12 +113,7 @@ bool holds_adapters(const ModelFile& file) {
          std::ranges::all_of(file.tensors, [](const NamedTensor& t) { return models::is_adapter(t.name); });
 }
 
-Config::Model::Lora lora_of(const ModelFile& file) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : file.state["model"].items())
-    if (key.starts_with("lora.")) keys.push_back(fmt::format("model.{}={}", key, value.dump()));
-  return parse_recorded(keys, file.path).model.lora;
-}
+Config::Model::Lora lora_of(const ModelFile& file) { return recorded_with(file).lora; }
 
 std::string base_of(const Config::Model& model) {
   return model.from != Config::Model{}.from ? model.from : model.initialize_from;
@@ -144,7 +148,7 @@ ModelFile with_base(ModelFile file, const std::string& base) {
   ModelFile of_base = checkpoint::read_model_file(path);
   require(!holds_adapters(of_base), ErrorCode::model_mismatch,
           "{} has adapters itself, but is named as the base of {}: {}", path, file.path, kNameBase);
-  checkpoint::StateJson model = model_of(of_base);
+  checkpoint::StateJson model = model_of(of_base, recorded_with(file).ignore_keys);
   check_adapters(file, models::parse_llama_config(model["config"].get<std::string>(), path));
   if (file.state.contains("base")) require_same_base(file.state, file.path, hash_of_base(of_base.tensors), path);
   file.state["model"].update(model);

@@ -23,6 +23,12 @@ data::Shard BatchShape::samples(int of_rank, int micro_batch) const {
   return {shard.begin + part.begin, shard.begin + part.end};
 }
 
+std::int64_t BatchShape::samples_of_rank() const {
+  std::int64_t sum = 0;
+  for (int m = 0; m < n_micro_batches; ++m) sum += micro_batch_size(m);
+  return sum;
+}
+
 std::int64_t BatchShape::global_micro_batch_size(int number) const {
   if (is_tree) return micro_batch_size(number);
   std::int64_t sum = 0;

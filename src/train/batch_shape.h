@@ -28,6 +28,7 @@ struct BatchShape {
   data::Shard samples(int of_rank, int micro_batch) const;
   /// Samples in this rank's micro-batch `number`.
   std::int64_t micro_batch_size(int number) const { return samples(rank, number).size(); }
+  std::int64_t samples_of_rank() const;  // in all of its micro-batches
   /// Samples of all ranks in micro-batch `number`, over which synchronised statistics are taken.
   std::int64_t global_micro_batch_size(int number) const;
   std::int64_t largest_micro_batch() const;  // over ranks and micro-batches

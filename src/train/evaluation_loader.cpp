@@ -4,10 +4,14 @@
 
 namespace lockstep::train {
 
+std::int64_t evaluated_samples(const Config& config, const data::Dataset& set) {
+  const std::int64_t n = set.info().n_samples, most = config.evaluation.max_samples;
+  return most > 0 ? std::min(n, most) : n;
+}
+
 data::LoaderOptions evaluation_loader(const Config& config, const data::Dataset& set, std::int64_t capacity,
                                       const World& world, Backend& backend) {
-  std::int64_t n = set.info().n_samples;
-  if (config.evaluation.max_samples > 0) n = std::min(n, config.evaluation.max_samples);
+  const std::int64_t n = evaluated_samples(config, set);
   const std::int64_t batch = capacity * world.size();
   return {.global_batch = batch,
           .capacity = capacity,

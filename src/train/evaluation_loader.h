@@ -8,6 +8,9 @@
 
 namespace lockstep::train {
 
+/// Of the samples of a set.
+std::int64_t evaluated_samples(const Config& config, const data::Dataset& set);
+
 /// `capacity`: samples of a rank per step. `last_step` of the result is the number of steps.
 data::LoaderOptions evaluation_loader(const Config& config, const data::Dataset& set, std::int64_t capacity,
                                       const World& world, Backend& backend);

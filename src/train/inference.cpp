@@ -76,7 +76,7 @@ void set_model(Config& config, const checkpoint::ModelFile& file) {
     model = parse_recorded(keys, file.path).model;
   } else if (!file.config.empty()) {
     const std::string path = file.path + "/" + checkpoint::kHuggingFaceConfig;
-    const models::LlamaConfig described = models::parse_llama_config(file.config, path);
+    const models::LlamaConfig described = models::parse_llama_config(file.config, path, config.model.ignore_keys);
     models::check_llama_tensors(described, shapes_of(file.tensors), file.path);
     model.family = kLlama;
     model.config = models::to_json(described).dump();

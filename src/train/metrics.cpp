@@ -30,20 +30,28 @@ double number_in(const Json& object, const std::string& key) {
 }
 
 /// Adds the totals to an event, or reads them from an event. Events of earlier releases have none.
-void add(Json& object, const Totals& totals, const std::string& unit) {
+void add(Json& object, const Totals& totals, const tasks::CountUnit& unit) {
+  if (unit.counts_part) object["processed_" + unit.name] = std::llround(totals.processed);
   object.update({{"skipped_steps", totals.skipped_steps},
-                 {"trained_" + unit, std::llround(totals.count)},
+                 {"trained_" + unit.name, std::llround(totals.count)},
                  {"training_seconds", totals.training_seconds},
                  {"run_seconds", totals.run_seconds}});
 }
-std::optional<Totals> totals_in(const Json& object, const std::string& unit) {
-  const double skipped = number_in(object, "skipped_steps");
-  const Totals totals{.count = number_in(object, "trained_" + unit),
+std::optional<Totals> totals_in(const Json& object, const tasks::CountUnit& unit) {
+  const double skipped = number_in(object, "skipped_steps"), count = number_in(object, "trained_" + unit.name);
+  const double processed = number_in(object, "processed_" + unit.name);
+  const Totals totals{.count = count,
+                      .processed = std::isfinite(processed) ? processed : count,
                       .training_seconds = number_in(object, "training_seconds"),
                       .run_seconds = number_in(object, "run_seconds"),
                       .skipped_steps = static_cast<std::int64_t>(skipped)};
   if (!std::isfinite(totals.count + totals.training_seconds + totals.run_seconds + skipped)) return std::nullopt;
   return totals;
+}
+
+void add_rates(Json& object, const tasks::CountUnit& unit, double rate, double loss_rate) {
+  object[unit.rate_key] = rate;
+  if (unit.counts_part) object[unit.loss_rate_key()] = loss_rate;
 }
 
 /// Events are in chronological order, except for checkpoints: they are recorded when they have been written, some steps
@@ -60,7 +68,7 @@ void note(const Json& object, const Naming& naming, History& history) {
   if (event == "evaluation") history.evaluated.add(read(), naming.measures);
   if (event == "evaluation" && object.contains(std::string(tasks::kAverageKey) + naming.measures.front().key))
     history.evaluated_averages.add(read(tasks::kAverageKey), naming.measures);
-  const auto totals = totals_in(object, naming.unit.name);
+  const auto totals = totals_in(object, naming.unit);
   if (!totals || totals->run_seconds < history.totals.run_seconds) return;
   history.totals = *totals;
   history.step = object["step"].get<std::int64_t>();
@@ -188,6 +196,10 @@ struct Metrics::State {
   void add(Scalars& scalars, const std::string& group, const std::vector<double>& values) const {
     for (std::size_t i = 0; i < values.size(); ++i) scalars.add(group + naming.measures[i].key, values[i]);
   }
+  void add_rates(Scalars& scalars, const std::string& group, double rate, double loss_rate) const {
+    scalars.add(group + naming.unit.rate_key, rate);
+    if (naming.unit.counts_part) scalars.add(group + naming.unit.loss_rate_key(), loss_rate);
+  }
   /// Adds the figures of each rank, in addition to the means over all ranks. Adds nothing for a single rank, which
   /// equals the mean, and for more than kMaxRanks, whose curves nobody could tell apart and whose events would fill the
   /// disk.
@@ -223,11 +235,10 @@ void Metrics::step(const StepRecord& r) {
   Json object = begin_event("step", r.step);
   object.update({{"epoch", r.epoch}, {"samples", r.samples}});
   state_->add(object, "", r.measures);
-  object.update({{"learning_rate", r.learning_rate},
-                 {"gradient_norm", r.gradient_norm},
-                 {"step_seconds", r.step_seconds},
-                 {rate_key, r.rate},
-                 {"model_flops_utilization", r.model_flops_utilization},
+  object.update(
+      {{"learning_rate", r.learning_rate}, {"gradient_norm", r.gradient_norm}, {"step_seconds", r.step_seconds}});
+  add_rates(object, state_->naming.unit, r.rate, r.loss_rate);
+  object.update({{"model_flops_utilization", r.model_flops_utilization},
                  {"data_wait_seconds", r.data_wait_seconds},
                  {"exposed_communication_seconds", r.exposed_communication_seconds},
                  {"memory_bytes", whole(r.memory_bytes)},
@@ -247,14 +258,14 @@ void Metrics::step(const StepRecord& r) {
   }
   if (r.exchange_seconds) object["exchange_seconds"] = *r.exchange_seconds;
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
-  add(object, r.totals, state_->naming.unit.name);
+  add(object, r.totals, state_->naming.unit);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "train/", r.measures);
   scalars.add("train/learning_rate", r.learning_rate);
   scalars.add("train/gradient_norm", r.gradient_norm);
   scalars.add("performance/step_seconds", r.step_seconds);
-  scalars.add("performance/" + rate_key, r.rate);
+  state_->add_rates(scalars, "performance/", r.rate, r.loss_rate);
   scalars.add("performance/model_flops_utilization", r.model_flops_utilization);
   scalars.add("performance/data_wait_seconds", r.data_wait_seconds);
   scalars.add("performance/exposed_communication_seconds", r.exposed_communication_seconds);
@@ -266,17 +277,18 @@ void Metrics::step(const StepRecord& r) {
 
 void Metrics::epoch(const EpochRecord& r) {
   if (!state_) return;
-  const std::string& rate_key = state_->naming.unit.rate_key;
   Json object = begin_event("epoch", r.step);
   object.update({{"epoch", r.epoch}, {state_->naming.unit.name, r.count}});
   state_->add(object, "", r.train);
-  object.update({{"learning_rate", r.learning_rate}, {rate_key, r.rate}, {"epoch_seconds", r.epoch_seconds}});
+  object["learning_rate"] = r.learning_rate;
+  add_rates(object, state_->naming.unit, r.rate, r.loss_rate);
+  object["epoch_seconds"] = r.epoch_seconds;
   state_->add(object, "validation_", r.validation);
-  add(object, r.totals, state_->naming.unit.name);
+  add(object, r.totals, state_->naming.unit);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "epoch/", r.train);
-  scalars.add("epoch/" + rate_key, r.rate);
+  state_->add_rates(scalars, "epoch/", r.rate, r.loss_rate);
   state_->write_scalars(object, scalars);
 }
 
@@ -286,8 +298,9 @@ void Metrics::evaluation(const EvaluationRecord& r) {
   object.update({{"epoch", r.epoch}, {state_->naming.unit.name, r.count}});
   state_->add(object, "", r.measures);
   state_->add(object, std::string(tasks::kAverageKey), r.average_measures);
-  object.update({{"evaluation_seconds", r.seconds}, {state_->naming.unit.rate_key, r.rate}});
-  add(object, r.totals, state_->naming.unit.name);
+  object["evaluation_seconds"] = r.seconds;
+  add_rates(object, state_->naming.unit, r.rate, r.loss_rate);
+  add(object, r.totals, state_->naming.unit);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "validation/", r.measures);
@@ -322,7 +335,7 @@ void Metrics::checkpoint(const CheckpointRecord& r) {
                  {"checkpoint_seconds", r.seconds},
                  {"blocked_seconds", r.blocked_seconds},
                  {"size_bytes", whole(r.size_bytes)}});
-  add(object, r.totals, state_->naming.unit.name);
+  add(object, r.totals, state_->naming.unit);
   state_->write(object);
 }
 
@@ -340,8 +353,11 @@ void Metrics::summary(const Summary& r) {
   };
   add_evaluated(r.evaluated, "");
   add_evaluated(r.evaluated_averages, tasks::kAverageKey);
-  object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},
-                 {"model_flops_utilization", r.model_flops_utilization},
+  const tasks::CountUnit& unit = state_->naming.unit;
+  if (unit.counts_part) object["processed_" + unit.name] = std::llround(r.totals.processed);
+  add_rates(object, unit, rate_of(unit.counts_part ? r.totals.processed : r.totals.count, r.totals.training_seconds),
+            rate_of(r.totals.count, r.totals.training_seconds));
+  object.update({{"model_flops_utilization", r.model_flops_utilization},
                  {"data_wait_share", r.data.wait_share},
                  {"data_busy_readers", r.data.busy_readers},
                  {"data_readers", r.readers},
@@ -409,7 +425,7 @@ std::string epoch_line(const EpochRecord& r, const Naming& naming) {
     if (evaluated) line += ", " + measure.text(r.validation[i], measure.epoch_digits);
     line += " | ";
   }
-  return line + fmt::format("Throughput: {:.1f} {}", r.rate, naming.unit.rate_unit);
+  return line + fmt::format("Throughput: {}", naming.unit.rate_text(r.rate, r.loss_rate));
 }
 
 }  // namespace lockstep::train

@@ -31,6 +31,7 @@ struct PerRank {
 /// there.
 struct Totals {
   double count = 0;                              // trained on, in the task's unit
+  double processed = 0;                          // with what does not count in the loss
   double training_seconds = 0, run_seconds = 0;  // in steps; with evaluations and checkpoints too, without the start
   std::int64_t skipped_steps = 0;                // loss or gradient not finite, or a spike
 };
@@ -40,8 +41,9 @@ struct StepRecord {
   std::int64_t samples = 0;          // so far, of all ranks
   std::vector<double> measures{};    // over all ranks
   double learning_rate = 0, gradient_norm = 0;
-  std::optional<double> loss_scale{};  // of the step; no value: gradients are not scaled
-  double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
+  std::optional<double> loss_scale{};                // of the step; no value: gradients are not scaled
+  double step_seconds = 0, rate = 0, loss_rate = 0;  // loss_rate: of what counts in the loss
+  double data_wait_seconds = 0, exposed_communication_seconds = 0;
   /// The time of a step's exchanges on the rank where they took the least, which is the one that waited least for
   /// others.
   std::optional<double> exchange_seconds{};
@@ -58,7 +60,8 @@ struct EpochRecord {
   std::int64_t count = 0;  // in the task's unit
   double learning_rate = 0;
   std::vector<double> train{}, validation{};  // measures; validation: empty if it was not evaluated
-  double rate = 0, epoch_seconds = 0;         // rate: of the steps; epoch_seconds: with evaluation and checkpoints
+  double rate = 0, loss_rate = 0;             // of the steps
+  double epoch_seconds = 0;                   // with evaluation and checkpoints
   Totals totals{};
 };
 
@@ -66,7 +69,7 @@ struct EvaluationRecord {
   std::int64_t step = 0, epoch = 0;
   std::int64_t count = 0;                              // in the task's unit
   std::vector<double> measures{}, average_measures{};  // average_measures: of the averages of the weights, or empty
-  double seconds = 0, rate = 0;
+  double seconds = 0, rate = 0, loss_rate = 0;
   Totals totals{};
 };
 

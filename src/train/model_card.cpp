@@ -97,6 +97,9 @@ std::string usage(const ModelCard& card) {
   if (!card.is_adapter) of_transformers.emplace_back("AutoModelForCausalLM");
   if (card.has_tokenizer) of_transformers.emplace_back("AutoTokenizer");
   if (is_quantised) of_transformers.emplace_back("BitsAndBytesConfig");
+  // PEFT reads that of the base, whose answers may end with another token.
+  const bool names_generation = card.is_adapter && card.has_answer_end;
+  if (names_generation) of_transformers.emplace_back("GenerationConfig");
   const char* const model = card.is_adapter ? "AutoPeftModelForCausalLM" : "AutoModelForCausalLM";
   std::string out = "\n";
   if (is_quantised) out += "The adapters were trained beside a base in NF4, and expect it.\n\n";
@@ -113,7 +116,9 @@ std::string usage(const ModelCard& card) {
                "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors=\"pt\", "
                "return_dict=True)\n"
              : "    inputs = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n";
-  return out + "    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100)[0]))\n";
+  if (names_generation) out += "    generation = GenerationConfig.from_pretrained(\"DIRECTORY\")\n";
+  return out + fmt::format("    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100{})[0]))\n",
+                           names_generation ? ", generation_config=generation" : "");
 }
 
 std::string license_of(const ModelCard& card) {

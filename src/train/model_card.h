@@ -45,8 +45,9 @@ struct ModelCard {
   std::string origin;      // "trained from random weights", "a conversion of ...": completes a sentence
   std::string base_model;  // "organisation/name" on the Hub, or empty
   bool has_tokenizer = false, has_chat_template = false;
-  bool is_adapter = false;  // the weights are adapters that PEFT loads
-  std::string nf4_compute;  // of adapters trained beside a base in NF4: "bf16", in which it computed; else empty
+  bool has_answer_end = false;  // generation_config.json names the token that ends answers
+  bool is_adapter = false;      // the weights are adapters that PEFT loads
+  std::string nf4_compute;      // of adapters trained beside a base in NF4: "bf16", in which it computed; else empty
   Rows model;
   std::vector<DataSet> data;
   std::vector<Slice> slices;

@@ -23,7 +23,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kTokenizerJson = "tokenizer.json", *kTokenizerBin = "tokenizer.bin";
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kSpecialTokens = "special_tokens_map.json";
-constexpr const char* kTemplateFile = "chat_template.jinja";
+
+/// The content of one of the files; null if it is missing, and discarded if it is not JSON.
+Json parsed(const Files& files, const char* name) {
+  const auto found = files.find(name);
+  return found == files.end() ? Json() : Json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+}
 
 /// What a data set records about its tokenizer. Empty if the set is synthetic or cannot be read.
 struct OfData {
@@ -60,17 +65,6 @@ Files files_of_start(const Config::Model& model, const OfData& data) {
   return {};
 }
 
-/// The special token of this id; empty if the tokenizer has none.
-std::string special_token(const Json& tokenizer, std::int64_t id) {
-  const auto added = tokenizer.find("added_tokens");
-  if (id < 0 || added == tokenizer.end() || !added->is_array()) return "";
-  for (const Json& token : *added)
-    if (token.is_object() && token.value("id", Json()) == id && token.contains("content") &&
-        token["content"].is_string())
-      return token["content"].get<std::string>();
-  return "";
-}
-
 struct BeginAndEnd {
   std::int64_t begin = -1, end = -1;
 };
@@ -91,11 +85,10 @@ BeginAndEnd begin_and_end(const Files& files, const models::LlamaConfig& model, 
 }
 
 void add_tokenizer_config(Files& files, const models::LlamaConfig& model, const BeginAndEnd& tokens) {
-  const Json tokenizer = Json::parse(files.at(kTokenizerJson), nullptr, /*allow_exceptions=*/false);
-  if (!tokenizer.is_object()) return;
+  if (!parsed(files, kTokenizerJson).is_object()) return;
   Json special = Json::object();
   for (const auto& [name, id] : {std::pair{"bos_token", tokens.begin}, std::pair{"eos_token", tokens.end}})
-    if (const std::string text = special_token(tokenizer, id); !text.empty()) special[name] = text;
+    if (const std::string text = special_token(files, id); !text.empty()) special[name] = text;
   Json config = special;
   config["clean_up_tokenization_spaces"] = false;
   config["model_max_length"] = model.positions;
@@ -107,8 +100,7 @@ void add_tokenizer_config(Files& files, const models::LlamaConfig& model, const 
 /// transformers prefers this file to tokenizer_config.json, so it is written only if they would differ.
 void add_chat_template(Files& files, const std::string& chat_template) {
   if (chat_template.empty()) return;
-  const auto found = files.find(kTokenizerConfig);
-  const Json config = found == files.end() ? Json() : Json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  const Json config = parsed(files, kTokenizerConfig);
   const bool is_there = config.is_object() && config.value("chat_template", Json()) == chat_template;
   if (is_there)
     files.erase(kTemplateFile);
@@ -116,7 +108,56 @@ void add_chat_template(Files& files, const std::string& chat_template) {
     files[kTemplateFile] = chat_template;
 }
 
+/// Whether the chat template depends on what eos_token is.
+bool template_uses_eos_token(const Files& files) {
+  const auto found = files.find(kTemplateFile);
+  const Json config = parsed(files, kTokenizerConfig);
+  const std::string of_config = config.is_object() ? config.value("chat_template", Json()).dump() : "";
+  return (found == files.end() ? of_config : found->second).find("eos_token") != std::string::npos;
+}
+
 }  // namespace
+
+std::string special_token(const Files& files, std::int64_t id) {
+  const Json tokenizer = parsed(files, kTokenizerJson);
+  if (!tokenizer.is_object() || !tokenizer.value("added_tokens", Json()).is_array()) return "";
+  for (const Json& token : tokenizer["added_tokens"])
+    if (token.is_object() && token.value("id", Json()) == id && token.contains("content") &&
+        token["content"].is_string())
+      return token["content"].get<std::string>();
+  return "";
+}
+
+std::int32_t answer_end_of(const nlohmann::json& state) {
+  const auto inference = state.find("inference");
+  if (inference == state.end() || !inference->is_object()) return -1;
+  const auto token = inference->find(tasks::kAnswerEndKey);
+  return token != inference->end() && token->is_number_integer() ? token->get<std::int32_t>() : -1;
+}
+
+void add_answer_end(Files& files, std::int32_t token) {
+  if (token < 0) return;
+  files.try_emplace(checkpoint::kGenerationConfig, "{}");
+  for (const char* name : {checkpoint::kHuggingFaceConfig, checkpoint::kGenerationConfig}) {
+    Json config = parsed(files, name);
+    if (!config.is_object()) continue;
+    Json& ends = config["eos_token_id"];
+    Json all = Json::array({token});  // transformers, too, puts the end token of a conversation first
+    for (const Json& end : ends.is_array() ? ends : Json::array({ends}))
+      if (!end.is_null()) all.push_back(end);
+    if (std::ranges::count(all, Json(token)) > 1) continue;
+    ends = all.size() == 1 ? all.front() : all;
+    files[name] = config.dump(2) + "\n";
+  }
+  const std::string text = special_token(files, token);
+  if (text.empty() || template_uses_eos_token(files)) return;
+  for (const char* name : {kTokenizerConfig, kSpecialTokens}) {
+    Json config = parsed(files, name);
+    if (!config.is_object() || config.value("eos_token", Json()) == text) continue;
+    config["eos_token"] = text;
+    files[name] = config.dump(2) + "\n";
+  }
+}
 
 void complete_files(Files& files, const models::LlamaConfig& model, std::int32_t end_token,
                     const std::string& chat_template) {

@@ -12,6 +12,7 @@
 #include "comm/traffic.h"
 #include "config/parser.h"
 #include "lockstep/log.h"
+#include "train/evaluation_loader.h"
 #include "train/skipped_steps.h"
 
 namespace lockstep::train {
@@ -83,6 +84,7 @@ void Recorder::continue_totals() {
   const std::int64_t samples = session_.samples_after(session_.progress.step) - session_.samples_after(history.step);
   const double count = session_.task->nominal_count(samples);
   totals_.count += count;
+  totals_.processed += session_.task->processed_count(samples);
   totals_.training_seconds += count / rate;
   totals_.run_seconds += count / rate;
 }
@@ -140,8 +142,11 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
     add(epoch_sums_, result.sums);
   else
     ++totals_.skipped_steps;
+  const double processed = session_.task->processed_count(session_.global_batch_of(step));
   totals_.count += result.sums.count;
+  totals_.processed += processed;
   epoch_count_ += result.sums.count;
+  epoch_processed_ += processed;
   has_worked_ = true;
   waited_seconds_ += result.exposed_communication_seconds;
   interval_seconds_ += clock.seconds;
@@ -165,20 +170,21 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.totals = totals();
   if (session_.plan->loss_scaling()) record.loss_scale = result.loss_scale.scale;
   record.step_seconds = clock.seconds;
-  record.rate = rate_of(result.sums.count, clock.seconds);
+  record.rate = rate_of(session_.task->processed_count(session_.global_batch_of(step)), clock.seconds);
+  record.loss_rate = rate_of(result.sums.count, clock.seconds);
   record.model_flops_utilization = utilization_of(session_.flops_of(step), clock.seconds);
   record.last_step = session_.last_step;
   record.ranks = session_.world.size();
-  gather_ranks(record, result, clock);
+  gather_ranks(record, step, result, clock);
   metrics_.step(record);
   log::info(
-      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {:.1f} {} | MFU {:.1f} % | data {:.1f} ms | communication {:.1f} "
+      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {} | MFU {:.1f} % | data {:.1f} ms | communication {:.1f} "
       "ms | "
       "{:.0f} MiB",
       step + 1, session_.last_step, text_of(record.measures, &tasks::Measure::step_digits),
-      learning_rate_text(learning_rate), fixed_text(record.gradient_norm, 3), record.step_seconds, record.rate,
-      naming_.unit.rate_unit, 100 * record.model_flops_utilization, 1e3 * record.data_wait_seconds,
-      1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
+      learning_rate_text(learning_rate), fixed_text(record.gradient_norm, 3), record.step_seconds,
+      naming_.unit.rate_text(record.rate, record.loss_rate), 100 * record.model_flops_utilization,
+      1e3 * record.data_wait_seconds, 1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
   warn_of_slow_rank();
 }
 
@@ -195,9 +201,9 @@ void Recorder::count_data(const StepClock& clock) {
 }
 
 /// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
-void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock) {
+void Recorder::gather_ranks(StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock) {
   struct RankFigures {
-    double loss, count, data_wait, exposed, waited, host_memory, cpu;
+    double loss, processed, data_wait, exposed, waited, host_memory, cpu;
     double device_memory, device, exchange;  // -1 where unknown
     DataUsage data;
   };
@@ -205,7 +211,7 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
   const std::optional<double> exchanged = clock.exchange_seconds;
   const RankFigures mine{.loss = mean_loss(result.local),
-                         .count = result.local.count,
+                         .processed = session_.task->processed_count(session_.shape_of(step).samples_of_rank()),
                          .data_wait = clock.data_wait_seconds,
                          .exposed = result.exposed_communication_seconds,
                          .waited = waited_seconds_ / interval_seconds_,
@@ -231,7 +237,7 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     hosts_.push_back(bytes.substr(sizeof(m)));
     PerRank& ranks = record.per_rank;
     ranks.loss.push_back(m.loss);
-    ranks.rate.push_back(rate_of(m.count, record.step_seconds));
+    ranks.rate.push_back(rate_of(m.processed, record.step_seconds));
     ranks.data_wait_seconds.push_back(m.data_wait);
     ranks.exposed_communication_seconds.push_back(m.exposed);
     ranks.memory_bytes.push_back(m.device_memory >= 0 ? m.device_memory : m.host_memory);
@@ -295,7 +301,8 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
                      .count = static_cast<std::int64_t>(epoch_sums_.count),
                      .learning_rate = learning_rate,
                      .train = measures_of(epoch_sums_),
-                     .rate = rate_of(epoch_count_, epoch_training_seconds_),
+                     .rate = rate_of(epoch_processed_, epoch_training_seconds_),
+                     .loss_rate = rate_of(epoch_count_, epoch_training_seconds_),
                      .epoch_seconds = seconds_since(epoch_begin_),
                      .totals = totals()};
   if (validation) record.validation = measures_of(*validation);
@@ -303,7 +310,7 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
   log::info("{}", epoch_line(record, naming_));
   last_epoch_sums_ = epoch_sums_;
   epoch_sums_ = {};
-  epoch_count_ = epoch_training_seconds_ = 0;
+  epoch_count_ = epoch_processed_ = epoch_training_seconds_ = 0;
   epoch_begin_ = Clock::now();
 }
 
@@ -314,7 +321,10 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSum
   if (of_averages) evaluated_averages_.add(average_measures, naming_.measures);
   has_worked_ = true;
   const auto count = static_cast<std::int64_t>(sums.count);
-  const double rate = rate_of(sums.count + (of_averages ? of_averages->count : 0), seconds);
+  const double n_models = of_averages ? 2 : 1;
+  const std::int64_t n_samples = evaluated_samples(session_.config, *session_.task->validation_set());
+  const double rate = rate_of(n_models * session_.task->processed_count(n_samples), seconds);
+  const double loss_rate = rate_of(n_models * sums.count, seconds);
   metrics_.evaluation({.step = step,
                        .epoch = step / session_.steps_per_epoch,
                        .count = count,
@@ -322,9 +332,10 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSum
                        .average_measures = average_measures,
                        .seconds = seconds,
                        .rate = rate,
+                       .loss_rate = loss_rate,
                        .totals = totals()});
-  log::info("evaluation after step {} | {} | {} {} | {:.1f} {}", step,
-            text_of(measures, &tasks::Measure::result_digits), count, naming_.unit.name, rate, naming_.unit.rate_unit);
+  log::info("evaluation after step {} | {} | {} {} | {}", step, text_of(measures, &tasks::Measure::result_digits),
+            count, naming_.unit.name, naming_.unit.rate_text(rate, loss_rate));
   if (of_averages)
     log::info("  the averages of the weights (ema) | {}", text_of(average_measures, &tasks::Measure::result_digits));
 }

@@ -62,7 +62,7 @@ class Recorder {
 
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
-  void gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock);
+  void gather_ranks(StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock);
   double utilization_of(double flops, double seconds) const;
   void warn_of_slow_rank();
   void count_data(const StepClock& clock);
@@ -89,10 +89,11 @@ class Recorder {
   DataWatch data_watch_;                              // of all ranks
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0;
-  double flops_ = 0, flops_seconds_ = 0;                 // of the steps of this start
-  Totals totals_;                                        // run_seconds: of earlier starts only
-  double epoch_count_ = 0, epoch_training_seconds_ = 0;  // of the epoch, in this start
-  bool has_worked_ = false;                              // this start has made a step or an evaluation
+  double flops_ = 0, flops_seconds_ = 0;  // of the steps of this start
+  Totals totals_;                         // run_seconds: of earlier starts only
+  // Of the epoch, in this start: what counts in the loss, all that is processed, and the time of its steps
+  double epoch_count_ = 0, epoch_processed_ = 0, epoch_training_seconds_ = 0;
+  bool has_worked_ = false;  // this start has made a step or an evaluation
   LossSums epoch_sums_, last_epoch_sums_;
   std::vector<double> final_train_;  // measures of the last step; empty: there was none
   Evaluated evaluated_, evaluated_averages_;

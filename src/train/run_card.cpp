@@ -18,6 +18,7 @@
 #include "data/text_file.h"
 #include "lockstep/error.h"
 #include "tasks/task.h"
+#include "train/published_model.h"
 
 namespace lockstep::train {
 namespace {
@@ -86,8 +87,8 @@ std::vector<ModelCard::Point> losses_of(const std::vector<Json>& events, const s
 /// The figures of an evaluation that describe the model, not the run. `prefix` selects the plain or the averaged
 /// weights.
 ModelCard::Result result_of(const Json& event, const std::string& prefix, std::string of) {
-  constexpr std::array<std::string_view, 6> kOfTheRun{"time_unix", "step",          "epoch",
-                                                      "tokens",    "skipped_steps", "trained_tokens"};
+  constexpr std::array<std::string_view, 7> kOfTheRun{"time_unix",     "step",           "epoch",           "tokens",
+                                                      "skipped_steps", "trained_tokens", "processed_tokens"};
   ModelCard::Result out{.of = std::move(of), .step = event["step"].get<std::int64_t>(), .measures = {}};
   for (const auto& [key, value] : event.items()) {
     if (!value.is_number() || std::ranges::find(kOfTheRun, std::string_view(key)) != kOfTheRun.end()) continue;
@@ -157,6 +158,12 @@ ModelCard::Rows model_rows(const CardSource& source) {
       {"heads", fmt::format("{}, {} of keys and values, of size {}", m.heads, m.key_value_heads, m.head_size)},
       {"vocabulary", with_commas(static_cast<double>(m.vocabulary))},
       {"context", fmt::format("{} tokens", with_commas(static_cast<double>(m.positions)))}};
+  if (source.answer_end >= 0) {
+    const std::string text = special_token(source.files, source.answer_end);
+    rows.emplace_back("end of an answer",
+                      fmt::format("{}{}token {}, which {} names as eos_token_id", text, text.empty() ? "" : ", ",
+                                  source.answer_end, checkpoint::kGenerationConfig));
+  }
   if (!source.dtype.empty()) rows.emplace_back("type of the weights", source.dtype);
   if (source.averages) rows.emplace_back("weights", "moving averages of the trained weights (ema.decay)");
   return rows;
@@ -302,6 +309,7 @@ ModelCard make_card(const CardSource& source) {
   card.is_adapter = source.config.model.lora.is_on() && source.merged_base.empty();
   if (card.is_adapter && source.config.model.base_precision == "nf4") card.nf4_compute = name(source.config.precision);
   card.has_tokenizer = source.files.contains("tokenizer.json") || source.files.contains("tokenizer.model");
+  card.has_answer_end = source.answer_end >= 0;
   card.model = model_rows(source);
   card.hyperparameters = hyperparameter_rows(source);
   card.versions = version_rows(source.versions);

@@ -22,6 +22,7 @@ struct CardSource {
   std::string name;
   std::string run = {};            // its directory; empty: none is known
   std::string configuration = {};  // the keys that affect what is learned (config::learning_yaml)
+  std::int32_t answer_end = -1;    // the token that ends answers; -1: none
   std::int64_t step = 0, steps_per_epoch = 0;
   bool is_trained = true;        // false: a conversion
   std::string merged_base = {};  // of adapters that were merged into their base: its path

@@ -69,12 +69,15 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   const models::LlamaConfig model =
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
   files = with_tokenizer(std::move(files), config, model);
+  const checkpoint::StateJson state = exported_state(session, steps_done);
+  add_answer_end(files, answer_end_of(state));
   files[checkpoint::kModelCard] = text_of(make_card({.config = config,
                                                      .model = model,
                                                      .files = files,
                                                      .name = config.run.name,
                                                      .run = session.run.path(),
                                                      .configuration = config::learning_yaml(config),
+                                                     .answer_end = answer_end_of(state),
                                                      .step = steps_done,
                                                      .steps_per_epoch = session.steps_per_epoch,
                                                      .averages = weights == checkpoint::WeightsOf::averages,
@@ -89,8 +92,7 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   try {
     if (config.model.lora.is_on()) {
       files.erase(checkpoint::kHuggingFaceConfig);
-      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, base_of(config.model),
-                             exported_state(session, steps_done), files);
+      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, base_of(config.model), state, files);
     } else {
       checkpoint::write_huggingface(directory, std::move(tensors), files, options);
     }

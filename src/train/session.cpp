@@ -50,9 +50,11 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   if (open_next_checkpoint()) {
     const checkpoint::StateJson& state = reader_->state();
     task = tasks::make_resumed_task(config, state.value("model", nlohmann::json::object()), notes);
+    task->complete(config);
     resume_from(state, options_);
   } else {
     task = tasks::make_task(config);
+    task->complete(config);
   }
   run.set_model_name(task->model_name().file_name);
   stop_if_requested(world);

@@ -283,6 +283,27 @@ TEST_F(ParserTest, TheLaterOfTheTwoBatchKeysWins) {
   EXPECT_EQ(parse({"train.global_batch=64", "train.batch_per_rank=0"}).train.global_batch, 64);
 }
 
+TEST_F(ParserTest, ADirectoryDescribesItsModelUnlessModelConfigComesLater) {
+  const std::string preset = file("model: {family: llama, config: smollm-135m}\n", "preset.yaml");
+  EXPECT_EQ(parse({preset, "model.from=a-model"}).model.config, "");
+  EXPECT_EQ(parse({preset, "model.from=a-model", "model.config=qwen2-0.5b"}).model.config, "qwen2-0.5b");
+  EXPECT_EQ(parse({preset, "model.from=none"}).model.config, "smollm-135m");
+  const Config both = parse({"model.from=a-model", "model.config=smollm-135m"});
+  EXPECT_EQ(parse({file(to_yaml(both), "both.yaml")}).model.config, "smollm-135m");
+}
+
+TEST_F(ParserTest, TargetsOfAdaptersHaveTheNamesOfPeftToo) {
+  const auto targets = [](const std::string& value) {
+    return parse({"model.lora.targets=" + value}).model.lora.targets;
+  };
+  const std::vector<std::string> all = Config::Model::Lora{}.targets;
+  EXPECT_EQ(targets("[q_proj, v, down_proj]"), (std::vector<std::string>{"q", "v", "down"}));
+  EXPECT_EQ(targets("all-linear"), all);
+  EXPECT_EQ(targets("[all-linear]"), all);
+  for (const char* value : {"[q, q_proj]", "[all-linear, q]", "[proj]", "[_proj]", "[lm_head]", "q_proj_proj"})
+    EXPECT_THROW(targets(value), Error) << value;
+}
+
 TEST_F(ParserTest, ReproducibleRunsHaveAFixedNumberOfThreads) {
   EXPECT_EQ(parse({}).cpu.threads, 0);
   EXPECT_EQ(parse({"reproducible=true"}).cpu.threads, 1);

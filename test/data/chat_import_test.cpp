@@ -213,6 +213,10 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
   refuses(line("a", "b") + "{\"messages\": [}\n", "in.jsonl:2: this line is not valid JSON (column");
   refuses(line("a", "b") + "3\n", "in.jsonl:2: expected an object");
   refuses(R"({"conversations": [], "id": 1})", R"(but "conversations", "id": rename its fields)");
+  refuses(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
+          "in.jsonl:1: this is a pair of a chosen and a rejected");
+  refuses("\x1f\x8b\b", "in.jsonl is compressed with gzip");
+  refuses("PAR1 PAR1", "in.jsonl is a Parquet file");
   refuses("{}", "but nothing");
   refuses(R"([{"instruction": "i"}])", "in.jsonl, element 0: the object has no \"output\"");
   refuses(R"([{"instruction": "", "output": ""}])", "element 0: the conversation is empty");

@@ -202,6 +202,59 @@ TEST(LlamaConfig, RefusesWhatItDoesNotSupportByName) {
   EXPECT_EQ(error_of(window), "");
 }
 
+TEST(LlamaConfig, IgnoresWhatChangesNothing) {
+  const LlamaConfig plain = parse(small("LlamaForCausalLM"));
+  const auto ignores = [&](const char* key, const Json& value) {
+    Json json = small("LlamaForCausalLM");
+    json[key] = value;
+    EXPECT_EQ(error_of(json), "") << key;
+    EXPECT_EQ(parse(json), plain) << key;
+  };
+  // Keys of SmolLM2-135M-Instruct and other models of the Hub, and any that begin with an underscore or are null
+  ignores("transformers.js_config", {{"kv_cache_dtype", {{"q4f16", "float16"}}}});
+  ignores("_model_name_or_path", "team/model");
+  ignores("_attn_implementation_autoset", true);
+  ignores("_anything", {{"rope_type", "yarn"}});
+  ignores("unk_token_id", 0);
+  ignores("is_causal", nullptr);
+  ignores("something_new", nullptr);
+  ignores("id2label", {{"0", "LABEL_0"}});
+  ignores("output_router_logits", true);
+  ignores("suppress_tokens", {1, 2});
+  ignores("use_mrope", false);
+  ignores("pruned_heads", Json::object());
+  ignores("mlp_only_layers", Json::array());
+  ignores("add_cross_attention", false);
+  Json rope = small("LlamaForCausalLM");
+  rope["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}, {"_note", 1}, {"factor", nullptr}};
+  EXPECT_EQ(parse(rope), plain);
+}
+
+TEST(LlamaConfig, RefusesOtherKeysUnlessTheyAreNamed) {
+  for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{{"is_causal", false},
+                                                                            {"is_causal", true},
+                                                                            {"something_new", false},
+                                                                            {"something_new", Json::object()},
+                                                                            {"something_new", ""},
+                                                                            {"use_mrope", true},
+                                                                            {"mlp_only_layers", {3}},
+                                                                            {"pruned_heads", {{"1", {0}}}},
+                                                                            {"attention_dropout", 0.1},
+                                                                            {"per_layer_config", Json::object()}}) {
+    Json json = small("LlamaForCausalLM");
+    json[key] = value;
+    try {
+      parse(json);
+      ADD_FAILURE() << key << " " << value;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::model_feature) << error.what();
+      EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+    }
+    EXPECT_THROW(parse_llama_config(json.dump(), "config.json", {"another_key"}), Error) << key;
+    EXPECT_EQ(parse_llama_config(json.dump(), "config.json", {"another_key", key}), parse(small("LlamaForCausalLM")));
+  }
+}
+
 TEST(LlamaConfig, RefusesImpossibleSizes) {
   for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"})
     for (const Json& value :

@@ -76,6 +76,29 @@ check "refuses another tokenizer" refused 2 'was made with another tokenizer tha
 sed 's/1024/1000/' "$work/config.json" >"$work/less.json"
 check "refuses ids beyond the vocabulary" refused 2 'has a vocabulary of 1024 tokens, but the model has 1000' \
   train 1 bad model.config="$work/less.json"
+mapfile -t short < <(printf '%s\n' "${keys[@]}" | grep -v '^data.sequence_length=')
+default_length() { "$lockstep" train "${short[@]}" run.name=default "$@"; }
+check "the default is the length of a model with fewer positions" default_length train.max_steps=3
+check "  which is recorded" grep -qx '  sequence_length: 64' "$work/default/config.yaml"
+check "  also when it is resumed" default_length
+check "  and counts the tokens processed" python3 - "$work/default" <<'PYTHON'
+import json, sys
+events = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+steps = [event for event in events if event["event"] == "step"]
+for event in steps:
+    assert abs(event["tokens_per_second"] * event["step_seconds"] - 8 * 64) < 1e-6, event
+    assert abs(sum(event["per_rank"]["tokens_per_second"]) - event["tokens_per_second"]) < 1e-6, event
+    assert 0 < event["loss_tokens_per_second"] < event["tokens_per_second"], event
+    assert event["processed_tokens"] == event["step"] * 8 * 64 > event["trained_tokens"], event
+evaluation = [event for event in events if event["event"] == "evaluation"][-1]
+assert abs(evaluation["tokens_per_second"] * evaluation["evaluation_seconds"] - 24 * 64) < 1e-6, evaluation
+summary = json.load(open(sys.argv[1] + "/metrics.json"))
+assert summary["processed_tokens"] == 6 * 8 * 64 and summary["tokens"] == steps[-1]["trained_tokens"], summary
+assert summary["tokens_per_second"] > summary["loss_tokens_per_second"] > 0, summary
+PYTHON
+check "  on the terminal" bash -c "'$lockstep' top '$work/default' --once | grep -E '^[0-9.e+]+ tokens/s \([0-9.e+]+ in the loss\)'"
+check "  and the page" bash -c "'$lockstep' report '$work/default' && grep -q 'counted in the loss' '$work/default/report.html'"
+check "  and beside other runs" bash -c "'$lockstep' compare '$work/default' '$work/one' | grep -E '^loss_tokens_per_second +[0-9.]+ +[0-9.]+'"
 check "refuses sequences beyond the positions" refused 2 'has 64 positions .*set data.sequence_length=64' train 1 bad data.sequence_length=65
 check "refuses windows that are larger than the data" refused 2 'data.sequence_length' train 1 bad \
   model.config=smollm-135m data.train=data/samples/shakespeare_test.h5 data.sequence_length=60000

@@ -419,6 +419,47 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
             "Epoch [1/2] LR: 0.000000 | Loss (train): 1.500 | Perplexity (train): 4.5 | Throughput: 10.0 tok/s");
 }
 
+/// What is processed, and what counts in the loss: for example, the prompts of conversations do not.
+TEST_F(MetricsTest, TheSpeedIsOfAllThatIsProcessed) {
+  const tasks::Measure measures[] = {tasks::loss_measure()};
+  Metrics::Options other = options();
+  other.naming = {measures,
+                  {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tokens/s", .counts_part = true}};
+  StepRecord step{.step = 4, .epoch = 1, .measures = {1.5}, .rate = 512, .loss_rate = 132};
+  step.totals = {.count = 264, .processed = 1024, .training_seconds = 2, .run_seconds = 3};
+  {
+    Metrics metrics(other);
+    metrics.step(step);
+    metrics.epoch({.step = 4, .epoch = 1, .train = {1.5}, .rate = 512, .loss_rate = 132, .totals = step.totals});
+    metrics.evaluation({.step = 4, .measures = {1.5}, .rate = 90, .loss_rate = 30, .totals = step.totals});
+    metrics.summary({.status = "done", .totals = step.totals});
+  }
+  const double expected[][2] = {{512, 132}, {512, 132}, {90, 30}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Json line = lines().at(i);
+    EXPECT_EQ(line["tokens_per_second"], expected[i][0]) << line;
+    EXPECT_EQ(line["loss_tokens_per_second"], expected[i][1]) << line;
+    EXPECT_EQ(line["processed_tokens"], 1024) << line;
+    EXPECT_EQ(line["trained_tokens"], 264) << line;
+  }
+  const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
+  EXPECT_EQ(summary["tokens"], 264);
+  EXPECT_EQ(summary["processed_tokens"], 1024);
+  EXPECT_EQ(summary["tokens_per_second"], 512.0);
+  EXPECT_EQ(summary["loss_tokens_per_second"], 132.0);
+  EXPECT_NE(epoch_line({.epoch = 1, .epochs = 1, .train = {1.5}, .rate = 512, .loss_rate = 132}, other.naming)
+                .find("512.0 tokens/s (132.0 in the loss)"),
+            std::string::npos);
+  // A resumed run continues both counts. An earlier release recorded only one.
+  other.resume_step = 4;
+  EXPECT_EQ(Metrics(other).history().totals.processed, 1024);
+  std::string old = read_file(directory_ + "/metrics.jsonl");
+  for (const std::string key = "\"processed_tokens\":1024,"; old.find(key) != std::string::npos;)
+    old.erase(old.find(key), key.size());
+  replace_file(directory_ + "/metrics.jsonl", old);
+  EXPECT_EQ(Metrics(other).history().totals.processed, 264);
+}
+
 TEST(EpochLine, ShowsWhatADivergedRunReports) {
   const EpochRecord record{.epoch = 1, .epochs = 1, .learning_rate = 1e30, .train = {-NAN, 0.1}};
   EXPECT_EQ(epoch_line(record, naming()),

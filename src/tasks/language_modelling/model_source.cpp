@@ -38,7 +38,7 @@ std::string path_of_source(const Config::Model& model) {
 
 models::LlamaConfig model_source(const Config::Model& model) {
   const std::string presets = fmt::format("{}", fmt::join(models::llama_presets(), ", "));
-  if (model.config.starts_with('{')) return models::parse_llama_config(model.config, "model.config");
+  if (model.config.starts_with('{')) return models::parse_llama_config(model.config, "model.config", model.ignore_keys);
   if (const auto preset = models::llama_preset(model.config)) return *preset;
   const std::string path = path_of_source(model);
   require(!path.empty(), ErrorCode::config_range,
@@ -50,7 +50,7 @@ models::LlamaConfig model_source(const Config::Model& model) {
           is_from_directory(model) ? "a directory with a config.json"
                                    : fmt::format("a preset ({}) or the path of a config.json", presets),
           path);
-  return models::parse_llama_config(read_file(path, kMaxFileBytes), path);
+  return models::parse_llama_config(read_file(path, kMaxFileBytes), path, model.ignore_keys);
 }
 
 std::string restore_model_source(Config::Model& model, const nlohmann::json& model_stamp) {

@@ -9,6 +9,9 @@
 
 namespace lockstep::tasks {
 
+/// In inference_stamp(): the token that ends the answers of the conversations on which the model was trained.
+inline constexpr const char* kAnswerEndKey = "answer_end_token";
+
 /// model.config is a preset, the path of a config.json or of a directory with one, or a JSON object; if it is empty,
 /// the directory model.from has the config.json. Throws config_range if there is none, and what parse_llama_config()
 /// throws.

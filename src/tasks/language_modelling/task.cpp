@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "data/answer_end.h"
+#include "data/conversations.h"
 #include "data/image_set.h"
 #include "data/numbered_set.h"
 #include "data/text_file.h"
@@ -63,7 +64,8 @@ enum class Split : std::uint8_t { train, validation };
 class LanguageModelling final : public Task {
  public:
   explicit LanguageModelling(const Config& config) : config_(config), model_(model_source(config.model)) {
-    const std::int64_t length = config_.data.sequence_length;
+    std::int64_t& length = config_.data.sequence_length;
+    if (!config_.origins.contains("data.sequence_length")) length = std::min(length, model_.positions);
     require(length <= model_.positions, ErrorCode::config_conflict,
             "data.sequence_length is {}, but the model has {} positions (max_position_embeddings): set "
             "data.sequence_length={}",
@@ -90,10 +92,15 @@ class LanguageModelling final : public Task {
     check_set(validation_set_.get());
   }
 
+  void complete(Config& config) const override { config.data.sequence_length = config_.data.sequence_length; }
+
   void open_train_set() override {
     train_set_ = open(Split::train);
     warn_without_tokenizer();
-    report_conversations(train_set_->info());
+    if (train_set_->info().n_answer_tokens > 0) {
+      report_conversations(train_set_->info());
+      find_answer_end(train_set_->info());
+    }
     if (!config_.evaluation.generate.empty()) prepare_samples();
   }
   void open_validation_set() override {
@@ -146,6 +153,9 @@ class LanguageModelling final : public Task {
   double nominal_count(std::int64_t n_samples) const override {
     return static_cast<double>(n_samples * (config_.data.sequence_length - 1));
   }
+  double processed_count(std::int64_t n_samples) const override {
+    return static_cast<double>(n_samples * config_.data.sequence_length);
+  }
   float statistics_momentum() const override { return 0; }  // there are no running statistics
 
   std::span<const Measure> measures() const override {
@@ -153,7 +163,8 @@ class LanguageModelling final : public Task {
     return measures;
   }
   const CountUnit& count_unit() const override {
-    static const CountUnit unit{.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tokens/s"};
+    static const CountUnit unit{
+        .name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tokens/s", .counts_part = true};
     return unit;
   }
   const Measure& quality_measure() const override { return loss_measure(); }
@@ -188,12 +199,15 @@ class LanguageModelling final : public Task {
                     {"lora.alpha", lora.alpha},
                     {"lora.targets", lora.targets},
                     {"lora.rslora", lora.rslora}});
+    if (lora.is_on() && !config_.model.ignore_keys.empty()) stamp["ignore_keys"] = config_.model.ignore_keys;
     if (config_.model.base_precision != Config::Model{}.base_precision)
       stamp["base_precision"] = config_.model.base_precision;
     return stamp;
   }
   nlohmann::ordered_json inference_stamp() const override {
-    return {{"tokenizer_hash", train_set_ ? train_set_->info().tokenizer_hash : adopted_hash_}};
+    nlohmann::ordered_json stamp{{"tokenizer_hash", train_set_ ? train_set_->info().tokenizer_hash : adopted_hash_}};
+    if (answer_end_) stamp[kAnswerEndKey] = *answer_end_;
+    return stamp;
   }
   std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
     adopted_source_ = source;
@@ -271,8 +285,7 @@ class LanguageModelling final : public Task {
     for (const std::int64_t id : model_.end_tokens)
       if (id >= 0 && id < model_.vocabulary) prompts.end_tokens.push_back(static_cast<std::int32_t>(id));
     if (prompts.end_tokens.empty() && tokenizer_->end_token()) prompts.end_tokens.push_back(*tokenizer_->end_token());
-    if (chat)
-      if (const auto end = data::answer_end(data::Conversations(path), *tokenizer_)) prompts.end_tokens.push_back(*end);
+    if (answer_end_) prompts.end_tokens.push_back(*answer_end_);
     sample_prompts_ = std::move(prompts);
   }
 
@@ -326,7 +339,6 @@ class LanguageModelling final : public Task {
 
   /// Logs what the number of conversations alone does not show.
   void report_conversations(const data::TextSetInfo& info) const {
-    if (info.n_answer_tokens == 0) return;
     if (info.n_truncated > 0)
       log::warning(
           "{} of the {} conversations of {} are longer than data.sequence_length={} and are truncated: raise it if "
@@ -338,6 +350,24 @@ class LanguageModelling final : public Task {
                    info.n_left_out, info.n_documents, info.path, info.sequence_length);
     log::info("Conversations: {} windows, {:.1f} % of which are tokens, the rest is padding", info.n_samples,
               100 * info.used_part);
+  }
+
+  /// Finds the token that ends answers, and warns unless the loss counts it at least once.
+  void find_answer_end(const data::TextSetInfo& info) {
+    const data::Conversations set(info.path, config_.data.start, config_.data.end);
+    const text::Tokenizer tokenizer = text::Tokenizer::parse(info.path, set.tokenizer());
+    answer_end_ = data::answer_end(set.description(), tokenizer);
+    const char* const outcome = "the model does not learn to end its answers";
+    if (!answer_end_)
+      return log::warning("the chat template of {} has no token of its own after an answer: {}", info.path, outcome);
+    for (std::int64_t i = 0; i < set.n_conversations(); ++i) {
+      const data::Conversation conversation = set.read(i);
+      for (const auto& [begin, end] : conversation.answers)
+        for (std::int64_t at = begin; at < std::min<std::int64_t>(end, info.sequence_length); ++at)
+          if (conversation.tokens[static_cast<std::size_t>(at)] == *answer_end_) return;
+    }
+    log::warning("no answer of {} includes its end token {} within {} tokens, so that no loss counts it: {}", info.path,
+                 tokenizer.decode(std::span(&*answer_end_, 1)), info.sequence_length, outcome);
   }
 
   /// Must be called after check_tokenizer_of_model(). A run may be resumed after the directory of model.from is gone.
@@ -354,6 +384,7 @@ class LanguageModelling final : public Task {
   Config config_;
   LlamaConfig model_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;  // of the train set, if evaluation.generate is used
+  std::optional<std::int32_t> answer_end_;            // the token that ends the answers of the train set
   SamplePrompts sample_prompts_;
   std::string adopted_hash_, adopted_source_;         // of the model that is evaluated
   mutable std::optional<std::string> hash_of_model_;  // of the tokenizer in model.from; takes tenths of a second
