@@ -12,7 +12,6 @@
 #include <ctime>
 #include <exception>
 #include <filesystem>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -49,7 +48,8 @@ int launched_rank() {
 /// node prints the message immediately, because mpirun ends the other ranks within two seconds.
 void let_others_report_first(ErrorCode code, int rank, int status) {
   World* world = current_world().get();
-  if (code == ErrorCode::comm_rank_died && world != nullptr && world->is_first_to_report()) return;
+  const bool may_be_of_peer = code == ErrorCode::comm_rank_died || code == ErrorCode::out_of_memory;
+  if (may_be_of_peer && world != nullptr && world->cause_of_loss() && world->is_first_to_report()) return;
   const bool is_consequence = code == ErrorCode::comm_rank_lost || code == ErrorCode::comm_rank_died;
   if (rank == 0 && !is_consequence) return;
   const timespec pause = is_consequence ? timespec{3, 0} : timespec{1, 500'000'000};
@@ -136,17 +136,21 @@ int run_program(int argc, char** argv) {
   return run();
 }
 
-/// Reports a system error. A closed pipe on standard output is not an error, unless other ranks must be ended too.
-int report(const std::system_error& error) {
+/// Reports an exception that is not an Error. A closed pipe on standard output is not an error, unless other ranks must
+/// be ended too.
+int report(const std::exception& error) {
   const World* world = current_world().get();
-  if (is_broken_pipe(error) && (world == nullptr || world->size() == 1)) end_by_broken_pipe();
-  const bool is_of_output = std::ferror(stdout) != 0;
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+  if (of_system != nullptr && is_broken_pipe(*of_system) && (world == nullptr || world->size() == 1))
+    end_by_broken_pipe();
   if (const auto* of_file = dynamic_cast<const std::filesystem::filesystem_error*>(&error))
     return report(ErrorCode::system_call,
-                  fmt::format("cannot access {}: {}", of_file->path1().string(), error.code().message()));
-  return report(ErrorCode::system_call, is_of_output
-                                            ? fmt::format("cannot write to standard output: {}", error.code().message())
-                                            : error.what());
+                  fmt::format("cannot access {}: {}", of_file->path1().string(), of_file->code().message()));
+  if (of_system != nullptr && std::ferror(stdout) != 0)
+    return report(ErrorCode::system_call,
+                  fmt::format("cannot write to standard output: {}", of_system->code().message()));
+  const Error known = as_error(error);
+  return report(known.code(), known.what());
 }
 
 }  // namespace
@@ -155,19 +159,15 @@ int main(int argc, char** argv) {
   prepare_standard_streams();
   ::signal(SIGXFSZ,
            SIG_IGN);  // a write beyond `ulimit -f` fails, so that the partial file is removed and the error named
+  catch_crashes();
   int status = kExitFailed;
   try {
     status = run_program(argc, argv);
     flush_standard_output();
-  } catch (const Error& e) {
-    status = report(e.code(), e.what());
-  } catch (const std::bad_alloc&) {
-    status = report(ErrorCode::out_of_memory, "the system is out of memory");
-  } catch (const std::system_error& e) {
-    status = report(e);
   } catch (const std::exception& e) {
-    status = report(ErrorCode::internal, e.what());
+    status = report(e);
   }
+  exit_is_expected();
   current_world().reset();
   return status;
 }

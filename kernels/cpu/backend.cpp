@@ -3,8 +3,8 @@
 #include <omp.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 
 #include "kernels/cpu/base/machine.h"
@@ -12,6 +12,7 @@
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/ops.h"
 #include "lockstep/error.h"
+#include "lockstep/memory_limit.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
@@ -42,8 +43,8 @@ class MappedMemory final : public Memory {
     const std::size_t alignment = size_bytes >= kHugePage ? kHugePage : 0;
     mapped_bytes_ = std::max<std::size_t>(size_bytes, 1) + alignment;
     mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    require(mapped_ != MAP_FAILED, ErrorCode::out_of_memory, "{}: the system refused {:.3f} GiB ({})", purpose,
-            gib(size_bytes), std::strerror(errno));
+    require(mapped_ != MAP_FAILED, ErrorCode::out_of_memory, "{}: the system refused {:.3f} GiB{}", purpose,
+            gib(size_bytes), memory_limit_in_message());
     auto address = reinterpret_cast<std::uintptr_t>(mapped_);
     if (alignment != 0) {
       address = (address + alignment - 1) / alignment * alignment;
@@ -82,7 +83,8 @@ class CpuBackend final : public Backend {
   CpuBackend(const BackendOptions& options, const CpuOptions& cpu_options) : algorithms_(options.algorithms) {
     require(options.threads >= 0, ErrorCode::op_description, "threads must not be negative, found {}", options.threads);
     context_.threads = options.threads > 0 ? options.threads : threads_of_this_rank(options.local_size);
-    memory_bytes_ = available_memory_bytes() / static_cast<std::size_t>(std::max(1, options.local_size));
+    memory_bytes_ = std::min(available_memory_bytes() / static_cast<std::size_t>(std::max(1, options.local_size)),
+                             memory_left_to_process());
     context_.options = cpu_options;
     context_.algorithms = algorithms_.get();
     omp_set_num_threads(context_.threads);
@@ -105,8 +107,8 @@ class CpuBackend final : public Backend {
     // step.
     const std::size_t held = *allocated_;
     require(held <= memory_bytes_ && size_bytes <= memory_bytes_ - held, ErrorCode::out_of_memory,
-            "{}: {:.3f} GiB are needed, but {:.3f} GiB of the {:.3f} GiB that this rank may use are in use", purpose,
-            gib(size_bytes), gib(held), gib(memory_bytes_));
+            "{}: {:.3f} GiB are needed, but {:.3f} GiB of the {:.3f} GiB that this rank may use are in use{}", purpose,
+            gib(size_bytes), gib(held), gib(memory_bytes_), memory_limit_in_message());
     return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {

@@ -46,8 +46,14 @@ void sync_directory_of(const std::string& path, ErrorCode code) {
 std::string system_text(int error_number) {
   const std::string text = std::generic_category().message(error_number);
   rlimit limit{};
-  if (error_number != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return text;
-  return fmt::format("{} (this process may open {}; `ulimit -n` raises the limit)", text, limit.rlim_cur);
+  if (error_number == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    return fmt::format("{} (this process may open {}; `ulimit -n` raises the limit)", text, limit.rlim_cur);
+  if (error_number == EAGAIN && ::getrlimit(RLIMIT_NPROC, &limit) == 0)
+    return fmt::format(
+        "{} (`ulimit -u` limits the processes and threads of a user, here to {}; containers and jobs may have a lower "
+        "limit, pids.max)",
+        text, limit.rlim_cur == RLIM_INFINITY ? "no number" : std::to_string(limit.rlim_cur));
+  return text;
 }
 
 void DescriptorTraits::close(Type descriptor) {

@@ -1,5 +1,7 @@
 #include "base/outcome.h"
 
+#include "base/failure.h"
+
 namespace lockstep {
 namespace {
 constexpr char kDone = 'd', kFailed = 'f';
@@ -13,9 +15,8 @@ std::string outcome_of(const std::string& who, const std::function<std::string()
   try {
     return kDone + work();
   } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    const auto code = known ? known->code() : ErrorCode::internal;
-    return kFailed + fmt::format("{} {}{}", static_cast<int>(code), who, error.what());
+    const Error known = as_error(error);
+    return kFailed + fmt::format("{} {}{}", static_cast<int>(known.code()), who, known.what());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "checkpoint/structure.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,14 +22,18 @@ constexpr const char* kStateAttribute = "json";
 constexpr const char* kHashAttribute = "xxh3";
 constexpr const char* kImageName = "the checkpoint's metadata in memory";  // in messages
 
-/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if possible, and otherwise in the
-/// folder of temporary files. It is sparse and small. (HDF5 needs a path that can be resolved, which a file of
+/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if that has room, and otherwise in
+/// the folder of temporary files. It is sparse and small. (HDF5 needs a path that can be resolved, which a file of
 /// memfd_create() does not have.)
 class ScratchFile {
  public:
-  ScratchFile() {
+  explicit ScratchFile(std::uint64_t needed_bytes) {
     const char* temporary = std::getenv("TMPDIR");
     for (const std::string& directory : {std::string("/dev/shm"), std::string(temporary ? temporary : "/tmp")}) {
+      struct statvfs status {};
+      const bool is_full = ::statvfs(directory.c_str(), &status) == 0 && status.f_blocks > 0 &&
+                           status.f_bavail * status.f_frsize < needed_bytes;
+      if (is_full && directory == "/dev/shm") continue;
       path_ = directory + "/lockstep-checkpoint-XXXXXX";
       descriptor_ = Descriptor(::mkostemp(path_.data(), O_CLOEXEC));
       if (descriptor_) return;
@@ -86,7 +91,8 @@ struct MetadataImage::Scratch {
   hdf5::Writer hdf5;
 
   explicit Scratch(std::uint64_t metadata_bytes)
-      : hdf5(file.path(), {.user_block_bytes = hdf5::kUserBlockBytes,
+      : file(2 * metadata_bytes),
+        hdf5(file.path(), {.user_block_bytes = hdf5::kUserBlockBytes,
                            .placement = {},
                            .format = hdf5::FileFormat::v110,
                            .metadata_block_bytes = metadata_bytes}) {

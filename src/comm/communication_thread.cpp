@@ -274,10 +274,8 @@ std::optional<Error> CommunicationThread::failure() {
   try {
     throw_if_failed();
     return std::nullopt;
-  } catch (const Error& error) {
-    return error;
   } catch (const std::exception& error) {
-    return Error(ErrorCode::internal, error.what());
+    return as_error(error);
   }
 }
 

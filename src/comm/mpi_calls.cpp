@@ -9,6 +9,7 @@
 #include <numeric>
 #include <source_location>
 
+#include "base/failure.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -175,6 +176,7 @@ void MpiCalls::cancel(MpiRequest& request) {
 }
 
 void MpiCalls::abort(int exit_status) {
+  exit_is_expected();
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized != 0) MPI_Abort(MPI_COMM_WORLD, exit_status);

@@ -5,6 +5,7 @@
 
 #include "comm/communication_thread.h"
 #include "lockstep/error.h"
+#include "lockstep/memory_limit.h"
 
 namespace lockstep::comm {
 namespace {
@@ -25,7 +26,7 @@ std::int64_t now_ns() {
 }  // namespace
 
 Watchdog::Watchdog(ProgressTable& table, MpiCalls& mpi, const RankTable& ranks, double limit_seconds)
-    : table_(table), mpi_(mpi), ranks_(ranks), limit_seconds_(limit_seconds) {
+    : table_(table), mpi_(mpi), ranks_(ranks), limit_seconds_(limit_seconds), n_killed_before_(n_killed_for_memory()) {
   table_.mine().heartbeat_ns.store(now_ns());
   if (ranks_.n_nodes() < 2) return;
   const auto n = static_cast<std::size_t>(ranks_.size());
@@ -119,6 +120,9 @@ void Watchdog::check_processes(const Channel& channel) {
     const std::string where = fmt::format("while {} was in {}", ranks_.name(ranks_.rank), collective(channel));
     if (table_.entry(local).has_reported.load() != 0)
       fail(ErrorCode::comm_rank_lost, "{} has failed {}; it has reported its own error", lost, where);
+    require(n_killed_for_memory() == n_killed_before_, ErrorCode::out_of_memory,
+            "{} has died: its process ended {}, and the system has killed a process of this node for lack of memory{}",
+            lost, where, memory_limit_in_message());
     fail(ErrorCode::comm_rank_died, "{} has died: its process ended {}", lost, where);
   }
 }

@@ -29,7 +29,7 @@ class Watchdog {
 
   /// May be called from any thread.
   void set_limit(double seconds) { limit_seconds_.store(seconds); }
-  /// Called about every 100 ms. Throws comm_rank_died or comm_rank_lost.
+  /// Called about every 100 ms. Throws comm_rank_died, comm_rank_lost or out_of_memory.
   void check(std::span<Channel* const> channels);
 
  private:
@@ -57,6 +57,7 @@ class Watchdog {
   MpiCalls& mpi_;
   const RankTable& ranks_;
   std::atomic<double> limit_seconds_;
+  const std::uint64_t n_killed_before_;
 
   // The query of another node, and the reply to it.
   MpiRequest incoming_query_request_, outgoing_reply_request_;

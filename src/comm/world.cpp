@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/current_world.h"
 #include "base/failure.h"
 #include "base/version.h"
 #include "comm/communication_thread.h"
@@ -85,7 +86,13 @@ std::unique_ptr<World> start_world_of_any_builds(int* argc, char*** argv, double
 
 std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds) {
   auto world = start_world_of_any_builds(argc, argv, watchdog_seconds);
-  if (world->size() > 1) check_builds_agree(*world, fmt::format("{} ({}), {}", version(), commit(), compiler()));
+  if (world->size() == 1) return world;
+  try {
+    check_builds_agree(*world, fmt::format("{} ({}), {}", version(), commit(), compiler()));
+  } catch (const Error&) {
+    current_world() = std::move(world);  // outlives the exception, so that main prints it before it ends the job
+    throw;
+  }
   return world;
 }
 

@@ -67,7 +67,7 @@ void begin_run(train::Session& session, bool fresh) {
           "`scripts/launch mpirun ...` so that no step is lost");
     run.write_file("config.yaml", config::to_yaml(session.config));
   }
-  on_failure([run] { run.write_status("failed"); });
+  on_failure([run] { run.write_status("failed"); }, run.file("status"));
   session.world.barrier();
   log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
 }

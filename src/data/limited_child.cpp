@@ -83,7 +83,7 @@ ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
   const pid_t child = ::fork();
-  require(child >= 0, ErrorCode::system_call, "cannot start a child process: {}", std::strerror(errno));
+  require(child >= 0, ErrorCode::system_call, "cannot start a child process: {}", system_text(errno));
   if (child == 0) run_child(read, writing.get());
   writing.reset();
 

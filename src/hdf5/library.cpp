@@ -1,6 +1,7 @@
 #include "hdf5/library.h"
 
 #include "lockstep/log.h"
+#include "lockstep/memory_limit.h"
 
 namespace lockstep::hdf5 {
 namespace {
@@ -23,6 +24,9 @@ void start() {
   static const herr_t without_handler = H5dont_atexit();
   static_cast<void>(without_handler);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  // HDF5 crashes if an allocation fails. Of our own files, whose checksums match, it keeps less than this in memory;
+  // those of others are opened in a child process.
+  require_mappable(std::size_t{64} << 20, "HDF5");
 }
 
 Reason reason() {

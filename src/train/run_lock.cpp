@@ -14,6 +14,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "base/file.h"
 #include "base/process.h"
@@ -129,7 +130,13 @@ RunLock::RunLock(const std::string& directory, World& world, const Timing& timin
     std::this_thread::sleep_for(std::min({kBetweenAttempts, timing_.heartbeat / 5, timing_.stale / 5}));
   }
   const SignalsBlocked blocked;  // inherited by the thread
-  if (file_) heartbeat_ = std::thread([this] { beat(); });
+  try {
+    if (file_) heartbeat_ = std::thread([this] { beat(); });
+  } catch (const std::system_error&) {  // too many threads: the next job must not wait for this one
+    if (is_held()) ::unlink(path_.c_str());
+    ::rmdir(directory_.c_str());
+    throw;
+  }
 }
 
 RunLock::~RunLock() {

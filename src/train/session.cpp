@@ -10,6 +10,7 @@
 #include "graph/flops.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "lockstep/memory_limit.h"
 #include "train/algorithm_store.h"
 #include "train/autotune.h"
 #include "train/batch_fit.h"
@@ -176,16 +177,17 @@ void Session::require_memory() {
     const std::size_t needed = memory_of_device(plan->memory(), backend->memory_space());
     const std::size_t there = backend->device().memory_bytes;
     const auto gib = [](std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); };
+    const std::string limit = backend->memory_space() == MemorySpace::host ? memory_limit_in_message() : "";
     const std::size_t of_training = memory_of_device(plan->memory(MemoryOf::training), backend->memory_space());
     require(
         needed <= there || of_training > there, ErrorCode::out_of_memory,
         "{}an evaluation needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank: lower "
-        "evaluation.batch_per_rank; a step of the training needs {:.1f} GiB",
+        "evaluation.batch_per_rank; a step of the training needs {:.1f} GiB{}",
         config.places({"evaluation.batch_per_rank"}), gib(needed), plan->evaluation_batch(), gib(there),
-        gib(of_training));
+        gib(of_training), limit);
     require(needed <= there, ErrorCode::out_of_memory,
-            "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank",
-            gib(of_training), batch_.largest_micro_batch(), gib(there));
+            "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank{}",
+            gib(of_training), batch_.largest_micro_batch(), gib(there), limit);
     return std::string();
   });
 }

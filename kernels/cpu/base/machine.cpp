@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "lockstep/error.h"
+#include "lockstep/memory_limit.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -67,33 +68,6 @@ int launcher_core_count() {
   return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-std::size_t read_number(const std::string& path, std::size_t otherwise) {
-  std::ifstream file(path);
-  std::size_t value = 0;
-  return file >> value ? value : otherwise;  // "max" is not a number: no limit
-}
-
-/// The memory that the control groups (version 2) of this process leave free, from its own group up to the root.
-std::size_t control_group_bytes() {
-  std::size_t least = std::numeric_limits<std::size_t>::max();
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) != 0) continue;
-    std::string group = line.substr(3);
-    while (true) {
-      const std::string folder = "/sys/fs/cgroup" + group;
-      const std::size_t limit = read_number(folder + "/memory.max", std::numeric_limits<std::size_t>::max());
-      if (limit != std::numeric_limits<std::size_t>::max()) {
-        const std::size_t used = read_number(folder + "/memory.current", 0);
-        least = std::min(least, limit > used ? limit - used : 0);
-      }
-      if (group.empty() || group == "/") break;
-      group.erase(group.rfind('/'));
-    }
-  }
-  return least;
-}
-
 }  // namespace
 
 int threads_of_rank(int cores, int launcher_cores, int local_size) {
@@ -114,7 +88,7 @@ std::size_t available_memory_bytes() {
     std::istringstream(line) >> key >> kib;
     if (key == "MemAvailable:") available = kib * 1024;
   }
-  return std::min(available, control_group_bytes());
+  return std::min(available, memory_left_to_control_groups());
 }
 
 MaxIsa max_isa() {
