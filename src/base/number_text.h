@@ -30,4 +30,10 @@ inline std::string with_commas(double value) {
   return text;
 }
 
+/// A number of things whose plural ends in s: "1 rank", "4 ranks".
+template <typename Number>
+std::string counted(Number n, const char* thing) {
+  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
+}
+
 }  // namespace lockstep

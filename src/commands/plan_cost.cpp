@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/number_text.h"
 
 namespace lockstep::commands {
 namespace {
@@ -26,19 +27,16 @@ double rate_per_rank(const scaling::Prediction& prediction) {
 
 PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int64_t global_batch,
                          const scaling::Exchanged& exchanged) {
-  const scaling::CostModel model = scaling::cost_model_in(read_file(path, kMaxBytes), path);
-  scaling::CostModel of_plan = model;
-  of_plan.exchanged = exchanged;
-  PlannedCost cost{.error = model.error};
-  cost.prediction =
-      of_plan.predict({.ranks = ranks,
-                       .nodes = nodes,
-                       .samples_per_rank = model.units_per_sample * static_cast<double>(global_batch) / ranks});
+  scaling::CostModel model = scaling::cost_model_in(read_file(path, kMaxBytes), path);
+  model.exchanged = exchanged;
+  PlannedCost cost{.prediction = model.predict(model.size(ranks, nodes, static_cast<double>(global_batch))),
+                   .machines = machines_text(model),
+                   .error = model.error};
   cost.knows_network =
       nodes == 1 || std::ranges::any_of(model.fitted, [](const scaling::CostSize& size) { return size.nodes > 1; });
   const scaling::CostSize& baseline = model.fitted.front();
   cost.baseline_ranks = baseline.ranks;
-  cost.efficiency = rate_per_rank(cost.prediction) / rate_per_rank(of_plan.predict(baseline));
+  cost.efficiency = rate_per_rank(cost.prediction) / rate_per_rank(model.predict(baseline));
   return cost;
 }
 
@@ -46,13 +44,15 @@ std::string text_of(const PlannedCost& cost) {
   const scaling::Prediction& p = cost.prediction;
   return fmt::format(
       "\nTime, by the cost model of the study (error of the fit: {:.1f} %)\n"
+      "  cores       {} per core: {}\n"
       "  step        {:.4f} s ({:.4f} to {:.4f}): compute {:.4f}, exposed communication {:.4f}, data {:.4f}\n"
-      "  epoch       {} ({} steps)\n"
-      "  training    {} ({} steps), {:.3g} node-hours\n"
-      "  efficiency  {:.0f} % of the speed per rank on {} {}\n{}",
-      100 * cost.error, p.step_seconds(), p.low, p.high, p.compute_seconds, p.exposed_seconds, p.data_seconds,
-      duration_text(cost.epoch_seconds()), cost.steps_per_epoch, duration_text(cost.seconds()), cost.steps,
-      cost.node_hours(), 100 * cost.efficiency, cost.baseline_ranks, cost.baseline_ranks == 1 ? "rank" : "ranks",
+      "  epoch       {} ({})\n"
+      "  training    {} ({}), {:.3g} node-hours\n"
+      "  efficiency  {:.0f} % of the speed per rank on {}\n{}",
+      100 * cost.error, sharing_text(p.size) + (p.size.sharing > 1 ? " ranks" : " rank"), cost.machines,
+      p.step_seconds(), p.low, p.high, p.compute_seconds, p.exposed_seconds, p.data_seconds,
+      duration_text(cost.epoch_seconds()), counted(cost.steps_per_epoch, "step"), duration_text(cost.seconds()),
+      counted(cost.steps, "step"), cost.node_hours(), 100 * cost.efficiency, counted(cost.baseline_ranks, "rank"),
       cost.knows_network ? ""
                          : "  The study had no case on several nodes: what the network between nodes costs is not in "
                            "these figures.\n");
@@ -60,7 +60,9 @@ std::string text_of(const PlannedCost& cost) {
 
 nlohmann::ordered_json json_of(const PlannedCost& cost) {
   const scaling::Prediction& p = cost.prediction;
-  return {{"step_seconds", p.step_seconds()},
+  return {{"samples_per_rank", p.size.samples_per_rank},
+          {"sharing", p.size.sharing},
+          {"step_seconds", p.step_seconds()},
           {"interval_low", p.low},
           {"interval_high", p.high},
           {"compute_seconds", p.compute_seconds},

@@ -12,6 +12,7 @@ namespace lockstep::commands {
 
 struct PlannedCost {
   scaling::Prediction prediction{};  // of a step
+  std::string machines{};            // "each node has 8 cores, as in the study"
   std::int64_t steps_per_epoch = 0, steps = 0;
   double efficiency = 0;  // samples per second and rank, relative to the smallest size of the study
   int baseline_ranks = 1;
@@ -23,8 +24,8 @@ struct PlannedCost {
   double node_hours() const { return prediction.size.nodes * seconds() / 3600; }
 };
 
-/// `exchanged`: what a step of this plan exchanges; its model may differ from that of the study. Each rank has its own
-/// cores. Throws study_damaged if `path` is not a cost model.
+/// `exchanged`: what a step of this plan exchanges; its model may differ from that of the study. Throws study_damaged
+/// if `path` is not a cost model.
 PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int64_t global_batch,
                          const scaling::Exchanged& exchanged);
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/number_text.h"
 #include "base/printable.h"
 #include "base/process.h"
 #include "commands/commands.h"
@@ -284,8 +285,15 @@ int run_predict(const PredictArguments& arguments) {
     log::warning("skipped: {}", names_file ? p.problem : fmt::format("{}: {}", p.file, p.problem));
   }
   const Report results(file.path, input.class_names);
-  if (!arguments.csv.empty() && arguments.csv != "-") write_result(arguments.csv, results.csv(predictions));
-  const std::string text = arguments.csv == "-" ? results.csv(predictions) : results.text(predictions);
+  std::string text;
+  if (arguments.csv.empty()) {
+    text = results.text(predictions);
+  } else if (arguments.csv == "-") {
+    text = results.csv(predictions);
+  } else {
+    write_result(arguments.csv, results.csv(predictions));
+    text = fmt::format("{}: {}\n", arguments.csv, counted(predictions.size() - n_skipped, "prediction"));
+  }
   const Json step = file.state.contains("step") ? Json(file.state["step"]) : Json();
   report(arguments.json, results.json(predictions, step), text);
   if (n_skipped > 0)
@@ -311,7 +319,7 @@ void add_predict(CLI::App& app, Run& run) {
   command->add_flag("--ema", arguments->averages, "Predict with the moving averages of the weights (ema.decay)");
   add_json(*command, arguments->json);
   command->add_flag("--csv{-}", arguments->csv,
-                    "Print comma-separated values instead of a table, or with --csv=FILE write them to that file");
+                    "Print comma-separated values instead of the table, or with --csv=FILE write them to that file");
   command->footer("Files that cannot be read are named and skipped, and the exit status is then 1.");
   command->callback([arguments, &run] { run = [arguments] { return run_predict(*arguments); }; });
 }

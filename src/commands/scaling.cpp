@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/number_text.h"
 #include "commands/commands.h"
 #include "commands/page_files.h"
 #include "commands/report.h"
@@ -43,6 +44,7 @@ struct RunArguments {
   std::uint64_t seed = 1;
   double minutes_per_case = 0;
   bool is_strong = false, is_weak = false, submits = false, is_local = false, is_dry_run = false;
+  scaling::SubmitOptions submission;
 };
 
 std::string program_path() { return fs::read_symlink("/proc/self/exe").string(); }
@@ -82,8 +84,9 @@ Study study_of(const RunArguments& arguments, const Config& config) {
     const int of_job = scaling::ranks_per_node_in(study.job);
     if (ranks_per_node == 0 && are_nodes) ranks_per_node = of_job;
   } else {
-    require(arguments.job.empty() && ranks_per_node == 0, ErrorCode::usage,
-            "--job and --ranks-per-node are for Slurm: add --submit");
+    require(arguments.job.empty() && ranks_per_node == 0 && arguments.submission.parallel == 1 &&
+                !arguments.submission.shares_nodes,
+            ErrorCode::usage, "--job, --ranks-per-node, --parallel and --share-nodes are for Slurm: add --submit");
   }
   const std::vector<int> numbers =
       scaling::sizes_in(are_nodes ? arguments.nodes : arguments.ranks, are_nodes ? "--nodes" : "--ranks",
@@ -114,21 +117,27 @@ std::string node_hours_text(const Study& study, double minutes_per_case) {
     return "node-hours: unknown; give --minutes-per-case, or run the first cases, whose time is then used";
   const double per_case = is_given ? 60 * minutes_per_case : seconds / n_timed;
   for (const scaling::Case* each : left) node_seconds += per_case * each->nodes;
-  return fmt::format("node-hours: {:.3g} for {} cases of {:.3g} minutes{}", node_seconds / 3600, left.size(),
+  return fmt::format("node-hours: {:.3g} for {} of {:.3g} minutes{}", node_seconds / 3600, counted(left.size(), "case"),
                      per_case / 60, is_given ? "" : ", the mean of those that are finished");
 }
 
 int dry_run(const Study& study, const Config& config, const RunArguments& arguments) {
   std::string text = scaling::description_of(study) + "\n";
+  int n_printed = 0;
   for (const scaling::Case& each : study.cases) {
     if (scaling::CaseFiles(study, each).is_finished()) continue;
+    const std::string after = n_printed++ < arguments.submission.parallel ? "" : "JOB";
     const scaling::Command command =
         study.launcher == Launcher::local
             ? scaling::local_command(study, each, program_path())
-            : scaling::sbatch_command(study, each, config, program_path(), &each == &study.cases.front() ? "" : "JOB");
+            : scaling::sbatch_command(study, each, config, program_path(), arguments.submission, after);
     text += scaling::text_of(command) + "\n";
   }
-  if (study.launcher == Launcher::slurm) text += "JOB is the job ID that the previous sbatch prints.\n";
+  if (study.launcher == Launcher::slurm && n_printed > arguments.submission.parallel)
+    text += fmt::format("JOB is the job ID that the sbatch {} prints.\n",
+                        arguments.submission.parallel == 1
+                            ? "before it"
+                            : fmt::format("{} lines before it", arguments.submission.parallel));
   print_text("{}{}\nThis is a dry run: nothing is started or written.\n", text,
              node_hours_text(study, arguments.minutes_per_case));
   return kExitDone;
@@ -153,6 +162,17 @@ int run_study(const RunArguments& arguments) {
             "--out: {} is not a study, and not empty; give a new directory", directory);
   }
   if (arguments.is_dry_run) return dry_run(study, config, arguments);
+  // This is done before anything is written, so that the command can be repeated with other sizes.
+  scaling::Refusals refusals;
+  if (study.launcher == Launcher::slurm)
+    refusals = scaling::refused_sizes(study, config, program_path(), arguments.submission);
+  if ((!is_resumed || n_added > 0) && !refusals.empty()) {
+    const auto& [size, answer] = *refusals.begin();
+    fail(ErrorCode::study_launcher,
+         "Slurm cannot start a case of {} on {}, so that nothing was submitted: {}; leave this size out, or choose "
+         "another partition (SBATCH_PARTITION; `sinfo` lists the partitions and their nodes)",
+         counted(size.first, "rank"), counted(size.second, "node"), answer);
+  }
   std::error_code error;
   fs::create_directories(directory, error);
   require(!error, ErrorCode::system_call, "cannot create the directory {}: {}", directory, error.message());
@@ -160,9 +180,15 @@ int run_study(const RunArguments& arguments) {
   if (!is_resumed) scaling::write_study(study, config);
   if (n_added > 0) scaling::write_cases(study);
   print_text("{}: {}{}\n", study.directory, scaling::description_of(study),
-             n_added > 0 ? fmt::format("; {} cases of additional sizes follow", n_added) : "");
-  return study.launcher == Launcher::local ? scaling::run_locally(study, config, program_path())
-                                           : scaling::submit(study, config, program_path());
+             n_added > 0 ? fmt::format("; {} of additional sizes {}", counted(n_added, "case"),
+                                       n_added == 1 ? "follows" : "follow")
+                         : "");
+  const int status = study.launcher == Launcher::local
+                         ? scaling::run_locally(study, config, program_path())
+                         : scaling::submit(study, config, program_path(), arguments.submission, refusals);
+  if (arguments.submission.waits && status == kExitDone)
+    print_text("\n{}", scaling::text_report(scaling::read_results(directory, {})));
+  return status;
 }
 
 void add_run(CLI::App& group, Run& run) {
@@ -209,6 +235,16 @@ void add_run(CLI::App& group, Run& run) {
       ->type_name("N");
   command->add_option("--job", arguments->job, "The job script of --submit; by default jobs/scaling.sh")
       ->type_name("FILE");
+  command
+      ->add_option("--parallel", arguments->submission.parallel,
+                   "With Slurm, run up to N cases at the same time, each on nodes of its own. They share the network")
+      ->check(CLI::Range(1, 10'000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_flag("--share-nodes", arguments->submission.shares_nodes,
+                    "Let other jobs, and other cases, run on the nodes of a case; the report rejects cases that did");
+  command->add_flag("--wait", arguments->submission.waits,
+                    "Wait until all cases are finished, and print the report. Ctrl-C ends the waiting, not the jobs");
   command->add_flag("--dry-run", arguments->is_dry_run, "Print the commands and the node-hours");
   command->add_option("--minutes-per-case", arguments->minutes_per_case, "For the node-hours of --dry-run")
       ->check(CLI::Range(0.001, 1e6));

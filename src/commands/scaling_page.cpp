@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "base/number_text.h"
 #include "page/ticks.h"
 #include "scaling/report.h"
 
@@ -37,8 +38,6 @@ std::string x_label(const Results& results) {
   return size_text(results.baseline(), results).find(" on ") == std::string::npos ? "ranks" : "ranks on nodes";
 }
 
-std::string plural(double n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
-
 /// The numbers of ranks that were run or predicted, on a logarithmic axis if they are powers rather than steps.
 page::Axis ranks_axis(const Results& results) {
   std::set<double> ranks;
@@ -50,10 +49,7 @@ page::Axis ranks_axis(const Results& results) {
 }
 
 Point point_of(double x, const Figure& figure, double factor = 1) {
-  return {.x = x,
-          .y = factor * figure.mean,
-          .low = factor * (figure.mean - figure.half_width),
-          .high = factor * (figure.mean + figure.half_width)};
+  return {.x = x, .y = factor * figure.mean, .low = factor * figure.low(), .high = factor * figure.high()};
 }
 
 Series measured(const Results& results, const std::string& name, Figure SizeResult::*member, double factor = 1) {
@@ -173,7 +169,7 @@ LineChart loss_chart(const Results& results) {
       return each.is_averaged && each.of.ranks == size.ranks && each.of.nodes == size.nodes;
     });
     if (found == results.cases.end()) continue;
-    Series series{.name = plural(size.ranks, "rank"), .points = {}, .style = Style::line};
+    Series series{.name = counted(size.ranks, "rank"), .points = {}, .style = Style::line};
     const std::vector<double>& losses = found->measured->step_losses;
     for (std::size_t i = 0; i < losses.size(); ++i)
       series.points.push_back({.x = static_cast<double>(i + 1), .y = losses[i]});
@@ -184,8 +180,8 @@ LineChart loss_chart(const Results& results) {
 
 std::vector<Row> key_figures(const Results& results) {
   const SizeResult& largest = results.sizes.back();
-  std::vector<Row> rows{{"baseline", plural(results.baseline().ranks, "rank")},
-                        {"largest size", plural(largest.ranks, "rank")}};
+  std::vector<Row> rows{{"baseline", counted(results.baseline().ranks, "rank")},
+                        {"largest size", counted(largest.ranks, "rank")}};
   const auto add = [&](const std::string& name, const Figure& figure, double factor, const std::string& unit) {
     if (figure.n > 0) rows.emplace_back(name, value_text(factor * figure.mean, 3) + unit);
   };
@@ -203,7 +199,7 @@ void add_machine(Page& page, const Results& results) {
   for (const scaling::CaseResult& each : results.cases) {
     if (!each.measured) continue;
     for (const scaling::Host& host : each.measured->hosts)
-      hosts[host.name] = host.cores > 0 ? plural(host.cores, "core") : "cores unknown";
+      hosts[host.name] = host.cores > 0 ? counted(host.cores, "core") : "cores unknown";
   }
   for (const auto& [name, cores] : hosts) rows.emplace_back(name, cores);
   page.add_table("", rows);

@@ -162,8 +162,10 @@ std::string curve_text(const std::vector<std::pair<std::int64_t, double>>& point
 
 std::string top_text(const std::string& run, const std::string& status, double age_seconds, const RunProgress& progress,
                      const Screen& screen) {
-  std::string text = fmt::format("{}   {}   metrics written {} ago\n", run, status.empty() ? "no status" : status,
-                                 duration_text(age_seconds));
+  std::string text =
+      fmt::format("{}   {}   {}\n", run, status.empty() ? "no status" : status,
+                  std::isfinite(age_seconds) ? fmt::format("metrics written {} ago", duration_text(age_seconds))
+                                             : "no metrics yet");
   if (!progress.step()) return text + "No step has been logged yet (log.every_steps sets how often that is done).\n";
   const Json& step = *progress.step();
   const double done = number(step, "step"), last = number(step, "last_step");
@@ -171,7 +173,8 @@ std::string top_text(const std::string& run, const std::string& status, double a
   if (last > 0) {
     const double per_step = number(step, "run_seconds") / done;
     text += fmt::format(" of {} {} {:.0f} %", text_of(last, "", 12), bar_text(done / last, 30), 100 * done / last);
-    if (done < last) text += fmt::format("   remaining: {}", duration_text((last - done) * per_step));
+    const double left = (last - done) * per_step;
+    if (left > 0) text += fmt::format("   remaining: {}", duration_text(left));
   }
   text += "\n" + figures_text(step);
   if (progress.evaluation()) text += evaluation_text(*progress.evaluation());
@@ -183,7 +186,7 @@ std::string top_text(const std::string& run, const std::string& status, double a
   const int room = std::max(kFewestRanks, screen.height - used - 1);
   const std::string table = ranks_text(step, static_cast<std::size_t>(room));
   if (!table.empty()) text += "\n" + table;
-  if (ranks > room) text += fmt::format("... {:.0f} more ranks, which wait longer for others\n", ranks - room);
+  if (ranks > room) text += fmt::format("... {:.0f} more, which wait longer for others\n", ranks - room);
   return text;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/current_world.h"
 #include "base/failure.h"
+#include "base/number_text.h"
 #include "base/stop_signal.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
@@ -81,10 +82,10 @@ void check_first(train::Session& session) {
        .run_folder = session.run.path(),
        .data_folder = data == "synthetic" ? "" : std::filesystem::absolute(data).parent_path().string()});
   if (!session.leader()) return;
-  if (found.slowest) log::info("run.check: {}", found.slowest->sentence());
+  for (const std::string& sentence : found.slowest_sentences()) log::info("run.check: {}", sentence);
   const std::string problems = found.problems();
   if (problems.empty())
-    log::info("run.check: {} checks, none of which warns or fails", found.checks.size());
+    log::info("run.check: {}, none of which warns or fails", counted(found.checks.size(), "check"));
   else
     log::warning("run.check found this:\n{}", problems);
 }
@@ -167,7 +168,14 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
   train::RunLock::require_free(session.run.path());
   session.run.check_can_be_created();
   for (const std::string& note : session.notes) log::info("{}", note);
-  log::info("a training would start: no problem was found");
+  checkpoint::Reader* from = session.first_checkpoint();
+  if (from == nullptr)
+    log::info("a training would start: no problem was found");
+  else if (from->step() < session.last_step)
+    log::info("the training would resume from {} (step {} of {}): no problem was found", from->path(), from->step(),
+              session.last_step);
+  else
+    log::info("nothing is left to do: {} is of step {}, the last one", from->path(), from->step());
   return kExitDone;
 }
 

@@ -102,6 +102,25 @@ std::string Report::problems_of(int rank, const std::string& host) const {
   return problem_lines(of_rank);
 }
 
+const Check* Report::slowest_link() const {
+  constexpr double kPairs = 4;  // a pair says more than an all-reduce, which is about as slow as its slowest link
+  const auto order = [](const Check& c) { return c.times_slower * (c.name.starts_with("pair") ? kPairs : 1); };
+  const auto slowest = std::ranges::max_element(checks, {}, order);
+  return slowest == checks.end() || slowest->times_slower == 0 ? nullptr : &*slowest;
+}
+
+std::vector<std::string> Report::slowest_sentences() const {
+  std::vector<std::string> sentences;
+  if (slowest) sentences.push_back(slowest->sentence());
+  if (const Check* link = slowest_link()) {
+    const bool is_worse = !slowest || link->times_slower * (1 - slowest->slower) > 1;
+    sentences.insert(is_worse ? sentences.end() : sentences.begin(),
+                     fmt::format("The slowest link is {} ({}): it is {} times slower than it should be.",
+                                 printable(link->scope), link->name, figure(link->times_slower)));
+  }
+  return sentences;
+}
+
 std::string Report::text() const {
   std::vector<Check> lines = merged(checks);
   for (Check& line : lines)
@@ -130,9 +149,9 @@ std::string Report::text() const {
   }
   for (const Check& check : checks) ++counts[static_cast<std::size_t>(check.status)];
   for (const std::string& note : notes) text += fmt::format("{}\n", printable_lines(note));
-  if (slowest) text += slowest->sentence() + "\n";
+  for (const std::string& sentence : slowest_sentences()) text += sentence + "\n";
   const auto count = [&](Status status) { return counts[static_cast<std::size_t>(status)]; };
-  return text + fmt::format("{} checks: {} passed, {} warned, {} failed, {} unknown\n", checks.size(),
+  return text + fmt::format("{}: {} passed, {} warned, {} failed, {} unknown\n", counted(checks.size(), "check"),
                             count(Status::pass), count(Status::warn), count(Status::fail), count(Status::unknown));
 }
 
@@ -153,6 +172,8 @@ nlohmann::ordered_json Report::json() const {
                               {"host", slowest->host},
                               {"measure", slowest->what},
                               {"slower_than_median", slowest->slower}};
+  if (const Check* link = slowest_link())
+    object["slowest_link"] = {{"where", link->scope}, {"check", link->name}, {"times_slower", link->times_slower}};
   return object;
 }
 

@@ -23,6 +23,7 @@ struct Check {
   std::string remedy{};            // a sentence; empty for pass
   std::optional<double> number{};  // of the value, in `unit`: passes of one name are merged into one line of the table
   std::string unit{};
+  double times_slower = 0;  // a slow link: what it should give over what it gives; otherwise 0
 };
 
 /// The rank whose device is slowest, compared with the median of all ranks.
@@ -43,7 +44,11 @@ struct Report {
   std::string problems() const;
   /// The same for one rank and its node only.
   std::string problems_of(int rank, const std::string& host) const;
-  /// For users: the table, the slowest rank and the counts.
+  /// The slowest of the pairs of ranks and all-reduces that warn or fail; null: none does.
+  const Check* slowest_link() const;
+  /// What is slowest of the ranks and of the links, the worse one last.
+  std::vector<std::string> slowest_sentences() const;
+  /// For users: the table, what is slowest, and the counts.
   std::string text() const;
   nlohmann::ordered_json json() const;
 };

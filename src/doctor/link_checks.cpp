@@ -94,13 +94,14 @@ Check check_bandwidth(const AllReduceTime& time, const LinkRate& link, bool is_n
   if (link.bytes_per_second == 0) return check;
   check.expected = fmt::format("busbw at least {:.3g} GB/s ({})", kLinkWarns * link.bytes_per_second / 1e9, link.name);
   check.status = status_of_rate(busbw / link.bytes_per_second);
-  if (check.status != Status::pass)
-    check.remedy =
-        fmt::format("{} should give {} GB/s. {}", link.name, figure(link.bytes_per_second / 1e9),
-                    is_network ? "Look at the pairs of ranks (without --quick), and choose the fast network with "
-                                 "OMPI_MCA_btl_tcp_if_include, or NCCL_SOCKET_IFNAME and NCCL_IB_HCA."
-                               : "Look at the other load, the binding of the processors and, for GPUs, at `lockstep "
-                                 "gpu-info`, which lists the GPUs that reach each other's memory.");
+  if (check.status == Status::pass) return check;
+  check.times_slower = link.bytes_per_second / busbw;
+  check.remedy =
+      fmt::format("{} should give {} GB/s. {}", link.name, figure(link.bytes_per_second / 1e9),
+                  is_network ? "Look at the pairs of ranks (without --quick), and choose the fast network with "
+                               "OMPI_MCA_btl_tcp_if_include, or NCCL_SOCKET_IFNAME and NCCL_IB_HCA."
+                             : "Look at the other load, the binding of the processors and, for GPUs, at `lockstep "
+                               "gpu-info`, which lists the GPUs that reach each other's memory.");
   return check;
 }
 
@@ -186,6 +187,7 @@ void check_pairs(const std::vector<Place>& places, const std::vector<RankPair>& 
                 .number = pair.bytes_per_second / 1e9,
                 .unit = "GB/s"};
     if (warns) {
+      check.times_slower = 1 / std::min(of_median, of_link);
       const auto is_slow = [&](const Place& place) { return std::ranges::find(slow, place.node) != slow.end(); };
       check.remedy = is_slow(a) != is_slow(b)
                          ? fmt::format(

@@ -81,8 +81,7 @@ Check check_launch(const std::vector<Place>& places, const std::vector<SystemFac
   Check check{
       .name = "launch",
       .scope = "all ranks",
-      .value = fmt::format("{} rank{} on {} node{}, {}{}, {}", n_ranks, n_ranks == 1 ? "" : "s", n_nodes,
-                           n_nodes == 1 ? "" : "s",
+      .value = fmt::format("{} on {}, {}{}, {}", counted(n_ranks, "rank"), counted(n_nodes, "node"),
                            is_mpirun             ? "mpirun"
                            : has_pmix || has_pmi ? "srun"
                                                  : "no launcher",
@@ -107,7 +106,7 @@ Check check_launch(const std::vector<Place>& places, const std::vector<SystemFac
   const int nodes = number_of(environment, "SLURM_NNODES"), tasks = number_of(environment, "SLURM_NTASKS");
   if (nodes > n_nodes || tasks > n_ranks) {
     check.status = Status::warn;
-    check.expected = fmt::format("{} ranks on {} nodes, which Slurm has allocated", tasks, nodes);
+    check.expected = fmt::format("{} on {}, which Slurm has allocated", counted(tasks, "rank"), counted(nodes, "node"));
     check.remedy =
         "Part of the allocation is not used: start as many ranks as the job has tasks (srun without -n and -N, or "
         "mpirun "

@@ -31,9 +31,10 @@ bool is_drawn(const LineChart& chart, const Point& point) {
          (!chart.y.is_logarithmic || point.y > 0);
 }
 
-bool has_interval(const LineChart& chart, const Point& point) {
-  return can_be_drawn(point.low) && can_be_drawn(point.high) && (!chart.y.is_logarithmic || point.low > 0);
-}
+bool has_interval(const Point& point) { return can_be_drawn(point.low) && can_be_drawn(point.high); }
+
+/// Whether the interval has no lower end on a logarithmic axis. It is drawn to the end of the axis.
+bool is_open(const LineChart& chart, const Point& point) { return chart.y.is_logarithmic && point.low <= 0; }
 
 /// A range of a single value is widened, so that there is an axis.
 void widen(Range& range, const Axis& axis) {
@@ -54,8 +55,9 @@ Ranges ranges_of(const LineChart& chart) {
       if (!is_drawn(chart, point)) continue;
       ranges.x.add(point.x);
       ranges.y.add(point.y);
-      if (!has_interval(chart, point)) continue;
-      ranges.y.add(point.low);
+      if (!has_interval(point)) continue;
+      // An open interval is drawn to below its point.
+      ranges.y.add(is_open(chart, point) ? point.y / 2 : point.low);
       ranges.y.add(point.high);
     }
   if (chart.y.from_zero && !chart.y.is_logarithmic) ranges.y.add(0);
@@ -122,13 +124,15 @@ void draw_series(Drawing& drawing, const LineChart& chart, std::size_t index, co
   for (const Point& point : series.points) {
     if (!is_drawn(chart, point)) continue;
     const double at_x = x(point.x);
-    if (has_interval(chart, point)) {
-      drawing.line(at_x, y(point.low), at_x, y(point.high), interval);
-      for (const double end : {point.low, point.high}) drawing.line(at_x - 4, y(end), at_x + 4, y(end), interval);
+    if (has_interval(point)) {
+      const bool is_cut = is_open(chart, point);
+      drawing.line(at_x, is_cut ? y.begin : y(point.low), at_x, y(point.high), interval);
+      drawing.line(at_x - 4, y(point.high), at_x + 4, y(point.high), interval);
+      if (!is_cut) drawing.line(at_x - 4, y(point.low), at_x + 4, y(point.low), interval);
     }
     if (series.style != Style::markers && series.style != Style::line_with_markers) continue;
     std::string hint = fmt::format("{}: {} at {}", series.name, value_text(point.y), value_text(point.x, 6));
-    if (has_interval(chart, point)) hint += fmt::format(" ({} to {})", value_text(point.low), value_text(point.high));
+    if (has_interval(point)) hint += fmt::format(" ({} to {})", value_text(point.low), value_text(point.high));
     drawing.marker(at_x, y(point.y), index, hint);
   }
 }

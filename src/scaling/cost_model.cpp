@@ -217,6 +217,14 @@ std::vector<double> nonnegative_least_squares(std::span<const double> rows, std:
   return best;
 }
 
+CostSize CostModel::size(int ranks, int nodes, double global_batch) const {
+  const int on_machine = is_one_machine ? ranks : (ranks + nodes - 1) / nodes;
+  return {.ranks = ranks,
+          .nodes = nodes,
+          .samples_per_rank = units_per_sample * global_batch / ranks,
+          .sharing = sharing_of(on_machine, cores)};
+}
+
 double CostModel::exchange_seconds(const CostSize& size) const {
   const Sent s = sent(size, exchanged);
   return node_hop_seconds * s.node_hops + node_byte_seconds * s.node_bytes + rank_hop_seconds * s.rank_hops +

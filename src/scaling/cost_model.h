@@ -11,6 +11,7 @@
 // time of a step is compute + exposed + data. All times are in seconds, and samples can also be tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -23,8 +24,13 @@ namespace lockstep::scaling {
 struct CostSize {
   int ranks = 1, nodes = 1;
   double samples_per_rank = 0;  // of a step
-  double sharing = 1;           // ranks on a machine over its cores, if there are fewer cores than ranks; otherwise 1
+  double sharing = 1;           // ranks per core of a machine, if it has fewer cores than ranks; otherwise 1
 };
+
+/// A rank that may use only part of a core shares it with nobody.
+inline double sharing_of(double ranks, double cores) {
+  return cores > 0 ? std::max(1.0, ranks / std::max(1.0, cores)) : 1;
+}
 
 /// What one case has measured: means over its steps.
 struct CostPoint {
@@ -66,8 +72,12 @@ struct CostModel {
   Exchanged exchanged{};
   std::string unit = "samples";
   double units_per_sample = 1;     // tokens per sample of a language model; otherwise 1
+  double cores = 0;                // of a machine of the study; 0: unknown
+  bool is_one_machine = false;     // the nodes of the study shared its cores, as containers do
   std::vector<CostSize> fitted{};  // each size once, in ascending order
 
+  /// A size with this global batch, on machines like those of the study.
+  CostSize size(int ranks, int nodes, double global_batch) const;
   double exchange_seconds(const CostSize& size) const;
   Prediction predict(const CostSize& size) const;
 };
@@ -87,5 +97,9 @@ CostModel cost_model_in(const std::string& text, const std::string& path);
 
 /// "step = compute + exposed + data ..." with the fitted values and their error, for people.
 std::string text_of(const CostModel& model);
+/// On which machines predictions are based: "all nodes share the 2 cores of one machine, as in the study".
+std::string machines_text(const CostModel& model);
+/// "8", "at most 1"
+std::string sharing_text(const CostSize& size);
 
 }  // namespace lockstep::scaling

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/number_text.h"
 #include "lockstep/error.h"
 #include "scaling/cost_model.h"
 
@@ -45,8 +46,21 @@ std::string text_of(const CostModel& model) {
   text += fmt::format("data            {:.4f} s\n", model.data_seconds);
   std::string sizes;
   for (const CostSize& size : model.fitted) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", size.ranks);
-  return text + fmt::format("The model was fitted to {} ranks. At these, it is wrong by {:.1f} % (root mean square).\n",
-                            sizes, 100 * model.error);
+  return text + fmt::format(
+                    "The model was fitted to {} rank{}. At these, it is wrong by {:.1f} % (root mean square).\n"
+                    "Predictions assume that {}.\n",
+                    sizes, sizes == "1" ? "" : "s", 100 * model.error, machines_text(model));
+}
+
+std::string machines_text(const CostModel& model) {
+  if (model.cores == 0) return "each rank has cores of its own, since those of the study are not known";
+  return fmt::format("{} {}, as in the study",
+                     model.is_one_machine ? "all nodes share a machine with" : "each node has",
+                     counted(model.cores, "core"));
+}
+
+std::string sharing_text(const CostSize& size) {
+  return size.sharing > 1 ? fmt::format("{:.3g}", size.sharing) : "at most 1";
 }
 
 Json json_of(const CostModel& model) {
@@ -59,6 +73,8 @@ Json json_of(const CostModel& model) {
   return {{"format", kFormat},
           {"unit", model.unit},
           {"units_per_sample", model.units_per_sample},
+          {"cores", model.cores},
+          {"is_one_machine", model.is_one_machine},
           {"fixed_seconds", model.fixed_seconds},
           {"sample_seconds", model.sample_seconds},
           {"node_hop_seconds", model.node_hop_seconds},
@@ -95,7 +111,9 @@ CostModel cost_model_in(const std::string& text, const std::string& path) {
                     .has_exchange_times = json.at("has_exchange_times"),
                     .exchanged = {.bytes = json.at("exchanged_bytes"), .buckets = json.at("buckets")},
                     .unit = json.at("unit"),
-                    .units_per_sample = json.at("units_per_sample")};
+                    .units_per_sample = json.at("units_per_sample"),
+                    .cores = json.value("cores", 0.0),  // older files have neither
+                    .is_one_machine = json.value("is_one_machine", false)};
     for (const Json& size : json.at("fitted"))
       model.fitted.push_back({.ranks = size.at("ranks"),
                               .nodes = size.at("nodes"),

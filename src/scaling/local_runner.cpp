@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/number_text.h"
 #include "base/process.h"
 #include "base/standard_streams.h"
 #include "base/stop_signal.h"
@@ -82,8 +83,8 @@ class LocalRunner {
   Outcome run_case(std::size_t index) {
     const Case& a_case = study_.cases[index];
     const CaseFiles files(study_, a_case);
-    const std::string title = fmt::format("case {} of {}: {} {}, repeat {}", index + 1, study_.cases.size(),
-                                          a_case.ranks, a_case.ranks == 1 ? "rank" : "ranks", a_case.repeat);
+    const std::string title = fmt::format("case {} of {}: {}, repeat {}", index + 1, study_.cases.size(),
+                                          counted(a_case.ranks, "rank"), a_case.repeat);
     print(fmt::format("{}{}", title, remaining(index)));
     files.prepare(configuration_of(study_, a_case, config_));
     const double began = unix_seconds(), busy = busy_core_seconds(), own = own_core_seconds();

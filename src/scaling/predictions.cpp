@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "config/parser.h"
 #include "lockstep/error.h"
 
 namespace lockstep::scaling {
@@ -21,19 +21,24 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
 
 std::string predictions_file(const Study& study) { return study.directory + "/predictions.json"; }
 
-/// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks. A single rank
-/// shares nothing, even if it may use only a part of a core.
-double sharing_of(const std::vector<Host>& hosts) {
-  std::map<std::string, std::pair<double, double>> machines;  // ranks, cores
+/// The machine with most ranks per core: the number of its hosts, and of its ranks and cores.
+struct Machine {
+  int hosts = 0;
+  double ranks = 0, cores = 0;
+  double sharing() const { return sharing_of(ranks, cores); }
+};
+Machine fullest_machine(const std::vector<Host>& hosts) {
+  std::map<std::string, Machine> machines;
   for (const Host& host : hosts) {
-    auto& [ranks, cores] = machines[host.owner()];
-    ranks += host.ranks;
-    cores = std::max(cores, host.cores);
+    Machine& machine = machines[host.owner()];
+    ++machine.hosts;
+    machine.ranks += host.ranks;
+    machine.cores = std::max(machine.cores, host.cores);
   }
-  double sharing = 1;
+  Machine fullest;
   for (const auto& [name, machine] : machines)
-    if (machine.second > 0 && machine.first > 1) sharing = std::max(sharing, machine.first / machine.second);
-  return sharing;
+    if (fullest.hosts == 0 || machine.sharing() > fullest.sharing()) fullest = machine;
+  return fullest;
 }
 
 /// Samples or tokens per rank and step: the mean over the steps after the warm-up.
@@ -44,6 +49,13 @@ std::vector<const CaseResult*> averaged(const Results& results) {
   for (const CaseResult& each : results.cases)
     if (each.is_averaged) cases.push_back(&each);
   return cases;
+}
+
+/// Samples of a step of all ranks.
+double global_batch(const Study& study, int ranks) {
+  if (study.scaling == Scaling::strong) return static_cast<double>(study.batch);
+  const int accumulate = config::parse({study.configuration_file()}).train.accumulate;
+  return static_cast<double>(study.batch) * accumulate * ranks;
 }
 
 bool counts_nodes(const Study& study) {
@@ -79,13 +91,17 @@ nlohmann::ordered_json json_of(const StoredPrediction& stored) {
 CostModel fit_cost_model(const Results& results) {
   std::vector<CostPoint> points;
   Exchanged exchanged;
-  double units_per_sample = 1;
+  double units_per_sample = 1, cores = 0;
+  bool is_one_machine = false;
   for (const CaseResult* each : averaged(results)) {
     const Measurement& m = *each->measured;
+    const Machine machine = fullest_machine(m.hosts);
+    cores = std::max(cores, machine.cores);
+    is_one_machine = is_one_machine || machine.hosts > 1;
     points.push_back({.size = {.ranks = each->of.ranks,
                                .nodes = each->of.nodes,
                                .samples_per_rank = samples_per_rank(*each),
-                               .sharing = sharing_of(m.hosts)},
+                               .sharing = machine.sharing()},
                       .step_seconds = each->step_seconds,
                       .exposed_seconds = m.exposed_communication_seconds,
                       .data_seconds = m.data_wait_seconds,
@@ -95,51 +111,31 @@ CostModel fit_cost_model(const Results& results) {
             "cases, and repeat the command of `lockstep scaling run`",
             each->of.name);
     exchanged = {.bytes = m.exchanged_bytes, .buckets = static_cast<int>(m.buckets)};
-    const auto batch = static_cast<double>(results.study.batch);
     units_per_sample =
-        points.back().size.samples_per_rank * (results.study.scaling == Scaling::weak ? 1 : each->of.ranks) / batch;
+        points.back().size.samples_per_rank * each->of.ranks / global_batch(results.study, each->of.ranks);
   }
   CostModel model = fit_cost_model(points, exchanged, results.unit.empty() ? "samples" : results.unit);
   model.units_per_sample = units_per_sample;
+  model.cores = cores;
+  model.is_one_machine = is_one_machine;
   return model;
 }
 
-CostSize size_to_predict(const Results& results, int number) {
-  const auto cases = averaged(results);
-  require(!cases.empty(), ErrorCode::usage, "no case of {} can be averaged, so that nothing can be predicted",
-          results.study.directory);
-  const CaseResult& largest = **std::ranges::max_element(cases, {}, [](const CaseResult* c) { return c->of.ranks; });
-  const Measurement& m = *largest.measured;
-  CostSize size;
-  if (counts_nodes(results.study)) {
-    size.nodes = number;
-    size.ranks = number * largest.of.ranks_per_node();
-  } else {
-    size.ranks = number;
-  }
-  const bool is_strong = results.study.scaling == Scaling::strong;
-  require(!is_strong || size.ranks <= results.study.batch, ErrorCode::usage,
+CostSize size_to_predict(const Results& results, const CostModel& model, int number) {
+  const Study& study = results.study;
+  const Case& largest = *std::ranges::max_element(study.cases, {}, &Case::ranks);
+  const int ranks = counts_nodes(study) ? number * largest.ranks_per_node() : number;
+  require(study.scaling == Scaling::weak || ranks <= study.batch, ErrorCode::usage,
           "--predict: a global batch of {} has too few samples for {} ranks, so that no study can run this size",
-          results.study.batch, size.ranks);
-  const double per_rank = samples_per_rank(largest);
-  size.samples_per_rank = is_strong ? per_rank * m.ranks / size.ranks : per_rank;
-  // More nodes are more machines, unless the nodes of the study share one, as containers do.
-  std::set<std::string> machines;
-  double cores = 0;
-  for (const Host& host : m.hosts) {
-    machines.insert(host.owner());
-    cores = std::max(cores, host.cores);
-  }
-  const bool is_one_machine = machines.size() == 1 && cores >= 1;
-  size.sharing = is_one_machine ? std::max(1.0, size.ranks / cores) : sharing_of(m.hosts);
-  return size;
+          study.batch, ranks);
+  return model.size(ranks, counts_nodes(study) ? number : 1, global_batch(study, ranks));
 }
 
 void predict(Results& results, const std::vector<int>& numbers) {
   const CostModel model = fit_cost_model(results);
   std::vector<StoredPrediction> predictions = read_predictions(results.study);
   for (const int number : numbers) {
-    const CostSize size = size_to_predict(results, number);
+    const CostSize size = size_to_predict(results, model, number);
     const auto is_this = [&](const auto& each) { return each.ranks == size.ranks && each.nodes == size.nodes; };
     require(std::ranges::none_of(results.sizes, [&](const SizeResult& s) { return is_this(s) && s.n_averaged > 0; }),
             ErrorCode::usage, "--predict: {} {} have been measured; predict sizes that were not run", number,

@@ -17,7 +17,7 @@ CostModel fit_cost_model(const Results& results);
 /// A size of this study that need not have been run, with the batch and the machines of the study. `number`: the number
 /// of ranks or, if the study was submitted with more than one node, of nodes. The number of ranks per node stays the
 /// same.
-CostSize size_to_predict(const Results& results, int number);
+CostSize size_to_predict(const Results& results, const CostModel& model, int number);
 
 /// Fits the model, predicts these sizes, and writes both files and `results`. Throws usage for a size that the study
 /// has measured.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/number_text.h"
+
 namespace lockstep::scaling {
 namespace {
 
@@ -17,8 +19,6 @@ std::string with_interval(const Figure& figure, double factor = 1) {
   return std::isfinite(figure.half_width) ? fmt::format("{} ± {}", mean, number_text(factor * figure.half_width))
                                           : mean;
 }
-
-std::string plural(int n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
 
 std::string cases_text(const SizeResult& size) { return fmt::format("{} of {}", size.n_averaged, size.n_cases); }
 
@@ -84,24 +84,24 @@ Table figure_table(const Results& results) {
     for (const ReportedFigure& reported : reported_figures(results)) {
       const Figure figure = scaled(size.*reported.member, reported.factor);
       const bool has_interval = std::isfinite(figure.half_width);
-      table.rows.push_back({std::to_string(size.ranks), std::to_string(size.nodes), reported.title, reported.unit,
-                            number_text(figure.mean),
-                            has_interval ? fmt::format("{} to {}", number_text(figure.mean - figure.half_width),
-                                                       number_text(figure.mean + figure.half_width))
-                                         : "-",
-                            number_text(figure.minimum), number_text(figure.maximum)});
+      table.rows.push_back(
+          {std::to_string(size.ranks), std::to_string(size.nodes), reported.title, reported.unit,
+           number_text(figure.mean),
+           has_interval ? fmt::format("{} to {}", number_text(figure.low()), number_text(figure.high())) : "-",
+           number_text(figure.minimum), number_text(figure.maximum)});
     }
   }
   return table;
 }
 
 Table prediction_table(const Results& results) {
-  Table table{.header = {"ranks", "nodes", "predicted, s per step", "95 % interval", "measured, s per step",
-                         "difference, %", "fitted to ranks"}};
+  Table table{.header = {"ranks", "nodes", "ranks per core", "predicted, s per step", "95 % interval",
+                         "measured, s per step", "difference, %", "fitted to ranks"}};
   for (const StoredPrediction& stored : results.predictions) {
     const Prediction& p = stored.prediction;
     const Figure measured = measured_by_now(results, p.size);
-    table.rows.push_back({std::to_string(p.size.ranks), std::to_string(p.size.nodes), number_text(p.step_seconds()),
+    table.rows.push_back({std::to_string(p.size.ranks), std::to_string(p.size.nodes), sharing_text(p.size),
+                          number_text(p.step_seconds()),
                           fmt::format("{} to {}", number_text(p.low), number_text(p.high)), with_interval(measured),
                           measured.n == 0 ? "-" : fmt::format("{:+.1f}", 100 * (p.step_seconds() / measured.mean - 1)),
                           fmt::format("{}", fmt::join(stored.fitted_to_ranks, ", "))});
@@ -112,16 +112,15 @@ Table prediction_table(const Results& results) {
 std::string description_of(const Study& study) {
   return fmt::format("{} scaling, {} of {}; {} steps, of which the first {} are the warm-up; {}",
                      text_of(study.scaling), study.scaling == Scaling::strong ? "a global batch" : "a batch per rank",
-                     plural(static_cast<int>(study.batch), "sample"), study.steps, study.warmup_steps,
-                     plural(study.repeats, "repeat"));
+                     counted(study.batch, "sample"), study.steps, study.warmup_steps, counted(study.repeats, "repeat"));
 }
 
 std::string baseline_text(const Results& results) {
   const SizeResult& baseline = results.baseline();
-  const std::string where = fmt::format("{} on {}", plural(baseline.ranks, "rank"), plural(baseline.nodes, "node"));
+  const std::string where = fmt::format("{} on {}", counted(baseline.ranks, "rank"), counted(baseline.nodes, "node"));
   if (baseline.n_averaged == 0) return fmt::format("baseline: {}, not measured", where);
   return fmt::format("baseline: {} s per step on {}, the mean of {}", number_text(baseline.step_seconds.mean), where,
-                     plural(baseline.n_averaged, "case"));
+                     counted(baseline.n_averaged, "case"));
 }
 
 std::vector<std::string> notes_of(const Results& results) {

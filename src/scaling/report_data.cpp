@@ -18,8 +18,8 @@ std::string exact(double value) { return std::isfinite(value) ? fmt::format("{}"
 Json json_of(const Figure& figure) {
   return {{"n", figure.n},
           {"mean", figure.mean},
-          {"interval_low", figure.mean - figure.half_width},
-          {"interval_high", figure.mean + figure.half_width},
+          {"interval_low", figure.low()},
+          {"interval_high", figure.high()},
           {"minimum", figure.minimum},
           {"maximum", figure.maximum},
           {"deviation", figure.deviation}};
@@ -53,9 +53,8 @@ std::string csv_report(const Results& results) {
     for (const ReportedFigure& reported : reported_figures(results)) {
       const Figure& figure = size.*reported.member;
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", size.ranks, size.nodes, size.n_cases, size.n_averaged,
-                          reported.key, exact(figure.mean), exact(figure.mean - figure.half_width),
-                          exact(figure.mean + figure.half_width), exact(figure.minimum), exact(figure.maximum),
-                          exact(figure.deviation));
+                          reported.key, exact(figure.mean), exact(figure.low()), exact(figure.high()),
+                          exact(figure.minimum), exact(figure.maximum), exact(figure.deviation));
     }
   for (const StoredPrediction& stored : results.predictions) {
     const Prediction& p = stored.prediction;

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "base/number_text.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
 #include "scaling/predictions.h"
@@ -33,9 +34,8 @@ std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
   std::vector<Rejection> rejections;
   const auto steps = after_warmup(m.step_seconds, study);
   if (std::ssize(steps) < kLeastMeasuredSteps)
-    rejections.push_back({Reason::warmup, fmt::format("the warm-up left {} steps to measure, and at least {} are "
-                                                      "needed",
-                                                      steps.size(), kLeastMeasuredSteps)});
+    rejections.push_back({Reason::warmup, fmt::format("the warm-up left {} to measure, and at least {} are needed",
+                                                      counted(steps.size(), "step"), kLeastMeasuredSteps)});
   else if (still_falls(steps))
     rejections.push_back({Reason::warmup, fmt::format("the warm-up of {} steps was too short: the steps after it still "
                                                       "became faster",
@@ -119,10 +119,10 @@ std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) 
     for (const auto& [name, machine] : machines)
       if (machine.cores > 0 && machine.ranks > std::max(1.0, machine.cores))
         sentences[{each.of.ranks, each.of.nodes}] = fmt::format(
-            "With {} ranks, {} of them{} shared {} {} of one machine: this size measures these cores, and not how the "
+            "With {} ranks, {} of them{} shared {} of one machine: this size measures these cores, and not how the "
             "program scales.",
             each.of.ranks, machine.ranks, machine.hosts > 1 ? fmt::format(" on {} nodes", machine.hosts) : "",
-            machine.cores, machine.cores == 1 ? "core" : "cores");
+            counted(machine.cores, "core"));
   }
   std::vector<std::string> remarks;
   for (auto& [size, sentence] : sentences) remarks.push_back(std::move(sentence));
@@ -138,10 +138,13 @@ void add_remarks(Results& results) {
                     "run` to continue the study.",
                     std::ssize(results.cases) - n_finished, results.cases.size()));
   if (results.baseline().n_averaged == 0)
-    results.remarks.push_back(fmt::format("There is no speedup, since no case of the baseline, {} {}, was averaged.",
-                                          results.baseline().ranks, results.baseline().ranks == 1 ? "rank" : "ranks"));
-  if (std::ranges::any_of(results.sizes, [](const SizeResult& size) { return size.n_averaged == 1; }))
-    results.remarks.emplace_back("A figure of one case has no confidence interval.");
+    results.remarks.push_back(fmt::format("There is no speedup, since no case of the baseline, {}, was averaged.",
+                                          counted(results.baseline().ranks, "rank")));
+  if (std::ranges::any_of(results.sizes, [](const SizeResult& size) {
+        return size.n_averaged > 0 && size.n_averaged < kLeastForInterval;
+      }))
+    results.remarks.emplace_back(
+        "A figure of one or two cases has no confidence interval: use --repeat 3 or more in a study that needs them.");
 }
 
 /// The measurement of a case that was not collected yet. No value if the run is unfinished or damaged: `lockstep
@@ -196,7 +199,7 @@ Results results_of(const Study& study, std::vector<CaseResult> cases, const std:
     size.speedup = ratio_of(size.rate, results.baseline().rate);
     // The baseline is divided by itself, so its own speedup is exactly 1.
     if (&size == &results.sizes.front() && size.speedup.n > 0)
-      size.speedup.half_width = size.speedup.n > 1 ? 0 : kUnknown;
+      size.speedup.half_width = size.speedup.n < kLeastForInterval ? kUnknown : 0;
     size.efficiency = scaled(size.speedup, static_cast<double>(results.baseline().ranks) / size.ranks);
   }
   add_remarks(results);

@@ -4,14 +4,19 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "base/number_text.h"
 #include "base/standard_streams.h"
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
 #include "scaling/cases.h"
@@ -20,6 +25,7 @@ namespace lockstep::scaling {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -33,22 +39,27 @@ void print(const std::string& line) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// Which of these jobs are waiting or running. squeue fails for a single job that it no longer knows.
-std::set<std::string> queued_jobs(const std::set<std::string>& jobs) {
+std::string last_line(std::string text) {
+  text.erase(text.find_last_not_of('\n') + 1);
+  return text.substr(text.rfind('\n') + 1);
+}
+
+/// The jobs that are waiting or running, and their states. squeue fails for a single job that it no longer knows.
+std::map<std::string, std::string> queued_jobs(const std::set<std::string>& jobs) {
   if (jobs.empty()) return {};
   const Captured captured =
-      capture({.words = {"squeue", "--noheader", "--format=%A", fmt::format("--jobs={}", fmt::join(jobs, ","))}});
+      capture({.words = {"squeue", "--noheader", "--format=%A %T", fmt::format("--jobs={}", fmt::join(jobs, ","))}});
   const bool is_unknown = captured.errors.find("Invalid job id") != std::string::npos;
   require(captured.status == 0 || is_unknown, ErrorCode::study_launcher, "squeue failed with exit status {}: {}",
           captured.status, first_line(captured.errors));
-  std::set<std::string> queued;
+  std::map<std::string, std::string> queued;
   std::istringstream lines(captured.output);
-  for (std::string job; lines >> job;) queued.insert(job);
+  for (std::string job, state; lines >> job >> state;) queued[job] = state;
   return queued;
 }
 
-/// True if the run of the case is done; its measurement is then written.
-bool collect(const Study& study, const Case& a_case) {
+/// True if the run of the case is done; its measurement is then written. `problem`: why it cannot be used.
+bool collect(const Study& study, const Case& a_case, std::string& problem) {
   const CaseFiles files(study, a_case);
   try {
     const auto measurement = files.measurement_of_run(study);
@@ -56,16 +67,16 @@ bool collect(const Study& study, const Case& a_case) {
     return measurement.has_value();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::study_damaged) throw;
-    print(fmt::format("{} is repeated: {}", a_case.name, error.what()));
+    problem = error.what();
     return false;
   }
 }
 
 std::string submit_case(const Study& study, const Case& a_case, const Config& config, const std::string& program,
-                        const std::string& after) {
+                        const SubmitOptions& options, const std::string& after) {
   const CaseFiles files(study, a_case);
   files.prepare(configuration_of(study, a_case, config));
-  const Captured captured = capture(sbatch_command(study, a_case, config, program, after));
+  const Captured captured = capture(sbatch_command(study, a_case, config, program, options, after));
   require(captured.status == 0, ErrorCode::study_launcher, "sbatch refused the case {}: {}", a_case.name,
           first_line(captured.errors));
   const std::string line = first_line(captured.output);  // "123", or "123;cluster"
@@ -104,15 +115,18 @@ int ranks_per_node_in(const std::string& job) {
 }
 
 Command sbatch_command(const Study& study, const Case& a_case, const Config& config, const std::string& program,
-                       const std::string& after) {
+                       const SubmitOptions& options, const std::string& after) {
   const std::string folder = study.directory_of(a_case);
   require(folder.find_first_of(" \t\n") == std::string::npos, ErrorCode::usage,
           "--out: job scripts split their arguments at blanks, so the directory {} must not have any", folder);
-  Command command{
-      .words = {"sbatch", "--parsable", "--job-name=" + a_case.name, fmt::format("--nodes={}", a_case.nodes),
-                fmt::format("--ntasks-per-node={}", a_case.ranks_per_node()), "--exclusive", "--no-requeue",
-                "--chdir=" + study.working_directory, "--output=" + folder + "/output.txt"},
-      .directory = study.working_directory};
+  // squeue shows the first eight characters of a name, so the ranks and the repeat come before the study.
+  const std::string name =
+      fmt::format("r{}.{}-{}", a_case.ranks, a_case.repeat, fs::path(study.directory).filename().string());
+  Command command{.words = {"sbatch", "--parsable", "--job-name=" + name, fmt::format("--nodes={}", a_case.nodes),
+                            fmt::format("--ntasks-per-node={}", a_case.ranks_per_node()), "--no-requeue",
+                            "--chdir=" + study.working_directory, "--output=" + folder + "/output.txt"},
+                  .directory = study.working_directory};
+  if (!options.shares_nodes) command.words.emplace_back("--exclusive");
   const bool uses_gpus = config.device != "cpu";
   if (uses_gpus) command.words.push_back(fmt::format("--gpus-per-node={}", a_case.ranks_per_node()));
   if (!after.empty()) command.words.push_back("--dependency=afterany:" + after);
@@ -128,43 +142,178 @@ Command sbatch_command(const Study& study, const Case& a_case, const Config& con
   return command;
 }
 
-int submit(const Study& study, const Config& config, const std::string& program) {
-  std::set<std::string> jobs;
+Refusals refused_sizes(const Study& study, const Config& config, const std::string& program,
+                       const SubmitOptions& options) {
+  Refusals refusals;
+  std::set<std::pair<int, int>> asked;
   for (const Case& each : study.cases) {
-    const CaseFiles files(study, each);
-    if (!files.is_finished() && !files.job().empty()) jobs.insert(files.job());
+    if (CaseFiles(study, each).is_finished() || !asked.emplace(each.ranks, each.nodes).second) continue;
+    Command command = sbatch_command(study, each, config, program, options, "");
+    command.words.insert(command.words.begin() + 1, "--test-only");
+    if (const Captured answer = capture(command); answer.status != 0)
+      refusals[{each.ranks, each.nodes}] = last_line(answer.errors);
   }
-  const std::set<std::string> queued = queued_jobs(jobs);
-  int n_finished = 0, n_queued = 0, n_submitted = 0;
-  // A new job also waits for those that are still queued, so that no two cases run at the same time.
-  std::string last;
-  for (const Case& each : study.cases)
-    if (const std::string job = CaseFiles(study, each).job(); queued.contains(job) && job.size() >= last.size())
-      last =
-          std::max(last, job, [](const auto& a, const auto& b) { return std::stoll("0" + a) < std::stoll("0" + b); });
-  for (const Case& each : study.cases) {
-    const CaseFiles files(study, each);
+  return refusals;
+}
+
+namespace {
+
+class Submission {
+ public:
+  Submission(const Study& study, const Config& config, std::string program, const SubmitOptions& options,
+             const Refusals& refusals)
+      : study_(study), config_(config), program_(std::move(program)), options_(options), refusals_(refusals) {}
+
+  int run() {
+    if (options_.waits) catch_stop_signals();
+    look_at_queue();
+    for (const Case& each : study_.cases)
+      if (!stop_requested()) begin(each);
+    const bool is_complete = n_finished_ == std::ssize(study_.cases);
+    print(fmt::format("{} of {} cases are finished, {} queued, {} submitted.{}", n_finished_, study_.cases.size(),
+                      n_queued_, n_submitted_,
+                      is_complete      ? report_hint()
+                      : options_.waits ? ""
+                                       : " When the jobs have ended, repeat the command to collect their results, or "
+                                         "add --wait to wait for them."));
+    return options_.waits && !is_complete ? wait() : kExitDone;
+  }
+
+ private:
+  std::string report_hint() const {
+    return fmt::format(" `lockstep scaling report {}` reports them.", study_.directory);
+  }
+
+  void look_at_queue() {
+    std::set<std::string> jobs;
+    for (const Case& each : study_.cases) {
+      const CaseFiles files(study_, each);
+      if (!files.is_finished() && !files.job().empty()) jobs.insert(files.job());
+    }
+    queued_ = queued_jobs(jobs);
+    for (const auto& [job, state] : queued_) before_.push_back(job);
+    std::ranges::sort(before_, {}, [](const std::string& job) { return std::stoll("0" + job); });
+  }
+
+  /// The jobs that must have ended before the next one starts, so that no more than options_.parallel run at the same
+  /// time: the new job that many places before it or, for the first ones, the jobs that were queued before.
+  std::string jobs_before() const {
+    const auto parallel = static_cast<std::size_t>(options_.parallel);
+    if (new_.size() >= parallel) return new_[new_.size() - parallel];
+    const std::size_t n_beside = parallel - 1 - new_.size();
+    const std::size_t n = before_.size() - std::min(before_.size(), n_beside);
+    return fmt::format("{}", fmt::join(before_.begin(), before_.begin() + static_cast<std::ptrdiff_t>(n), ":"));
+  }
+
+  void begin(const Case& a_case) {
+    const CaseFiles files(study_, a_case);
+    std::string problem;
     if (files.is_finished()) {
-      ++n_finished;
-    } else if (queued.contains(files.job())) {
-      ++n_queued;
-    } else if (collect(study, each)) {
-      ++n_finished;
+      ++n_finished_;
+    } else if (queued_.contains(files.job())) {
+      ++n_queued_;
+      awaited_.push_back(&a_case);
+    } else if (collect(study_, a_case, problem)) {
+      ++n_finished_;
+    } else if (const auto refusal = refusals_.find({a_case.ranks, a_case.nodes}); refusal != refusals_.end()) {
+      print(fmt::format("{} is skipped, since Slurm cannot start it: {}", a_case.name, refusal->second));
     } else {
       const bool is_repeated = files.has_begun();
-      last = submit_case(study, each, config, program, last);
-      ++n_submitted;
-      print(fmt::format("{}: job {}, {} {} on {} {}{}", each.name, last, each.ranks, each.ranks == 1 ? "rank" : "ranks",
-                        each.nodes, each.nodes == 1 ? "node" : "nodes",
+      new_.push_back(submit_case(study_, a_case, config_, program_, options_, jobs_before()));
+      ++n_submitted_;
+      awaited_.push_back(&a_case);
+      print(fmt::format("{}: job {}, {} on {}{}", a_case.name, new_.back(), counted(a_case.ranks, "rank"),
+                        counted(a_case.nodes, "node"),
                         is_repeated ? "; repeated, since the last attempt did not finish" : ""));
+      if (!problem.empty()) print("  " + problem);
     }
   }
-  print(fmt::format("{} of {} cases are finished, {} queued, {} submitted.{}", n_finished, study.cases.size(), n_queued,
-                    n_submitted,
-                    n_finished == std::ssize(study.cases)
-                        ? fmt::format(" `lockstep scaling report {}` reports them.", study.directory)
-                        : " When the jobs have ended, repeat the command to collect their results."));
-  return kExitDone;
+
+  /// Waits until no case is awaited any more. Prints a line whenever something changes.
+  int wait() {
+    std::string last, problem;
+    double pause_seconds = 1;
+    while (!awaited_.empty()) {
+      const auto begin = Clock::now();
+      while (seconds_since(begin) < pause_seconds && !stop_requested()) std::this_thread::sleep_for(100ms);
+      if (stop_requested()) return stopped();
+      pause_seconds = std::min(1.5 * pause_seconds, kMostPauseSeconds);
+      try {
+        look_at_jobs();
+        problem.clear();
+      } catch (const Error& error) {  // the controller may be busy for minutes
+        if (error.code() != ErrorCode::study_launcher) throw;
+        if (problem != error.what()) print(fmt::format("{}; trying again", error.what()));
+        problem = error.what();
+        continue;
+      }
+      const auto n_running = std::ranges::count_if(queued_, [](const auto& job) { return job.second != "PENDING"; });
+      const std::string line = fmt::format("{} of {} cases are finished, {} running, {} waiting.", n_finished_,
+                                           study_.cases.size(), n_running, std::ssize(queued_) - n_running);
+      if (line != last) print(line);
+      last = line;
+    }
+    const auto n_left = std::ssize(study_.cases) - n_finished_;
+    if (n_left == 0) return kExitDone;
+    print(fmt::format("{} not finished: repeat the command to run {} again.",
+                      n_left == 1 ? "1 case is" : fmt::format("{} cases are", n_left), n_left == 1 ? "it" : "them"));
+    return kExitFailed;
+  }
+
+  void look_at_jobs() {
+    std::set<std::string> jobs;
+    for (const Case* each : awaited_) jobs.insert(CaseFiles(study_, *each).job());
+    queued_ = queued_jobs(jobs);
+    std::erase_if(awaited_, [&](const Case* each) { return has_ended(*each); });
+  }
+
+  bool has_ended(const Case& a_case) {
+    const CaseFiles files(study_, a_case);
+    if (queued_.contains(files.job())) return false;
+    std::string problem;
+    if (collect(study_, a_case, problem)) {
+      ++n_finished_;
+      return true;
+    }
+    const auto gone = gone_since_.emplace(a_case.name, Clock::now()).first->second;
+    if (files.status() != "failed" && seconds_since(gone) < kPatienceSeconds) return false;
+    std::string reason = problem.empty() ? files.reason_in_output() : problem;
+    reason.erase(reason.find_last_not_of('\n') + 1);
+    print(fmt::format("{} was not finished by job {}; {} says:\n{}", a_case.name, files.job(), files.output(), reason));
+    return true;
+  }
+
+  int stopped() const {
+    std::set<std::string> jobs;
+    for (const Case* each : awaited_) jobs.insert(CaseFiles(study_, *each).job());
+    print(
+        fmt::format("Stopped waiting ({}). {} of {} cases are finished; the jobs of the others stay in the queue: "
+                    "repeat the command to wait again, or end them with `scancel {}`.",
+                    stop_signal_name(), n_finished_, study_.cases.size(), fmt::join(jobs, " ")));
+    return kExitStopped;
+  }
+
+  static constexpr double kMostPauseSeconds = 15;  // between two calls of squeue
+  // A network file system may show the last files of a job only some seconds after its end.
+  static constexpr double kPatienceSeconds = 10;
+
+  const Study& study_;
+  const Config& config_;
+  std::string program_;
+  const SubmitOptions& options_;
+  const Refusals& refusals_;
+  std::map<std::string, std::string> queued_;  // jobs, and their states
+  std::vector<std::string> before_, new_;      // jobs that were queued before, and those of this command
+  std::vector<const Case*> awaited_;
+  std::map<std::string, Clock::time_point> gone_since_;  // cases whose jobs have left the queue
+  std::ptrdiff_t n_finished_ = 0, n_queued_ = 0, n_submitted_ = 0;
+};
+
+}  // namespace
+
+int submit(const Study& study, const Config& config, const std::string& program, const SubmitOptions& options,
+           const Refusals& refusals) {
+  return Submission(study, config, program, options, refusals).run();
 }
 
 }  // namespace lockstep::scaling

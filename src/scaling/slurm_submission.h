@@ -1,8 +1,11 @@
-// Submits the cases of a study to Slurm: one job per case, each of which starts when the one before it has ended. The
-// job script is one of jobs/, or the user's own script that sources jobs/lib/job.sh.
+// Submits the cases of a study to Slurm: one job per case, which starts when the one before it has ended, or with
+// --parallel N the N-th before it. The job script is one of jobs/, or the user's own script that sources
+// jobs/lib/job.sh.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 
 #include "lockstep/config.h"
 #include "scaling/process.h"
@@ -16,12 +19,27 @@ std::string default_job(const std::string& program);
 /// Ranks per node according to the #SBATCH lines of a job script: tasks, or else GPUs; 1 if it sets neither.
 int ranks_per_node_in(const std::string& job);
 
-/// sbatch of a case. `after`: the job that must have ended; empty: none.
-Command sbatch_command(const Study& study, const Case& a_case, const Config& config, const std::string& program,
-                       const std::string& after);
+struct SubmitOptions {
+  int parallel = 1;           // cases that run at the same time
+  bool shares_nodes = false;  // a node may run several jobs at once
+  bool waits = false;         // until all jobs have ended
+};
 
-/// Collects the cases whose jobs have ended, submits those that are neither finished nor queued, and prints what it
-/// did. Throws study_launcher if sbatch or squeue is missing or refuses.
-int submit(const Study& study, const Config& config, const std::string& program);
+/// sbatch of a case. `after`: the jobs that must have ended, with colons between them; empty: none.
+Command sbatch_command(const Study& study, const Case& a_case, const Config& config, const std::string& program,
+                       const SubmitOptions& options, const std::string& after);
+
+/// The sizes (ranks, nodes) of unfinished cases that Slurm would never start, such as those with more nodes than the
+/// partition has, with its answer. Throws study_launcher if there is no sbatch.
+using Refusals = std::map<std::pair<int, int>, std::string>;
+Refusals refused_sizes(const Study& study, const Config& config, const std::string& program,
+                       const SubmitOptions& options);
+
+/// Collects the cases whose jobs have ended, submits those that are neither finished nor queued nor refused, and prints
+/// what it did. With `waits`, it then waits for the jobs and collects their cases. Returns the exit status: kExitFailed
+/// if it has waited and cases are not finished, kExitStopped after a signal, which leaves the jobs alone. Throws
+/// study_launcher if sbatch or squeue is missing or refuses.
+int submit(const Study& study, const Config& config, const std::string& program, const SubmitOptions& options,
+           const Refusals& refusals);
 
 }  // namespace lockstep::scaling

@@ -39,6 +39,7 @@ Figure figure_of(std::span<const double> values) {
   double squares = 0;
   for (const double value : finite) squares += (value - figure.mean) * (value - figure.mean);
   figure.deviation = std::sqrt(squares / (figure.n - 1));
+  if (figure.n < kLeastForInterval) return figure;
   figure.half_width = student_t(figure.n - 1) * std::sqrt(squared_standard_error(figure));
   return figure;
 }
@@ -63,8 +64,8 @@ Figure ratio_of(const Figure& numerator, const Figure& denominator) {
   ratio.mean = numerator.mean / denominator.mean;
   ratio.minimum = numerator.minimum / denominator.mean;
   ratio.maximum = numerator.maximum / denominator.mean;
-  if (numerator.n < 2 || denominator.n < 2) return ratio;
   ratio.deviation = numerator.deviation / denominator.mean;
+  if (std::min(numerator.n, denominator.n) < kLeastForInterval) return ratio;
   const double a = squared_standard_error(numerator) / (numerator.mean * numerator.mean);
   const double b = squared_standard_error(denominator) / (denominator.mean * denominator.mean);
   const double variances = a + b;

@@ -1,5 +1,6 @@
 // Figures of repeated measurements: mean, spread, and the 95 % confidence interval of the mean by Student's t
-// distribution, which assumes that the repeats are independent and normally distributed. One value has no interval.
+// distribution, which assumes that the repeats are independent and normally distributed. One value has no interval, nor
+// have two: theirs would be 12.7 standard errors wide to each side, and thus tell nothing.
 #pragma once
 
 #include <limits>
@@ -9,11 +10,16 @@ namespace lockstep::scaling {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
+inline constexpr int kLeastForInterval = 3;
+
 struct Figure {
   int n = 0;  // values; 0: all other members are kUnknown
   double mean = kUnknown, minimum = kUnknown, maximum = kUnknown;
   double deviation = kUnknown;   // of the sample, with n - 1; kUnknown for one value
-  double half_width = kUnknown;  // the interval is mean - half_width to mean + half_width; kUnknown for one value
+  double half_width = kUnknown;  // of the interval of the mean; kUnknown for fewer than kLeastForInterval values
+  /// The ends of the interval, which is not negative if no value is.
+  double low() const { return minimum >= 0 && half_width > mean ? 0 : mean - half_width; }
+  double high() const { return mean + half_width; }
 };
 
 /// Values that are not finite are left out.

@@ -7,6 +7,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/number_text.h"
 #include "base/process.h"
 #include "base/version.h"
 #include "lockstep/gpu_report.h"
@@ -68,9 +69,8 @@ std::string batch_text(const BatchShape& batch) {
     return most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most);
   };
   if (!batch.is_tree)
-    return fmt::format("{} in total = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
-                       batch.ranks == 1 ? "" : "s", range(batch.smallest_micro_batch(), batch.largest_micro_batch()),
-                       batch.n_micro_batches);
+    return fmt::format("{} in total = {} x {} x {} accumulated", batch.global_batch, counted(batch.ranks, "rank"),
+                       range(batch.smallest_micro_batch(), batch.largest_micro_batch()), batch.n_micro_batches);
   const int most = batch.shards_of(0), least = batch.shards_of(batch.ranks - 1);
   return fmt::format("{} in total = {} micro-batches x {}, {} per rank", batch.global_batch, batch.n_shards(),
                      batch.largest_micro_batch(), range(least, most));
@@ -90,8 +90,8 @@ std::vector<std::string> learning_lines(const StepPlan& plan) {
     lines.push_back(fmt::format("learning rate: {:g} = {:g} x {} / {} (optimizer.learning_rate_batch)",
                                 o.learning_rate * factor, o.learning_rate, batch, o.learning_rate_batch));
   for (const OptimizerGroup& group : plan.optimizer_groups())
-    lines.push_back(fmt::format("optimizer group {}: {} tensor{}, learning rate {:g}, weight decay {:g}", group.pattern,
-                                group.n_parameters, group.n_parameters == 1 ? "" : "s", group.learning_rate * factor,
+    lines.push_back(fmt::format("optimizer group {}: {}, learning rate {:g}, weight decay {:g}", group.pattern,
+                                counted(group.n_parameters, "tensor"), group.learning_rate * factor,
                                 group.weight_decay));
   return lines;
 }
@@ -101,8 +101,8 @@ void write_banner(Session& s) {
       s.world.all_gather(fmt::format("{}\t{}\t{}\t{}\t{}", s.world.host(), s.backend->device().name, processor_mask(),
                                      n_usable_processors(), n_processors()));
   if (!s.leader()) return;
-  log::info("Lockstep {} ({}): {} on {} rank{}, {} node{}", version(), commit(), s.run.path(), s.world.size(),
-            s.world.size() == 1 ? "" : "s", s.world.n_nodes(), s.world.n_nodes() == 1 ? "" : "s");
+  log::info("Lockstep {} ({}): {} on {}, {}", version(), commit(), s.run.path(), counted(s.world.size(), "rank"),
+            counted(s.world.n_nodes(), "node"));
   for (std::size_t r = 0; r < places.size(); ++r) {
     std::vector<std::string> field(1);
     for (char c : places[r]) {
@@ -121,17 +121,18 @@ void write_banner(Session& s) {
   if (s.config.device == "auto" && s.backend->memory_space() == MemorySpace::host)
     log::info("device: CPU, since {}", reason_for_no_gpu());
   const data::DatasetInfo& train_set = s.task->train_set()->info();
-  std::string data =
-      fmt::format("data: {} ({} samples of {})", train_set.path, train_set.n_samples, s.task->describe_samples());
+  std::string data = fmt::format("data: {} ({} of {})", train_set.path, counted(train_set.n_samples, "sample"),
+                                 s.task->describe_samples());
   if (const auto set = s.task->validation_set())
-    data += fmt::format("; validation: {} ({} samples)", set->info().path, set->info().n_samples);
+    data += fmt::format("; validation: {} ({})", set->info().path, counted(set->info().n_samples, "sample"));
   log::info("{}", data);
   const tasks::ModelName model = s.task->model_name();
   log::info("model: {} ({}), {}", model.title, model.details, parameters_text(s.plan->parameters()));
-  log::info("batch: {}; {} steps per epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
+  log::info("batch: {}; {} per epoch, {}", batch_text(s.plan->batch()), counted(s.steps_per_epoch, "step"),
+            counted(s.last_step, "step"));
   for (const std::string& line : learning_lines(*s.plan)) log::info("{}", line);
-  log::info("communication: {}; {} bucket{} (comm.bucket_mb={:g})", s.communicator->describe(),
-            s.plan->buckets().size(), s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
+  log::info("communication: {}; {} (comm.bucket_mb={:g})", s.communicator->describe(),
+            counted(s.plan->buckets().size(), "bucket"), s.config.comm.bucket_mb);
   if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())
     log::info("network settings: {}", fmt::join(settings, " "));
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cctype>
 #include <cmath>
@@ -134,11 +135,13 @@ struct Metrics::State {
       replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step, naming, history));
       add_end_of_last_start(options.resume_step);
     }
-    jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT);
+    open_jsonl();
     if (!options.tensorboard) return;
     tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
     if (tensorboard->is_new()) write_configuration(options);
   }
+
+  void open_jsonl() { jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK); }
 
   /// Called once per run.
   void write_configuration(const Options& options) {
@@ -180,7 +183,16 @@ struct Metrics::State {
   }
 
   void write(const Json& object) {
-    write_or_warn([&] { write_fully(jsonl.get(), object.dump() + "\n", jsonl_path); });
+    write_or_warn([&] {
+      struct stat mine {
+      }, there{};
+      const bool is_there = ::stat(jsonl_path.c_str(), &there) == 0;
+      if (::fstat(jsonl.get(), &mine) == 0 && (!is_there || there.st_ino != mine.st_ino)) {
+        open_jsonl();
+        log::warning("{} was moved or removed: the events that follow are written to a new file", jsonl_path);
+      }
+      write_fully(jsonl.get(), object.dump() + "\n", jsonl_path);
+    });
   }
 
   /// Adds one key for each measure.

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "train/run_lock.h"
 
 namespace lockstep::train {
@@ -104,11 +105,27 @@ void RunDirectory::check_can_be_created() const {
           place.string(), system_text(errno));
 }
 
+void RunDirectory::check_files() const {
+  for (const char* name : {"config.yaml", kStatus, "log.txt", "metrics.jsonl", "metrics.json", "algorithms.json"}) {
+    std::error_code error;
+    const fs::file_status status = fs::status(file(name), error);
+    const bool is_file = fs::is_regular_file(status) || fs::is_character_file(status);
+    require(is_file || status.type() == fs::file_type::not_found, ErrorCode::run_directory,
+            "{} is not a file but {}: move it away, and the run writes a new file", file(name),
+            fs::is_directory(status) ? "a folder"
+            : fs::exists(status)     ? "a pipe, a socket or a device"
+                                     : "cannot be found: " + error.message());
+  }
+}
+
 void RunDirectory::require_present() const {
   std::error_code error;
-  require(fs::exists(file(kStatus), error), ErrorCode::run_directory,
+  if (fs::exists(file(kStatus), error)) return;
+  require(fs::exists(file("config.yaml"), error), ErrorCode::run_directory,
           "{} was removed or emptied while this run was using it: the run ends, since what it wrote there is lost",
           path_);
+  log::warning("{} was removed: it is written again", file(kStatus));
+  write_status("running");
 }
 
 std::string RunDirectory::set_aside() const {

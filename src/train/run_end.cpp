@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/byte_size.h"
+#include "base/number_text.h"
 #include "base/stop_signal.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
@@ -48,7 +49,7 @@ std::string outcome(const Session& session, std::int64_t first_step, std::int64_
   if (ended_early)
     return fmt::format("stopped early after {} of {} steps: {}; {}", steps_done, session.last_step,
                        session.progress.patience.reason(), session.run.path());
-  return fmt::format("{} steps; {}", steps_done, session.run.path());
+  return fmt::format("{}; {}", counted(steps_done, "step"), session.run.path());
 }
 
 /// The metadata in files of weights.

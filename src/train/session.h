@@ -66,6 +66,8 @@ class Session {
   std::string base_hash;           // of the base of adapters, as checkpoints record it; empty: random, or none
 
   bool leader() const { return world.rank() == 0; }
+  /// The checkpoint that start() would restore, or the first one that it tries; null: none, or start() was called.
+  checkpoint::Reader* first_checkpoint() const { return reader_.get(); }
   /// Samples of the global batch of a step; fewer in the last step of an epoch with drop_last false.
   std::int64_t global_batch_of(std::int64_t step) const;
   BatchShape shape_of(std::int64_t step) const;

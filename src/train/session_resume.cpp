@@ -93,6 +93,7 @@ void Session::find_checkpoints() {
 std::string Session::list_checkpoints() {
   const std::string& given = config.checkpoint.resume_from;
   checkpoint::Candidates own;
+  if (!options_.fresh) run.check_files();
   if (!options_.fresh) own = checkpoint::newest_first(run.checkpoints());
   bool is_chosen = false;
   if (given.empty() && own.paths.empty() && own.n_bad == 0 && !options_.fresh) require_none_lost();

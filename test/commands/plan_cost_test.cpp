@@ -19,7 +19,7 @@ class PlannedCosts : public testing::Test {
   }
   ~PlannedCosts() override { std::filesystem::remove(path_); }
 
-  void write(const std::vector<scaling::CostSize>& fitted) const {
+  void write(const std::vector<scaling::CostSize>& fitted, double cores = 0, bool is_one_machine = false) const {
     const scaling::CostModel model{.fixed_seconds = 1,
                                    .sample_seconds = 0.5,
                                    .node_hop_seconds = 1,
@@ -27,6 +27,8 @@ class PlannedCosts : public testing::Test {
                                    .exchanged = {.bytes = 1e6, .buckets = 7},
                                    .unit = "tokens",
                                    .units_per_sample = 4,
+                                   .cores = cores,
+                                   .is_one_machine = is_one_machine,
                                    .fitted = fitted};
     replace_file(path_, scaling::json_of(model).dump());
   }
@@ -46,6 +48,22 @@ TEST_F(PlannedCosts, AreThoseOfThePlan) {
   // 16 units per rank, compared with 8 units in 5.25 s.
   EXPECT_EQ(two.baseline_ranks, 1);
   EXPECT_DOUBLE_EQ(two.efficiency, 16 / 15.25 / (8 / 5.25));
+}
+
+TEST_F(PlannedCosts, AreThoseOfTheMachinesOfTheStudy) {
+  const std::vector<scaling::CostSize> fitted = {{.ranks = 1, .nodes = 1, .samples_per_rank = 8}};
+  const double alone = 1 + 0.5 * 4 * 8 / 8;
+  EXPECT_DOUBLE_EQ(cost(8, 4).prediction.compute_seconds, alone) << "the cores are not known";
+  write(fitted, /*cores=*/2);
+  EXPECT_DOUBLE_EQ(cost(8, 4).prediction.compute_seconds, alone) << "2 ranks on each node of 2 cores";
+  EXPECT_DOUBLE_EQ(cost(8, 2).prediction.compute_seconds, 2 * alone);
+  write(fitted, /*cores=*/2, /*is_one_machine=*/true);
+  EXPECT_DOUBLE_EQ(cost(8, 4).prediction.compute_seconds, 4 * alone);
+  EXPECT_NE(text_of(cost(8, 4)).find("4 ranks per core: all nodes share"), std::string::npos) << text_of(cost(8, 4));
+  EXPECT_EQ(json_of(cost(8, 4))["sharing"], 4);
+  write(fitted, /*cores=*/0.25);  // a container that may use part of a core
+  EXPECT_DOUBLE_EQ(cost(8, 8).prediction.compute_seconds, alone);
+  EXPECT_DOUBLE_EQ(cost(8, 4).prediction.compute_seconds, 2 * alone);
 }
 
 TEST_F(PlannedCosts, KnowTheNetworkOnlyIfTheStudyDid) {

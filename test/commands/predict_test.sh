@@ -58,6 +58,10 @@ check "predicts with a .safetensors file" prints 'ant/0.png +(ant|bee|a, "fly") 
 check "predicts with a checkpoint" prints '0.png' "$lockstep" predict "$work/run3/checkpoints/latest" "$image" device=cpu
 from_input() { echo "$image" | "$lockstep" predict "$model" - --csv; }
 check "reads names from standard input and prints CSV" prints '^[^,]*ant/0.png,("a, ""fly"""|ant|bee),[0-9.]+,' from_input
+to_file() { "$lockstep" predict "$model" "$work/images3/ant" --csv="$work/rows.csv" >"$work/printed" 2>&1; }
+check "--csv=FILE writes the rows to the file" to_file
+check "  all of them" bash -c "(( \$(wc -l <'$work/rows.csv') == 13 ))"
+check "  and prints none" bash -c "grep -q 'rows.csv: 12 predictions' '$work/printed' && ! grep -q 'ant/' '$work/printed'"
 check "other images are resized, whatever their size" prints 'jpg' bash -c \
   "tail -c +2 test/fuzz/corpus/jpeg/grey >$work/grey.jpg; $lockstep predict $model $work/grey.jpg"
 

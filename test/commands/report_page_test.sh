@@ -114,13 +114,16 @@ check "a run that was killed long ago" report "$work/b"
 check "  may not be running" has '<dd>running, but no event for [0-9,]+ h</dd>'
 
 # Resumed on one rank: the bars are those of the current ranks.
-sed -e 's/"loss":\[\([^],]*\),[^]]*\]/"loss":[\1]/' -e 's/"step":\([0-9]*\),/"step":10\1,/' "$work/b/metrics.jsonl" |
+sed -e 's/"loss":\[\([^],]*\),[^]]*\]/"loss":[\1]/' -e 's/"ranks":2,/"ranks":1,/' -e 's/"step":\([0-9]*\),/"step":10\1,/' "$work/b/metrics.jsonl" |
   grep '}$' >"$work/resumed"
 sed -i '$d' "$work/b/metrics.jsonl"
 cat "$work/resumed" >>"$work/b/metrics.jsonl"
 grep ' | Lockstep ' "$run/log.txt" >>"$work/b/log.txt"
 check "a resumed run" report "$work/b"
 check "  says how often it was started" has '<dt>starts</dt><dd>2</dd>'
+check "  and on how many ranks" has '<dt>ranks</dt><dd>2, then 1 from step 101 on</dd>'
+check "  as figures, too" report "$work/b" --json
+check "    " grep -q '"starts":2,"numbers_of_ranks":\[{"step":1,"ranks":2},{"step":101,"ranks":1}\]' "$work/text"
 check "  shows the ranks of the last start" has_not '<title>1, computing'
 
 # Names, hosts and log lines are shown as text, whatever they contain.

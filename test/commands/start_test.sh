@@ -40,7 +40,13 @@ touch "$work/file"
 check "--dry-run: a run directory that cannot be created" refused 1 '[Nn]ot a directory' train run.name=file/run --dry-run
 train "${kept[@]}" --dry-run >"$work/dry" 2>&1
 check "--dry-run: a start that is possible is reported" grep -q 'no problem was found' "$work/dry"
+check "  with the checkpoint from which it resumes" grep -q 'resume from .*/kept/checkpoints/step-00000004.h5 (step 4 of 8)' "$work/dry"
 check "  and changes nothing" unchanged
+resumes() { refused 0 'resume from' train "$@" --dry-run; }
+check "--dry-run of a new run" refused 0 'a training would start' train run.name=new --dry-run
+check "  and with --fresh" not resumes "${kept[@]}" --fresh
+check "--dry-run of a run that is complete" refused 0 'nothing is left to do' train run.name=kept train.max_steps=4 --dry-run
+check "  is no start, either" not resumes run.name=kept train.max_steps=4
 
 # A training that does not fit into memory is refused at once, before anything is timed.
 check "what does not fit is not timed" env LOCKSTEP_CACHE="$work/cache" bash -c "! timeout 30 '$lockstep' train ${small[*]} run.name=large \

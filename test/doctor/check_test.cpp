@@ -44,6 +44,26 @@ TEST(Report, NamesTheSlowestRank) {
   EXPECT_EQ(report.json()["slowest_rank"]["rank"], 3);
 }
 
+TEST(Report, EndsWithWhatIsSlowestOfRanksAndLinks) {
+  const auto link = [](const char* name, double times) {
+    return Check{.name = name, .scope = "rank 0 on node1 and rank 2 on node2", .times_slower = times};
+  };
+  Report report{.checks = {rate(0, 1), link("all-reduce 51 MB", 100), link("pair between nodes", 60)},
+                .slowest = SlowestRank{.rank = 3, .host = "node2", .what = "matmul fp32", .slower = 0.24},
+                .notes = {}};
+  ASSERT_EQ(report.slowest_sentences().size(), 2U);
+  EXPECT_NE(report.slowest_sentences()[1].find("rank 2 on node2 (pair between nodes): it is 60 times"),
+            std::string::npos)
+      << report.text();
+  EXPECT_EQ(report.json()["slowest_link"]["times_slower"], 60);
+  report.checks[1].times_slower = report.checks[2].times_slower = 2;
+  report.slowest->slower = 0.9;
+  EXPECT_NE(report.slowest_sentences()[1].find("rank 3"), std::string::npos);
+  report.checks.resize(1);
+  EXPECT_EQ(report.slowest_sentences().size(), 1U);
+  EXPECT_FALSE(report.json().contains("slowest_link"));
+}
+
 TEST(Median, IsTheMiddle) {
   EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
   EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);

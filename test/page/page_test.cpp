@@ -133,6 +133,29 @@ TEST(Charts, LinesHaveTheirPointsIntervalsAndReference) {
   EXPECT_EQ(svg.find("measured & fitted"), std::string::npos);
 }
 
+// The least certain point must not look like an exact one.
+TEST(Charts, IntervalsThatReachZeroAreDrawnToTheEndOfALogarithmicAxis) {
+  for (const double low : {0.0, -3.0}) {
+    LineChart chart = speedup();
+    chart.y = {.label = "speedup", .is_logarithmic = true};
+    chart.series[0].points = {{1, 1, 0.9, 1.1}, {2, 1.9, low, 8}};
+    const std::string svg = inline_svg(chart, 540, "speedup");
+    EXPECT_EQ(count(svg, "s0 interval"), 3U + 2U) << "the open interval has one end\n" << svg;
+    EXPECT_EQ(svg.find("nan"), std::string::npos);
+    EXPECT_EQ(svg.find("inf"), std::string::npos);
+    // The bottom of the plot, where the axis is: the only "axis" line that is horizontal.
+    double axis = NAN, bottom = NAN;
+    const std::size_t at = svg.find("class=\"axis\"");
+    std::sscanf(svg.c_str() + svg.rfind("<line", at), "<line x1=\"%*f\" y1=\"%lf\"", &axis);
+    for (std::size_t i = svg.find("s0 interval"); i != std::string::npos; i = svg.find("s0 interval", i + 1)) {
+      double y1 = NAN, y2 = NAN;
+      std::sscanf(svg.c_str() + svg.rfind("<line", i), "<line x1=\"%*f\" y1=\"%lf\" x2=\"%*f\" y2=\"%lf\"", &y1, &y2);
+      bottom = std::fmax(bottom, std::fmax(y1, y2));
+    }
+    EXPECT_DOUBLE_EQ(bottom, axis);
+  }
+}
+
 TEST(Charts, LabelsOfCloseTicksAreThinned) {
   LineChart chart = speedup();
   chart.y = {.label = "speedup", .is_logarithmic = true, .ticks = {1, 2, 3, 63, 64}};

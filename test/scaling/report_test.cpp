@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -62,7 +64,18 @@ std::vector<CaseResult> four_cases(const Study& study) {
           {.of = study.cases[3], .measured = measured(2, 0.75)}};
 }
 
-Results results() { return results_of(a_study(), four_cases(a_study()), {}); }
+/// A third repeat of each size, so that there are intervals: 0.625 s on two ranks.
+Results results() {
+  Study study = a_study();
+  study.repeats = 3;
+  study.cases.push_back({.name = "ranks-0001-repeat-3", .ranks = 1, .nodes = 1, .repeat = 3});
+  study.cases.push_back({.name = "ranks-0002-repeat-3", .ranks = 2, .nodes = 1, .repeat = 3});
+  std::vector<CaseResult> cases = four_cases(study);
+  cases.push_back({.of = study.cases[4], .measured = measured(1, 1)});
+  cases.push_back({.of = study.cases[5], .measured = measured(2, 0.625)});
+  cases[5].measured->exposed_communication_seconds = 2;
+  return results_of(study, cases, {});
+}
 
 TEST(ScalingResults, HaveSpeedupAndEfficiency) {
   const Results all = results();
@@ -73,11 +86,31 @@ TEST(ScalingResults, HaveSpeedupAndEfficiency) {
   EXPECT_EQ(all.baseline().speedup.mean, 1);
   EXPECT_EQ(all.baseline().speedup.half_width, 0);
   const SizeResult& two = all.sizes[1];
-  EXPECT_EQ(two.n_averaged, 2);
+  EXPECT_EQ(two.n_averaged, 3);
   EXPECT_DOUBLE_EQ(two.step_seconds.mean, 0.625);
-  EXPECT_DOUBLE_EQ(two.speedup.mean, (128 + 64 / 0.75) / 2 / 64);
+  EXPECT_DOUBLE_EQ(two.speedup.mean, (128 + 64 / 0.75 + 64 / 0.625) / 3 / 64);
   EXPECT_DOUBLE_EQ(two.efficiency.mean, two.speedup.mean / 2);
   EXPECT_TRUE(all.remarks.empty());
+}
+
+TEST(ScalingResults, OfTwoRepeatsHaveNoIntervals) {
+  const Results all = results_of(a_study(), four_cases(a_study()), {});
+  for (const SizeResult& size : all.sizes)
+    for (const Figure& figure : {size.step_seconds, size.speedup, size.efficiency, size.model_flops_utilization}) {
+      EXPECT_EQ(figure.n, 2);
+      EXPECT_TRUE(std::isnan(figure.low()) && std::isnan(figure.high()));
+    }
+  ASSERT_EQ(all.remarks.size(), 1U);
+  EXPECT_NE(all.remarks.front().find("--repeat 3"), std::string::npos);
+  EXPECT_EQ(text_report(all).find(" to -"), std::string::npos);
+}
+
+TEST(ScalingResults, HaveNoIntervalsBelowZero) {
+  const Figure exposed = results().sizes[1].exposed_communication_seconds;
+  EXPECT_GT(exposed.half_width, exposed.mean);
+  EXPECT_EQ(exposed.low(), 0);
+  for (const std::string& report : {text_report(results()), csv_report(results()), json_report(results())})
+    EXPECT_EQ(report.find(" -0."), std::string::npos) << report;
 }
 
 /// The only rejection of a case with this measurement.
@@ -128,16 +161,17 @@ TEST(ScalingResults, SayWhenRanksSharedCores) {
   cases[0].measured->hosts = {{.name = "node1", .machine = "m", .ranks = 1, .cores = 1},
                               {.name = "node2", .machine = "m", .ranks = 1, .cores = 1}};
   const Results all = results_of(study, cases, {});
-  ASSERT_EQ(all.remarks.size(), 1U);
+  ASSERT_FALSE(all.remarks.empty());
   EXPECT_EQ(all.remarks.front(),
             "With 2 ranks, 2 of them on 2 nodes shared 1 core of one machine: this size measures these cores, and "
             "not how the program scales.");
+  const auto first_remark = [&] { return results_of(study, cases, {}).remarks.front(); };
   cases[0].measured->hosts[1].machine = "other";
-  EXPECT_TRUE(results_of(study, cases, {}).remarks.empty());
+  EXPECT_EQ(first_remark().find("shared"), std::string::npos);
   // A rank alone in a container that may use part of a core is slow at every size, but shares the core with no other
   // rank.
   cases[0].measured->hosts[0].cores = 0.25;
-  EXPECT_TRUE(results_of(study, cases, {}).remarks.empty());
+  EXPECT_EQ(first_remark().find("shared"), std::string::npos);
 }
 
 TEST(ScalingResults, OfAnUnfinishedStudySaySo) {
@@ -146,7 +180,7 @@ TEST(ScalingResults, OfAnUnfinishedStudySaySo) {
   cases[1].measured.reset();
   cases[2].measured.reset();
   const Results all = results_of(study, cases, {});
-  ASSERT_EQ(all.remarks.size(), 2U);
+  ASSERT_GE(all.remarks.size(), 2U);
   EXPECT_NE(all.remarks[0].find("2 of 4 cases are not finished"), std::string::npos);
   EXPECT_NE(all.remarks[1].find("There is no speedup"), std::string::npos);
   EXPECT_EQ(all.sizes[1].speedup.n, 0);
@@ -176,9 +210,12 @@ Results predicted_results() {
                         .spread = 0.03125,
                         .has_exchange_times = true,
                         .exchanged = {.bytes = 1 << 20, .buckets = 3},
+                        .cores = 4,
                         .fitted = {{.ranks = 1, .samples_per_rank = 16}}};
   for (const int ranks : {2, 8})
-    all.predictions.push_back({.prediction = {.size = {.ranks = ranks, .samples_per_rank = 16.0 / ranks},
+    all.predictions.push_back({.prediction = {.size = {.ranks = ranks,
+                                                       .samples_per_rank = 16.0 / ranks,
+                                                       .sharing = std::max(1.0, ranks / 4.0)},
                                               .compute_seconds = 1.0 / ranks,
                                               .exposed_seconds = 0.0625,
                                               .data_seconds = 0.03125,

@@ -29,6 +29,20 @@ TEST(ScalingFigure, OfOneValueHasNoInterval) {
   EXPECT_EQ(figure_of(std::vector<double>{}).n, 0);
 }
 
+// With two values, Student's t is 12.7, so that an interval would say less than the two values.
+TEST(ScalingFigure, OfTwoValuesHasSpreadButNoInterval) {
+  const Figure figure = figure_of(std::vector<double>{1, 2});
+  EXPECT_DOUBLE_EQ(figure.deviation, std::sqrt(0.5));
+  EXPECT_TRUE(std::isnan(figure.half_width) && std::isnan(figure.low()) && std::isnan(figure.high()));
+}
+
+TEST(ScalingFigure, HasAnIntervalBelowZeroOnlyIfAValueIs) {
+  EXPECT_EQ(figure_of(std::vector<double>{0, 0, 1}).low(), 0);
+  EXPECT_LT(figure_of(std::vector<double>{-1, 0, 1}).low(), -1);
+  const Figure narrow = figure_of(std::vector<double>{9, 10, 11});
+  EXPECT_DOUBLE_EQ(narrow.low() + narrow.high(), 20);
+}
+
 // Quantiles as in the tables of textbooks.
 TEST(StudentT, HasTheQuantilesOfTheTables) {
   EXPECT_NEAR(student_t(1), 12.7062, 1e-4);
@@ -52,7 +66,8 @@ TEST(ScalingRatio, PropagatesTheErrorsOfBoth) {
   EXPECT_NEAR(ratio.half_width, 2.776445 * 2 * 0.05 * std::sqrt(2.0 / 3), 1e-6);
   EXPECT_TRUE(std::isnan(ratio_of(figure_of(std::vector<double>{1}), b).half_width));
   EXPECT_EQ(ratio_of(a, Figure()).n, 0);
-  EXPECT_EQ(ratio_of(figure_of(std::vector<double>{4, 4}), figure_of(std::vector<double>{2, 2})).half_width, 0);
+  EXPECT_TRUE(std::isnan(ratio_of(a, figure_of(std::vector<double>{95, 105})).half_width));
+  EXPECT_EQ(ratio_of(figure_of(std::vector<double>{4, 4, 4}), figure_of(std::vector<double>{2, 2, 2})).half_width, 0);
   EXPECT_DOUBLE_EQ(scaled(ratio, 0.5).mean, 1);
   EXPECT_DOUBLE_EQ(scaled(ratio, 0.5).maximum, 1.05);
 }

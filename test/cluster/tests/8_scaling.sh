@@ -3,7 +3,7 @@
 # programs may use too, so cases with neighbours are accepted.
 scaling_study() {
   (cd "$work/jobs" && "$LOCKSTEP" scaling run "$repository/jobs/configs/quickstart.yaml" $short train.global_batch=16 \
-    data.synthetic_samples=64 --out study --nodes 1,2 --ranks-per-node 2 --repeat 2 --steps "${steps:-80}" --warmup 5 "$@") >"$work/study.txt" 2>&1
+    data.synthetic_samples=64 --out study --nodes "${study_nodes:-1,2}" --ranks-per-node 2 --repeat 2 --steps "${steps:-80}" --warmup 5 "$@") >"$work/study.txt" 2>&1
 }
 says() { grep -Eq -- "$1" "$work/study.txt" || { cat "$work/study.txt"; return 1; }; }
 jobs_of_study() { cat "$work"/jobs/study/cases/*/job.txt 2>/dev/null | sort -n; }
@@ -20,8 +20,12 @@ scaling_study_on_the_cluster() {
   check "scaling: a dry run" scaling_study --dry-run --minutes-per-case 10
   check "scaling:   prints sbatch" says 'OVERRIDES=.* sbatch --parsable .*--nodes=2 --ntasks-per-node=2 --exclusive .*--dependency=afterany:JOB'
   check "scaling:   and the node-hours: 2 x (1 + 2) nodes x 10 minutes" says 'node-hours: 1 for 4 cases'
+  study_nodes=1,16 scaling_study
+  check "scaling: more nodes than there are, and nothing is submitted" says 'on 16 nodes, so that nothing was submitted: .*not available'
+  check "scaling:   not even the case of one node" test -z "$(squeue --noheader)" -a ! -e "$work/jobs/study"
   check "scaling: a study is submitted" scaling_study
   check "scaling:   all cases" says '0 of 4 cases are finished, 0 queued, 4 submitted'
+  check "scaling:   squeue shows which case a job is" bash -c "squeue --noheader | grep -q ' r4\.[12]-stu '"
   mapfile -t all < <(jobs_of_study)
   cancelled=${all[3]}
   scancel "$cancelled"
@@ -35,13 +39,12 @@ scaling_study_on_the_cluster() {
   check "scaling:   but the cancelled one" says '[01] of 4 cases are finished, [23] queued, 1 submitted'
   check "scaling: all jobs end" until_true 300 are_over
   "$cluster" restore node2
-  check "scaling: the study is continued" scaling_study
+  check "scaling: the study is continued, and ends with the report" scaling_study --wait
   check "scaling:   with the case of the crashed node" says "$case_crashed: job [0-9]+, .* repeated"
   check "scaling:   and no other" says '3 of 4 cases are finished, 0 queued, 1 submitted'
   check "scaling:   the failed attempt is kept" test -d "$work/jobs/study/cases/$case_crashed/attempt-1/run"
-  until_true 180 are_over
-  check "scaling: the last results are collected" scaling_study
-  check "scaling:   all cases are finished" says '4 of 4 cases are finished, 0 queued, 0 submitted'
+  check "scaling:   all cases are finished" says '4 of 4 cases are finished, 0 running, 0 waiting'
+  check "scaling:   with both sizes" says '^ +4 +2  [0-2] of 2 '
   check "scaling: a report" "$LOCKSTEP" scaling report "$work/jobs/study" --accept neighbours --accept warm-up \
     --output "$work/study.txt"
   check "scaling:   with both sizes" says '^ +4 +2  2 of 2 '
