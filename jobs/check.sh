@@ -39,6 +39,7 @@ part() {
   ((n_problems > n)) || echo "ok       $1"
 }
 note() { echo "note     $*"; }
+warn() { printf 'warning: %s\n  remedy: %s\n' "$1" "$2"; } # SENTENCE REMEDY: for what may be intended
 
 check_site() {
   local before after
@@ -88,7 +89,7 @@ check_resources() { # SCRIPT
   ((${gpus:-0} <= ${largest:-0})) ||
     problem "$1 requests $gpus GPUs per node, but the nodes of ${partition:-the default partition} have ${largest:-0}" \
     "use another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
-  check_gpus "${gpus:-0}" "$(ranks_on_node "$1")"
+  check_gpus "$device" "${gpus:-0}" "$(ranks_on_node "$1")"
   if ((n_problems > problems_before)); then return; fi
   answer=$(sbatch --test-only "$1" 2>&1) && return
   answer=$(grep -v 'to start at' <<<"$answer" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
@@ -100,36 +101,66 @@ check_resources() { # SCRIPT
   esac
 }
 
-# Asks the script's own `launch` for the command that it would start, and lets the program's parser read the configuration.
-check_configuration() { # SCRIPT
-  local words=() word nodes per_node ranks answer validation device
-  check_overrides
-  mapfile -d '' -t words < <(LOCKSTEP_CHECK=1 bash "$1")
-  if ((${#words[@]} < 2)); then
+# Prints the seconds of a time limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; nothing for UNLIMITED.
+seconds_of() { # TIME
+  local days=0 a b c
+  [[ $1 =~ ^[0-9]+(-[0-9]+)?(:[0-9]+)*$ ]] || return
+  if [[ $1 == *-* ]]; then
+    days=${1%%-*}
+    IFS=: read -r a b c <<<"${1#*-}"
+  else
+    IFS=: read -r a b c <<<"$1"
+    if [[ -z $c ]]; then c=$b b=$a a=0; fi
+  fi
+  echo $(((10#$days * 24 + 10#${a:-0}) * 3600 + 10#${b:-0} * 60 + 10#${c:-0}))
+}
+
+# Slurm may send the signal of --signal a minute early, and a start takes some time before its first step.
+check_time() { # SCRIPT
+  local limit signal before=60 left
+  limit=${SBATCH_TIMELIMIT:-$(directive time "$1")}
+  signal=${SBATCH_SIGNAL:-$(directive signal "$1")}
+  if [[ $signal == *@* ]]; then before=${signal##*@}; fi
+  left=$(seconds_of "$limit")
+  if [[ -z $left || -z $signal ]]; then return; fi
+  left=$((left - before - 60))
+  ((left >= 120)) || warn "$1 has the time limit $limit, but is asked to stop $before s before that, and Slurm may do so a minute earlier: \
+$((left > 0 ? left : 0)) s may be left" \
+    "allow more time with sbatch --time or SBATCH_TIMELIMIT, or lower the number in --signal=$signal"
+}
+
+# Asks the script's own `launch` for the command that it would start: $command, $started (its words), $run and $device.
+check_launch() { # SCRIPT
+  run='' device='' started=()
+  mapfile -d '' -t started < <(LOCKSTEP_CHECK=1 bash "$1")
+  if ((${#started[@]} < 2)); then
     problem "$1 does not start anything" "end the job script with a line such as: launch train \"\$configs/NAME.yaml\""
     return
   fi
-  run=$(setting run.directory runs "${words[@]}")/$(setting run.name - "${words[@]}")
-  check_data_variable "${words[1]}"
-  if ((n_problems > problems_before)) || [[ -z $lockstep ]]; then return; fi
+  command=${started[0]} started=("${started[@]:1}")
+  check_overrides "$command"
+  check_data_variable "${started[@]}"
+  if ((n_problems == problems_before)) && [[ -n $lockstep ]]; then resolve "${started[@]}"; fi
+}
+
+# Lets the program's parser read the configuration, and opens the data.
+check_configuration() { # SCRIPT
+  local words nodes per_node ranks answer validation plan
   nodes=$(nodes_of "$1")
   per_node=$(ranks_on_node "$1")
   ranks=$((nodes * ${per_node:-1}))
-  device=$(setting device cuda "${words[@]}")
-  # `plan` accepts only the configuration.
-  local plan=("${words[1]}")
-  for word in "${words[@]:2}"; do if [[ $word == *=* || $word == *.y?(a)ml ]] && [[ $word != -* ]]; then plan+=("$word"); fi; done
+  only_configuration "${started[@]}"
+  plan=("${words[@]}")
   if [[ $device == cuda ]] && "$lockstep" plan "${plan[@]}" --ranks "$ranks" 2>&1 | grep -q 'this build has no CUDA'; then
     problem "$lockstep is built without CUDA, but the job uses GPUs (device=cuda)" \
       "build it where nvcc is on PATH, name another program in LOCKSTEP, or use OVERRIDES=device=cpu"
   fi
   # A login node without GPUs plans for the processor, which has neither fp16 nor tf32.
-  case $(setting precision - "${plan[@]}") in fp16 | tf32) plan+=(precision=fp32) ;; esac
+  case $(value_of precision "${plan[@]}") in fp16 | tf32) plan+=(precision=fp32) ;; esac
   # The memory of this machine says nothing about the memory of the job's GPUs.
   answer=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" --nodes "$nodes" 2>&1) ||
     { [[ $device != cpu ]] && grep -q '\[out_of_memory\]' <<<"$answer"; } || problem "$(refusal <<<"$answer")" "$(remedy <<<"$answer")"
-  validation=$(setting data.validation "$(sed -nE 's/.*\bvalidation: *((\$\{\w+\})?[^,} ]*).*/\1/p' "${words[1]}" | tail -1)" "${words[@]}")
-  validation=$(setting x "$validation")
+  validation=$(value_of data.validation "${words[@]}")
   if [[ -z $validation || $validation == synthetic ]]; then return; fi
   if [[ ! -r $validation ]]; then
     problem "the validation set $validation cannot be read" \
@@ -138,9 +169,6 @@ check_configuration() { # SCRIPT
     answer=$("$lockstep" data info "$validation" 2>&1) || problem "data.validation: $(refusal <<<"$answer")" "$(remedy <<<"$answer")"
   fi
 }
-refusal() { sed -n 's/^lockstep: error: //p' | head -1; }
-remedy() { sed -n 's/^ *remedy: //p' | head -1; }
-
 check_run_directory() {
   local kind
   check_nodes "$run"
@@ -163,7 +191,7 @@ check_allocation() { # SCRIPT: allocates its nodes for some seconds
 part "site file ${site:-}" check_site
 part "LOCKSTEP_HOME" check_home
 part "modules ${LOCKSTEP_MODULES:-(none)}" use_modules
-lockstep='' version='' partition='' run=''
+lockstep='' version='' partition='' run='' device='' command='' started=()
 part "program" find_program
 [[ -z $version ]] || note "$lockstep: $version"
 problems_before=$n_problems
@@ -172,10 +200,12 @@ if ((n_problems == problems_before)); then
   part "launcher ${LOCKSTEP_LAUNCHER:-srun}" check_launcher
   for script in "${scripts[@]}"; do
     problems_before=$n_problems
+    part "$script: launch line and overrides" check_launch "$script"
+    problems_of_launch=$((n_problems - problems_before)) problems_before=$n_problems
     part "$script: partition" check_partition "$script"
     if ((n_problems == problems_before)); then part "$script: nodes, GPUs and time" check_resources "$script"; fi
-    problems_before=$n_problems
-    part "$script: configuration, overrides and data" check_configuration "$script"
+    check_time "$script"
+    if [[ -n $run ]] && ((problems_of_launch == 0)); then part "$script: configuration and data" check_configuration "$script"; fi
     problems_before=$n_problems
     [[ -z $run ]] || part "$script: run directory $run" check_run_directory
     if [[ -n $allocate && -n $lockstep && -n $run ]] && ((n_problems == 0)); then

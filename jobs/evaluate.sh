@@ -6,6 +6,7 @@
 #   CHECKPOINT=runs/resnet50-4gpu/checkpoints/best sbatch jobs/evaluate.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
 launch evaluate "${CONFIG:-$configs/resnet50_imagenet.yaml}" \
   --checkpoint "${CHECKPOINT:-${LOCKSTEP_RUNS:-runs}/resnet50-4gpu/checkpoints/best}"

@@ -6,5 +6,6 @@
 # repository, whose samples it uses.
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
-launch train "$configs/gpt_small_shakespeare.yaml"
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
+launch train "$configs/gpt_small_shakespeare.yaml" run.name="$job_name"

@@ -9,5 +9,6 @@
 export LOCKSTEP_REQUEUE=1
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
-launch train "$configs/resnet50_imagenet.yaml" checkpoint.every_minutes=15 train.accumulate=auto
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
+launch train "$configs/resnet50_imagenet.yaml" run.name="$job_name" checkpoint.every_minutes=15 train.accumulate=auto

@@ -7,5 +7,6 @@
 #   sbatch --export=ALL,OVERRIDES="train.epochs=1" jobs/qwen2_0.5b_4gpu.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
-launch train "$configs/qwen2_0.5b_abstracts.yaml"
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
+launch train "$configs/qwen2_0.5b_abstracts.yaml" run.name="$job_name"

@@ -5,5 +5,6 @@
 # ResNet-18 on CIFAR-10, 3 epochs on 2 GPUs: a test of a cluster that takes minutes. data/get_cifar10.sh makes the data.
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
-launch train "$configs/resnet18_cifar10.yaml" train.epochs=3
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
+launch train "$configs/resnet18_cifar10.yaml" run.name="$job_name" train.epochs=3

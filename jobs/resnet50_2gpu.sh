@@ -5,5 +5,6 @@
 # ResNet-50 on ImageNet, 2 GPUs of one node.   sbatch --export=ALL,OVERRIDES="train.epochs=3" jobs/resnet50_2gpu.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
-launch train "$configs/resnet50_imagenet.yaml"
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
+launch train "$configs/resnet50_imagenet.yaml" run.name="$job_name"

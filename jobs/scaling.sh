@@ -6,6 +6,7 @@
 # (the directory of the case) and OVERRIDES. SBATCH_TIMELIMIT sets another time limit.
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
 configuration=${LOCKSTEP_CASE:+$LOCKSTEP_CASE/config.yaml}
 launch train "${configuration:-$configs/quickstart.yaml}"

@@ -6,5 +6,6 @@
 #   sbatch --export=ALL,OVERRIDES="train.epochs=2" jobs/smollm135m_4gpu.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
-launch train "$configs/smollm135m_text.yaml"
+[ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
+. "$home/jobs/lib/job.sh"
+launch train "$configs/smollm135m_text.yaml" run.name="$job_name"

@@ -13,7 +13,7 @@ problem() { # SENTENCE REMEDY
 # last occurrence wins, as it does for sbatch.
 directive() { # NAME SCRIPT
   local short=''
-  case $1 in nodes) short=N ;; job-name) short=J ;; partition) short=p ;; account) short=A ;; esac
+  case $1 in nodes) short=N ;; job-name) short=J ;; partition) short=p ;; account) short=A ;; time) short=t ;; esac
   tr -d '\r' <"$2" | sed -n 's/^#SBATCH//p' | grep -oE -- " (--$1[= ]|${short:+-$short ?|}NONE)[^ ]+" | tail -1 |
     sed -E "s/^ (--$1[= ]|-${short:-NONE} ?)//"
 }
@@ -41,14 +41,38 @@ ranks_on_node() { # SCRIPT
   echo "${tasks:-$(gpus_on_node "$1")}"
 }
 
-# Prints VALUE of the last KEY=VALUE among the arguments. ${NAME} is expanded in the same way as by the program.
-setting() { # KEY DEFAULT ARGUMENT...
-  local key=$1 value=$2 word
-  for word in "${@:3}"; do [[ $word != "$key="* ]] || value=${word#*=}; done
-  while [[ $value =~ \$\{([A-Za-z_][A-Za-z0-9_]*)\} ]]; do
-    value=${value/"${BASH_REMATCH[0]}"/${!BASH_REMATCH[1]-}}
+# Sets $words to the configuration files and key=value words of a launch line, without options and their values.
+only_configuration() { # WORD...
+  local word is_value=''
+  words=()
+  for word in "$@"; do
+    case $word in
+      --fresh | --*=*) ;;
+      -*) is_value=yes; continue ;;
+      *=* | *.yaml | *.yml) words+=("$word") ;;
+      *) [[ -n $is_value ]] || words+=("$word") ;;
+    esac
+    is_value=''
   done
-  echo "$value"
+}
+
+# Prints the value that a key has for the program.
+value_of() { # KEY WORD-OF-THE-CONFIGURATION...
+  "$lockstep" train --print-config="$1" "${@:2}" </dev/null
+}
+refusal() { sed -nE 's/^lockstep: (error: )?//p' | head -1; }
+remedy() { sed -n 's/^ *remedy: //p' | head -1; }
+
+# Sets $device and $run, the run directory, as the program will see them.
+resolve() { # WORD...
+  local words answer
+  only_configuration "$@"
+  if answer=$(value_of device "${words[@]}" 2>&1); then
+    device=$answer
+    run=$(value_of run.directory "${words[@]}")/$(value_of run.name "${words[@]}")
+  else
+    problem "$(refusal <<<"$answer")" "$(remedy <<<"$answer")"
+  fi
 }
 
 # ---- The site file ----------------------------------------------------------------------------------------------------
@@ -158,28 +182,37 @@ check_launcher() {
 # ---- The arguments of the job --------------------------------------------------------------------------------------------
 # `sbatch --export=ALL,OVERRIDES="data.augment=[crop,flip]"` is split at the comma.
 # A word that is not key=value is the name of a YAML file, so a value that contains a blank is misread as two words.
-check_overrides() {
-  local open close word words
+check_overrides() { # COMMAND
+  local open close word words before=''
   open=$(tr -dc '[' <<<"${OVERRIDES:-}")
   close=$(tr -dc ']' <<<"${OVERRIDES:-}")
   [[ ${#open} == "${#close}" ]] || problem "OVERRIDES ends inside a list: $OVERRIDES" \
     "sbatch --export splits at commas: run export OVERRIDES='...' in the shell, then sbatch --export=ALL"
   read -rd '' -a words <<<"${OVERRIDES:-}"
   for word in "${words[@]}"; do
-    [[ $word == *=* || -f $word ]] || problem "OVERRIDES has the word '$word', which is neither key=value nor a YAML file" \
-      "write key=value without blanks; put a value with blanks into a YAML file and name the file in OVERRIDES, or write \${NAME} of an exported variable"
+    if [[ $before == --allow-change || $word == --fresh || $word == --allow-change ]]; then
+      [[ $1 == train ]] || problem "OVERRIDES has $word, but \`lockstep $1\` has no such option" "leave it out"
+    else
+      [[ $word == *=* || -f $word ]] || problem "OVERRIDES has the word '$word', which is neither key=value nor a YAML file" \
+        "write key=value without blanks; put a value with blanks into a YAML file and name the file in OVERRIDES, or write \${NAME} of an exported variable"
+    fi
+    before=$word
   done
 }
 
-check_data_variable() { # CONFIGURATION
-  if [[ -n ${LOCKSTEP_DATA:-} ]] || ! grep -q '\${LOCKSTEP_DATA}' "$1"; then return; fi
-  problem "$1 names data below \${LOCKSTEP_DATA}, which is not set" \
-    "export LOCKSTEP_DATA=FOLDER in the site file or the shell; docs/data.md describes its content"
+check_data_variable() { # WORD...
+  local file
+  if [[ -n ${LOCKSTEP_DATA:-} ]]; then return; fi
+  for file in "$@"; do
+    [[ $file == *=* || ! -f $file ]] || ! grep -q '\${LOCKSTEP_DATA}' "$file" || problem "$file names data below \${LOCKSTEP_DATA}, which is not set" \
+      "export LOCKSTEP_DATA=FOLDER in the site file or the shell; docs/data.md describes its content"
+  done
 }
 
-check_gpus() { # GPUS-PER-NODE RANKS-PER-NODE
-  (($1 >= $2)) || problem "the job starts $2 ranks per node, but has only $1 GPUs per node" \
-    "use --gpus-per-node=$2, or --ntasks-per-node=$1 and more nodes, or OVERRIDES=device=cpu to train without GPUs"
+# The rule for jobs and for check.sh: with device=cuda, each rank has a GPU of its own. Other jobs need none.
+check_gpus() { # DEVICE GPUS-PER-NODE RANKS-PER-NODE
+  [[ $1 != cuda ]] || (($2 >= $3)) || problem "the job starts $3 ranks per node, but has only $2 GPUs per node" \
+    "use --gpus-per-node=$3, or --ntasks-per-node=$2 and more nodes, or OVERRIDES=device=cpu to train without GPUs"
 }
 
 # ---- The nodes of the job ----------------------------------------------------------------------------------------------

@@ -1,18 +1,21 @@
 # Shared by all job scripts: the environment, the checks, the launch, the signals, and what to do when the run ends.
 #
-#   source "$home/jobs/lib/job.sh"; launch train "$configs/NAME.yaml" [KEY=VALUE]...
+#   . "$home/jobs/lib/job.sh"; launch train "$configs/NAME.yaml" [KEY=VALUE]...
 #
-# `launch` starts one rank per task on the nodes that Slurm granted, however many there are, and then ends the script. The
-# run has the name of the job and is written to ${LOCKSTEP_RUNS:-runs}. OVERRIDES come last, so they win.
+# `launch` starts one rank per task on the nodes that Slurm granted, however many there are, and then ends the script. Without
+# other settings, the run has the name of the job ($job_name), is written to ${LOCKSTEP_RUNS:-runs}, and uses GPUs. The
+# configuration file has precedence over this, the launch line over the file, and OVERRIDES over all.
 # Signals to the batch shell: after USR2 (sent by --signal when the time is nearly up) and TERM (scancel, preemption) the
 # ranks save and stop, and with LOCKSTEP_REQUEUE=1 the job requeues itself. After INT they save and stop, and the job is not
 # requeued. A job that lost a node is always requeued. docs/clusters.md describes the variables.
 
+[ -n "${BASH_VERSION:-}" ] || { echo "job scripts need bash: use sbatch or bash, not sh" >&2; exit 2; }
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export LOCKSTEP_HOME=${jobs%/*}
 configs=$jobs/configs
 # shellcheck source=jobs/lib/checks.sh
 source "$jobs/lib/checks.sh"
+job_name=${SLURM_JOB_NAME:-$(directive job-name "$0")}
 
 report() { echo "== $*"; }
 
@@ -21,9 +24,11 @@ job_state() { scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Jo
 # earlier one.
 status_file() { stat -c '%i %.9Y' "$run/status" 2>/dev/null; }
 newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
+checkpoint_file() { stat -c '%i %.9Y' "$run/checkpoints/latest" 2>/dev/null; }
+has_saved() { [[ -n $(newest_checkpoint) && $(checkpoint_file) != "$before_checkpoint" ]]; } # during this start
 
 launch() { # COMMAND CONFIGURATION [ARGUMENT]...
-  local command=$1 words=("${@:2}") overrides ranks per_node block_term received='' pid='' before before_checkpoint status
+  local command=$1 words overrides ranks per_node block_term received='' pid='' before before_checkpoint status log_begin
   trap 'received=USR2; forward' USR2
   trap 'received=TERM; forward' TERM
   trap 'received=INT; forward' INT
@@ -32,9 +37,8 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
     use_modules
   fi
   read -rd '' -a overrides <<<"${OVERRIDES:-}"
-  words+=(run.name="${SLURM_JOB_NAME:-$(directive job-name "$0")}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda
-    "${overrides[@]}")
-  run=$(setting run.directory runs "${words[@]}")/$(setting run.name - "${words[@]}")
+  words=(run.name="${job_name:-run}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda "${@:2}" "${overrides[@]}")
+  if ((${SLURM_RESTART_COUNT:-0} > 0)); then leave_out_fresh; fi
   if [[ -n ${LOCKSTEP_CHECK:-} ]]; then # jobs/check.sh asks which command would be started
     printf '%s\0' "$command" "${words[@]}"
     exit 0
@@ -44,9 +48,9 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   per_node=${SLURM_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} # may have the form TYPE:N
   per_node=${SLURM_NTASKS_PER_NODE:-${per_node##*:}}
   ranks=$((SLURM_JOB_NUM_NODES * per_node))
-  report "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
-    "$ranks ranks on $SLURM_JOB_NUM_NODES nodes, $SLURM_JOB_NODELIST; $run"
   prepare "$command" "${words[@]}"
+  report "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
+    "$(n_of "$ranks" rank) on $(n_of "$SLURM_JOB_NUM_NODES" node), $SLURM_JOB_NODELIST; $run"
   record_nodes
   set_for_launcher
 
@@ -58,7 +62,8 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   line+=("$lockstep" "$command" "${words[@]}")
   report "${line[@]}"
   before=$(status_file)
-  before_checkpoint=$(newest_checkpoint)
+  before_checkpoint=$(checkpoint_file)
+  log_begin=$(stat -Lc %s /dev/stderr)
   if [[ -z $received ]]; then
     "${line[@]}" &
     pid=$!
@@ -71,6 +76,14 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   fi
   finish "$command" "$status"
 }
+
+# --fresh starts over once. A job that is requeued resumes what it has trained since.
+leave_out_fresh() {
+  local word kept=()
+  for word in "${words[@]}"; do [[ $word == --fresh ]] || kept+=("$word"); done
+  words=("${kept[@]}")
+}
+n_of() { if [[ $1 == 1 ]]; then echo "1 $2"; else echo "$1 $2s"; fi; } # NUMBER NOUN
 
 # Prints this node's line for record_nodes. A container with a CPU limit (cgroup) does not share its cores with others.
 describe_node() {
@@ -140,12 +153,13 @@ require_slurm() { # COMMAND WORD...
 
 # Reports problems before anything is started, so that they do not waste the allocation.
 prepare() { # COMMAND WORD...
+  local device='' nodes=()
   find_program
   check_launcher
-  check_overrides
-  check_data_variable "$2"
-  if [[ $(setting device cuda "$@") != cpu ]]; then check_gpus "${SLURM_GPUS_ON_NODE:-0}" "$per_node"; fi
-  local nodes=()
+  check_overrides "$1"
+  check_data_variable "${@:2}"
+  if ((n_problems == 0)); then resolve "${@:2}"; fi
+  check_gpus "$device" "${SLURM_GPUS_ON_NODE:-0}" "$per_node"
   if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi
   if ((n_problems == 0)); then check_nodes "$run" "${nodes[@]}"; fi
   if ((n_problems > 0)); then
@@ -154,32 +168,66 @@ prepare() { # COMMAND WORD...
   fi
 }
 
-# RUN/status records how the run ended; the exit status of mpirun is not reliable.
-finish() { # COMMAND STATUS-OF-THE-LAUNCHER
-  local status=$2 outcome=''
-  if [[ $1 != train ]]; then exit "$status"; fi
-  if [[ $(status_file) != "$before" ]]; then outcome=$(<"$run/status"); fi
-  report "$(date '+%F %T') the launcher exited with $status; $run/status: ${outcome:-not written}"
-  if [[ -z $outcome && -n $received ]]; then outcome=stopped; fi # the program had not started yet
-  # All ranks were killed, or a rank was lost because of its node or the network. The training itself is not at fault.
-  if [[ $outcome == running ]] || { [[ $outcome == failed ]] &&
-    tail -1 "$run/log.txt" 2>/dev/null | grep -qE '\[(comm_rank_lost|comm_rank_died|comm_mpi)\]'; }; then outcome=lost; fi
-  case $outcome in
-    done) exit 0 ;;
-    stopped) requeue_if "${LOCKSTEP_REQUEUE:-0}"; status=75 ;;
-    lost)
-      if [[ -n $received ]]; then requeue_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
-    *) exit "$((status > 0 ? status : 1))" ;;
-  esac
-  report "submit the same script again to resume from $(resumes_from)"
-  exit "$((status > 0 ? status : 1))"
-}
-resumes_from() {
-  local newest
-  newest=$(newest_checkpoint)
-  echo "${newest:+$run/checkpoints/}${newest:-step 0}"
+# Prints the first error of this start, with its code. Later ones are consequences. Prints nothing if the output of the job
+# is not a file.
+first_error() {
+  if [[ ! -f /dev/stderr ]]; then return; fi
+  tail -c "+$((log_begin + 1))" /dev/stderr | LC_ALL=C awk '
+    !error && /^lockstep: (error:|rank [0-9])/ {error = substr($0, 11)}
+    error && /^  \[[a-z0-9_]+\]$/ {print error " " $1; exit}'
 }
 
+# RUN/status records how the run ended; the exit status of mpirun is not reliable.
+finish() { # COMMAND STATUS-OF-THE-LAUNCHER
+  local status=$2 outcome='' error
+  error=$(first_error)
+  if [[ $1 != train ]]; then end_other "$1"; fi
+  # While this start was refused, the job that uses the run directory may have changed the status.
+  if [[ $(status_file) != "$before" && $error != *'[run_locked]' ]]; then outcome=$(<"$run/status"); fi
+  report "$(date '+%F %T') the launcher exited with $status; $run/status: ${outcome:-not written}"
+  if [[ -n $received ]]; then
+    if [[ -z $outcome && -z $error ]]; then outcome=stopped; fi # the program had not started yet
+  elif [[ $outcome == stopped && -n $error ]]; then
+    outcome=failed # the ranks were stopped by their launcher, because one of them had failed
+  fi
+  # All ranks were killed, or a rank was lost because of its node or the network. The training itself is not at fault.
+  if [[ $outcome == running || ($outcome == failed && $error =~ \[(comm_rank_lost|comm_rank_died|comm_mpi)\]$) ]]; then outcome=lost; fi
+  case $outcome in
+    done) exit 0 ;;
+    stopped) after_stop; status=75 ;;
+    lost)
+      if [[ -n $received ]]; then requeue_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
+    *) end_failed ;;
+  esac
+  report "submit the same script again to $(what_follows)"
+  exit "$((status > 0 ? status : 1))"
+}
+end_failed() { # the error is repeated, since the launcher writes more after it
+  if [[ -n $error ]]; then report "$error"; fi
+  exit "$((status == 0 || (status == 75 && ${#received} == 0) ? 1 : status))"
+}
+end_other() { # COMMAND: one that is not a training
+  report "$(date '+%F %T') the launcher exited with $status"
+  if ((status == 0)); then exit 0; fi
+  if [[ -n $error || ($status != 75 && -z $received) ]]; then end_failed; fi
+  report "$1 was stopped before it was complete: submit the same script again, with more time (sbatch --time) if that was the reason"
+  exit 75
+}
+what_follows() {
+  local newest
+  newest=$(newest_checkpoint)
+  echo "${newest:+resume from $run/checkpoints/}${newest:-start}"
+}
+
+# If the time of the job is too short for its first step, it would be for the next start too. A preemption says nothing about
+# that.
+after_stop() {
+  if has_saved || [[ $received == TERM ]]; then
+    requeue_if "${LOCKSTEP_REQUEUE:-0}"
+  elif [[ ${LOCKSTEP_REQUEUE:-0} == 1 && $received != INT ]]; then
+    report "no step was trained before the signal, so the job is not requeued: allow more time with sbatch --time"
+  fi
+}
 # Called when the ranks were lost without a signal to the job. If all nodes answer, the job is requeued only if this start
 # has written a checkpoint: otherwise the next start would probably fail in the same way, for example for lack of memory. If
 # a node does not answer, Slurm requeues the job itself once it has noticed (SlurmdTimeout). The job waits for that, because
@@ -188,7 +236,7 @@ after_loss() {
   local limit
   if timeout 30 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
     --mpi=none true >/dev/null 2>&1; then
-    if [[ $(newest_checkpoint) != "$before_checkpoint" ]]; then requeue_if 1; fi
+    if has_saved; then requeue_if 1; fi
     return
   fi
   limit=$(scontrol show config | sed -n 's/^SlurmdTimeout *= *\([0-9]*\).*/\1/p')
@@ -204,7 +252,7 @@ requeue_if() { # 1: yes
     report "Slurm itself ends or requeues this job"
     exit 75
   fi
-  report "requeueing the job; it resumes from $(resumes_from)"
+  report "requeueing the job, to $(what_follows)"
   if scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
   report "the job could not be requeued (see above)"
 }

@@ -94,11 +94,12 @@ void print_error(const std::string& who, ErrorCode code, const std::string& mess
   const auto see = code == ErrorCode::usage && message.ends_with("--help`") ? message.rfind("; see `") : message.npos;
   const std::string what = message.substr(0, see);
   const std::string remedy = see == message.npos ? std::string(row.remedy) : message.substr(see + 2);
+  // A message that all ranks have agreed on names the rank that it is about.
+  const std::string place = who.starts_with("rank ") && what.starts_with("rank ") ? "" : who + ": ";
   is_printed = true;
   log::set_progress_line("");
   write_to_standard_error(
-      fmt::format("lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who,
-                  printable_lines(what.starts_with(who + ": ") ? what.substr(who.size() + 2) : what), remedy, row.code));
+      fmt::format("lockstep: {}{}\n  remedy: {}\n  [{}]\n", place, printable_lines(what), remedy, row.code));
   log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
 }
 

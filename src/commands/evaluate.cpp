@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/current_world.h"
 #include "base/file.h"
+#include "base/stop_signal.h"
 #include "checkpoint/model_file.h"
 #include "comm/world.h"
 #include "commands/commands.h"
@@ -191,6 +192,7 @@ void check_same_model(const Config& config, const Config& of_file, const std::st
 struct Outcome {
   Json object;
   std::string text, picture, answers;
+  bool lacks_answers = false;  // a signal stopped their generation
 };
 
 /// Determines how samples become inputs, and opens the validation set. Returns notes for the user.
@@ -238,6 +240,7 @@ bool answers_too(const EvaluateArguments& arguments, const Config& config, const
 
 Outcome evaluate_model(const EvaluateArguments& arguments, const Request& request, const Model& model, World& world) {
   Config config = configure(request, model);
+  stop_if_requested(world);
   const checkpoint::ModelFile file =
       train::with_base(checkpoint::read_model_file(model.path, request.weights), train::base_of(config.model));
   Config of_file = config;
@@ -293,10 +296,14 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
                          arguments.averages ? ", average of the weights," : "", set->info().path, measures, count,
                          unit.name, unit.rate_text(rate, loss_rate), result.tally->text());
   if (!has_answers) return out;
-  AnswersOutcome answers = evaluate_answers(arguments.answers, config, file, *backend, world);
-  out.object["answers"] = std::move(answers.object);
-  out.text += answers.text;
-  out.answers = std::move(answers.lines);
+  try {
+    AnswersOutcome answers = evaluate_answers(arguments.answers, config, file, *backend, world);
+    out.object["answers"] = std::move(answers.object);
+    out.text += answers.text;
+    out.answers = std::move(answers.lines);
+  } catch (const StoppedBySignal&) {
+    out.lacks_answers = true;
+  }
   return out;
 }
 
@@ -319,20 +326,30 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
   log::configure(world.rank(), world.size(), world.host(), first.log.all_ranks);
   Json objects = Json::array();
   std::string text, picture, answers;
-  for (const Model& model : request.models) {
-    Outcome outcome = evaluate_model(arguments, request, model, world);
-    text += (text.empty() ? "" : "\n") + outcome.text;
-    objects.push_back(std::move(outcome.object));
-    picture = std::move(outcome.picture);
-    answers = std::move(outcome.answers);
+  int status = kExitDone;
+  try {
+    for (const Model& model : request.models) {
+      Outcome outcome = evaluate_model(arguments, request, model, world);
+      text += (text.empty() ? "" : "\n") + outcome.text;
+      objects.push_back(std::move(outcome.object));
+      picture = std::move(outcome.picture);
+      answers = std::move(outcome.answers);
+      if (outcome.lacks_answers) throw StoppedBySignal{};
+    }
+  } catch (const StoppedBySignal&) {
+    status = kExitStopped;
   }
-  if (world.rank() != 0) return kExitDone;
+  if (world.rank() != 0) return status;
+  if (status == kExitStopped)
+    log::warning("stopped by a signal: the results {}; rerun the command",
+                 objects.empty() ? "are missing" : "are incomplete");
+  if (objects.empty()) return status;
   require(arguments.confusion.empty() || !picture.empty(), ErrorCode::usage,
           "--confusion: {} is a language model, which has no confusion matrix", request.models.front().path);
   if (!arguments.confusion.empty()) write_result(arguments.confusion, picture);
   if (!arguments.answers.file.empty()) write_result(arguments.answers.file, answers);
-  report(arguments.json, objects.size() == 1 ? objects.front() : Json{{"evaluations", objects}}, text);
-  return kExitDone;
+  report(arguments.json, request.models.size() == 1 ? objects.front() : Json{{"evaluations", objects}}, text);
+  return status;
 }
 
 int run_choices(const EvaluateArguments& a, const Arguments& program) {
@@ -412,7 +429,15 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
     for (const char* option : {"--answers", "--beams", "--max-new-tokens", "--batch", "--stem"})
       if (a.about_answers.empty() && command->count(option) > 0) a.about_answers = option;
     check(a);
-    run = [a, program] { return a.choices.empty() ? run_evaluation(a, program) : run_choices(a, program); };
+    run = [a, program] {
+      catch_stop_signals();
+      try {
+        return a.choices.empty() ? run_evaluation(a, program) : run_choices(a, program);
+      } catch (const StoppedBySignal&) {
+        if (current_world()->rank() == 0) log::warning("stopped by a signal: nothing is written; rerun the command");
+        return kExitStopped;
+      }
+    };
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "commands/stoppable.h"
 #include "data/answer_end.h"
 #include "data/conversations.h"
 #include "data/text_file.h"
@@ -125,16 +126,16 @@ struct Part {
 Part answer_part(generate::Generator& generator, const Questions& questions, std::size_t begin, std::size_t n,
                  const text::Tokenizer& tokenizer, text::Stemming stemming, bool shows_progress, World& world) {
   Part part;
-  train::ProgressBar bar("answers", static_cast<std::int64_t>(n), shows_progress);
+  train::ProgressBar bar("answers", static_cast<std::int64_t>(n), shows_progress, train::WithoutTerminal::lines);
   std::int64_t n_steps = 0, n_done = 0;
   generate::GeneratorEvents events;
   events.done = [&](std::size_t, const std::vector<generate::Reply>&) { bar.update(++n_done, ""); };
   events.goes_on = [&] {
-    if (world.size() > 1 && ++n_steps % kStepsBetweenMeetings == 0) world.any(true);
+    if (world.size() == 1 || ++n_steps % kStepsBetweenMeetings == 0) any_unless_stopped(world, true);
     return true;
   };
   const auto replies = generator.generate(std::span(questions.prompts).subspan(begin, n), events);
-  while (world.size() > 1 && world.any(false)) {
+  while (world.size() > 1 && any_unless_stopped(world, false)) {
   }
   for (std::size_t i = 0; i < n; ++i) {
     const std::string reference = text::decode_known(tokenizer, questions.references[begin + i]);

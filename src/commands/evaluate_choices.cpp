@@ -15,6 +15,7 @@
 #include "comm/world.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
+#include "commands/stoppable.h"
 #include "hdf5/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -148,13 +149,13 @@ std::vector<double> score_part(std::span<const train::ScoredText> texts, const T
   const std::size_t begin = texts.size() * rank / n_ranks, end = texts.size() * (rank + 1) / n_ranks;
   train::TextScorer scorer(source.model, texts, source.config.precision, source.file, backend);
   train::ProgressBar bar("choices", static_cast<std::int64_t>(end - begin),
-                         world.rank() == 0 && source.config.log.progress);
+                         world.rank() == 0 && source.config.log.progress, train::WithoutTerminal::lines);
   std::int64_t n_batches = 0;
   const std::vector<double> mine = scorer.score(texts.subspan(begin, end - begin), [&](std::int64_t n_done) {
     bar.update(n_done, "");
-    if (world.size() > 1 && ++n_batches % kBatchesBetweenMeetings == 0) world.any(true);
+    if (world.size() == 1 || ++n_batches % kBatchesBetweenMeetings == 0) any_unless_stopped(world, true);
   });
-  while (world.size() > 1 && world.any(false)) {
+  while (world.size() > 1 && any_unless_stopped(world, false)) {
   }
   std::vector<double> all;
   const std::string_view bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));

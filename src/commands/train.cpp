@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "base/current_world.h"
 #include "base/failure.h"
 #include "base/number_text.h"
+#include "base/outcome.h"
 #include "base/stop_signal.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
@@ -41,6 +43,7 @@ struct TrainArguments {
   std::vector<std::string> configuration;
   train::SessionOptions session;
   bool dry_run = false;
+  std::string printed;  // kWholeConfiguration, or a key
 };
 
 /// Open MPI's mpirun kills the ranks one second after Ctrl-C or SIGTERM, unless scripts/launch started it in a session
@@ -53,13 +56,16 @@ bool loses_steps_when_stopped(const World& world) {
 /// Called once nothing has refused the start: from here on, the run directory belongs to this job, including its status
 /// and its log.
 void begin_run(train::Session& session, bool fresh) {
-  const train::RunDirectory& run = session.run;
-  if (session.leader()) {
+  const train::RunDirectory run = session.run;
+  const auto fails = [run] { on_failure([run] { run.write_status("failed"); }, run.file("status")); };
+  all_agree(session.world, [&] {
+    if (!session.leader()) return std::string();
     if (fresh)
       if (const std::string aside = run.set_aside(); !aside.empty())
         session.notes.push_back(fmt::format("--fresh: the existing run was moved from {} to {}", run.path(), aside));
     run.create();
     run.write_status("running");
+    fails();
     for (const std::string& name : checkpoint::remove_partials(run.checkpoints()))
       session.notes.push_back(fmt::format("removed the remains of an interrupted save: {}", name));
     if (loses_steps_when_stopped(session.world))
@@ -67,9 +73,9 @@ void begin_run(train::Session& session, bool fresh) {
           "mpirun leaves the ranks one second to save after Ctrl-C or SIGTERM: start it with "
           "`scripts/launch mpirun ...` so that no step is lost");
     run.write_file("config.yaml", config::to_yaml(session.config));
-  }
-  on_failure([run] { run.write_status("failed"); }, run.file("status"));
-  session.world.barrier();
+    return std::string();
+  });
+  fails();
   log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
 }
 
@@ -118,13 +124,17 @@ mlflow::UploadOptions mlflow_options(const train::Session& session) {
 /// RUN as it was. `sender` is created when the run begins. If the run does not end in this function, the caller tells
 /// the sender how it ended.
 int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
-                    const train::RunLock& lock, std::optional<mlflow::Sender>& sender) {
+                    const std::shared_ptr<train::RunLock>& lock, std::optional<mlflow::Sender>& sender) {
   // Ranks may compile and time plans for minutes while others wait for them.
   constexpr double kSlowStart = 10;
   world.set_watchdog_seconds(kSlowStart * config.comm.watchdog_seconds);
   train::Session session(config, world, options);
   session.run.check_is_shared(world);
   begin_run(session, options.fresh);
+  watch.set_last_action([run = session.run, lock] {
+    lock->release();
+    return run.replace_status("running", "stopped");
+  });
   if (config.run.is_checked) check_first(session);
   std::optional<train::TraceFile> trace;
   if (config.trace) trace.emplace(world, session.run.path());
@@ -135,7 +145,7 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
   world.set_watchdog_seconds(config.comm.watchdog_seconds);
   watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });
-  const train::Outcome outcome = train::train(session, lock);
+  const train::Outcome outcome = train::train(session, *lock);
   usage.reset();
   if (trace) trace->write();
   if (outcome.slow_rank && outcome.status == kExitDone) explain_slow_rank(session, *outcome.slow_rank);
@@ -144,9 +154,12 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
 }
 
 int train_locked(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch) {
-  const train::RunLock lock(config.run.path(), world);
+  const auto lock = std::make_shared<train::RunLock>(config.run.path(), world);
   const train::RunDirectory run(config);
-  watch.set_last_action([run] { run.write_status("stopped"); });
+  watch.set_last_action([lock] {
+    lock->release();
+    return true;
+  });
   std::optional<mlflow::Sender> sender;  // if an error ends the run, its destructor reports the failure
   try {
     return start_and_train(config, world, options, watch, lock, sender);
@@ -179,15 +192,48 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
   return kExitDone;
 }
 
-int run_training(const TrainArguments& arguments, const Arguments& program) {
-  const Config config = config::parse(arguments.configuration);
+Config configuration_of(const TrainArguments& arguments) {
+  Config config = config::parse(arguments.configuration);
   for (const std::string& key : arguments.session.allow_change)
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key, "--allow-change: there is no key {}{}",
             key, config::nearest_text(key));
+  return config;
+}
+
+constexpr const char* kWholeConfiguration = "-";
+
+int print_configuration(const TrainArguments& arguments) {
+  const std::string yaml = config::to_yaml(configuration_of(arguments));
+  if (arguments.printed == kWholeConfiguration) {
+    fmt::print("{}", yaml);
+    return kExitDone;
+  }
+  for (const auto& [key, value] : config::values_in(yaml)) {
+    if (key != arguments.printed) continue;
+    fmt::print("{}\n", value);
+    return kExitDone;
+  }
+  fail(ErrorCode::config_unknown_key, "--print-config: there is no key {}{}", arguments.printed,
+       config::nearest_text(arguments.printed));
+}
+
+int run_training(const TrainArguments& arguments, const Arguments& program) {
+  // A file of the configuration may be missing on one node, so an error is reported only when all ranks know it.
+  Config config;
+  std::exception_ptr problem;
+  try {
+    config = configuration_of(arguments);
+  } catch (const Error&) {
+    problem = std::current_exception();
+  }
   train::StopWatch watch;
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of HDF5 would make MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   watch.set_world(world);
+  all_agree(world, [&problem] {
+    if (problem) std::rethrow_exception(problem);
+    return std::string();
+  });
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   try {
     if (arguments.dry_run) return check_start(config, world, arguments.session);
@@ -215,8 +261,14 @@ void add_train(CLI::App& app, Run& run, const Arguments& program) {
       ->allow_extra_args(false);
   command->add_flag("--dry-run", arguments->dry_run,
                     "Check the configuration and report what a step needs, without training");
-  command->callback(
-      [arguments, &run, program] { run = [arguments, program] { return run_training(*arguments, program); }; });
+  command->add_flag("--print-config{-}", arguments->printed,
+                    "Print the configuration that results, or with --print-config=KEY the value of a key, and do "
+                    "nothing else");
+  command->callback([arguments, &run, program] {
+    run = [arguments, program] {
+      return arguments->printed.empty() ? run_training(*arguments, program) : print_configuration(*arguments);
+    };
+  });
 }
 
 }  // namespace lockstep::commands

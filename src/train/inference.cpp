@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/stop_signal.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
 #include "config/parser.h"
@@ -215,7 +216,7 @@ Evaluation evaluate(Inference& inference, const Config& config, const tasks::Tas
   const data::LoaderOptions options = evaluation_loader(config, *set, inference.capacity(), world, backend);
   const std::int64_t steps = options.last_step;
   data::Loader loader(std::move(set), options);
-  ProgressBar bar(title, steps, world.rank() == 0 && config.log.progress);
+  ProgressBar bar(title, steps, world.rank() == 0 && config.log.progress, WithoutTerminal::lines);
   const std::unique_ptr<tasks::Tally> mine = task.make_tally();
   LossSums sums;
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -223,7 +224,7 @@ Evaluation evaluate(Inference& inference, const Config& config, const tasks::Tas
     const Inference::Result result = inference.run(samples);
     add(sums, result.sums);
     mine->add(samples, result.outputs);
-    if (step % kStepsBetweenMeetings == 0) world.barrier();
+    if (world.size() == 1 || step % kStepsBetweenMeetings == 0) stop_if_requested(world);
     if (world.rank() == 0) bar.update(step + 1, "");
   }
   Evaluation all{.sums = {}, .tally = task.make_tally()};

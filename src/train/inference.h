@@ -78,7 +78,7 @@ class Inference {
 };
 
 /// Loss sums and the task's tally over the first config.evaluation.max_samples (0: all) of a set, each sample counted
-/// once. Collective; all ranks get the result.
+/// once. Collective; all ranks get the result. A signal on any rank makes all throw StoppedBySignal.
 struct Evaluation {
   LossSums sums;
   std::unique_ptr<tasks::Tally> tally;

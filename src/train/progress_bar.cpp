@@ -20,6 +20,8 @@ constexpr int kWidestBar = 40;
 constexpr int kNarrowestBar = 10;
 constexpr int kUsualWidth = 80;
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+constexpr auto kLogEvery = std::chrono::seconds(10);
+constexpr int kLogPart = 10;  // later: a line whenever this part of the time so far has passed
 
 int terminal_width() {
   winsize size{};
@@ -54,23 +56,31 @@ std::string progress_text(const std::string& title, std::int64_t done, std::int6
     text += "[" + bar + "] ";
   }
   text += figures;
+  if (width == 0) return text;
   return text.substr(0, static_cast<std::size_t>(std::max(0, width)));
 }
 
 struct ProgressBar::State {
   std::string title;
   std::int64_t total;
+  bool is_logged;                // instead of drawn
   std::int64_t first_done = -1;  // set at the first update, since steps before a resume do not count for the rate
   Clock::time_point begin, drawn;
 };
 
-ProgressBar::ProgressBar(const std::string& title, std::int64_t total, bool enabled) {
-  if (!enabled || !standard_error_has_cursor()) return;
-  state_ = std::make_unique<State>(State{.title = title, .total = total, .begin = {}, .drawn = {}});
+ProgressBar::ProgressBar(const std::string& title, std::int64_t total, bool enabled, WithoutTerminal without_terminal) {
+  const bool has_cursor = standard_error_has_cursor();
+  if (!enabled || (!has_cursor && without_terminal == WithoutTerminal::nothing)) return;
+  const auto now = Clock::now();
+  state_ = std::make_unique<State>(State{.title = title,
+                                         .total = total,
+                                         .is_logged = !has_cursor,
+                                         .begin = now,
+                                         .drawn = has_cursor ? Clock::time_point() : now});
 }
 
 ProgressBar::~ProgressBar() {
-  if (state_) log::set_progress_line("");
+  if (state_ && !state_->is_logged) log::set_progress_line("");
 }
 
 void ProgressBar::update(std::int64_t done, const std::string& note) {
@@ -80,12 +90,17 @@ void ProgressBar::update(std::int64_t done, const std::string& note) {
   if (s.first_done < 0) {
     s.first_done = done;
     s.begin = now;
-  } else if (now - s.drawn < kRedrawEvery && done < s.total) {
+  } else if (!s.is_logged && now - s.drawn < kRedrawEvery && done < s.total) {
     return;
   }
+  if (s.is_logged && now - s.drawn < std::max<Clock::duration>(kLogEvery, (now - s.begin) / kLogPart)) return;
   s.drawn = now;
   const double seconds = std::chrono::duration<double>(now - s.begin).count();
   const double per_second = seconds > 0 ? static_cast<double>(done - s.first_done) / seconds : 0;
+  if (s.is_logged) {
+    log::info("{}", progress_text(s.title, done, s.total, per_second, note, 0));
+    return;
+  }
   // The last column stays empty, because some terminals break the line there.
   log::set_progress_line(progress_text(s.title, done, s.total, per_second, note, terminal_width() - 1));
 }

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/outcome.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/run_lock.h"
@@ -75,8 +76,10 @@ void RunDirectory::check_is_shared(World& world) const {
       fmt::format("{}.{}", fs::path(path_).filename().string(), Clock::now().time_since_epoch().count());
   token = world.all_gather(token).front();
   const std::string probe = file(".seen-" + token);
-  if (world.rank() == 0) write_file(".seen-" + token, token);
-  world.barrier();
+  all_agree(world, [&] {
+    if (world.rank() == 0) write_file(".seen-" + token, token);
+    return std::string();
+  });
   bool is_seen = fs::exists(probe);
   for (int i = 0; i < kLooks && !is_seen; ++i) {
     std::this_thread::sleep_for(kBetweenLooks);
@@ -157,9 +160,11 @@ void RunDirectory::write_status(const std::string& status) const {
   set_status(status);
 }
 
-void RunDirectory::replace_status(const std::string& before, const std::string& status) const {
+bool RunDirectory::replace_status(const std::string& before, const std::string& status) const {
   const std::lock_guard lock(status_mutex);
-  if (read_file(kStatus) == before + "\n") set_status(status);
+  if (read_file(kStatus) != before + "\n") return false;
+  set_status(status);
+  return true;
 }
 
 void RunDirectory::set_status(const std::string& status) const {

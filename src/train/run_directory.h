@@ -39,7 +39,7 @@ class RunDirectory {
   /// running | done | stopped; any rank: failed. On a full disk, the file is overwritten in place.
   void write_status(const std::string& status) const;
   /// Replaces the status only if it is still `before`. May be called from any thread and any rank.
-  void replace_status(const std::string& before, const std::string& status) const;
+  bool replace_status(const std::string& before, const std::string& status) const;
   void write_file(const std::string& name, const std::string& content) const;
   std::string read_file(const std::string& name) const;  // empty when missing
 

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "base/file.h"
+#include "base/outcome.h"
 #include "base/process.h"
 #include "base/signals_blocked.h"
 #include "base/stop_signal.h"
@@ -125,8 +126,8 @@ RunLock::RunLock(const std::string& directory, World& world, const Timing& timin
     : directory_(directory), path_(directory + "/" + kFileName), timing_(timing) {
   // In short turns, so that no rank waits for long in a collective while rank 0 looks at the lock.
   while (true) {
-    const Attempt mine = world.rank() == 0 ? try_once() : Attempt{};
-    const std::string outcome = world.all_gather(mine.outcome)[0];
+    const std::string outcome =
+        all_agree(world, [&] { return world.rank() == 0 ? try_once().outcome : std::string(); })[0];
     if (outcome == Attempt::kHeld) break;
     if (outcome == Attempt::kAgain) continue;
     require(outcome == Attempt::kWait, ErrorCode::run_locked, "{} is in use by {}", directory_, outcome);
@@ -143,7 +144,7 @@ RunLock::RunLock(const std::string& directory, World& world, const Timing& timin
   }
 }
 
-RunLock::~RunLock() {
+void RunLock::release() {
   if (!file_) return;
   {
     const std::lock_guard lock(mutex_);
@@ -153,6 +154,7 @@ RunLock::~RunLock() {
   if (heartbeat_.joinable()) heartbeat_.join();
   if (is_held()) ::unlink(path_.c_str());
   ::rmdir(directory_.c_str());  // fails if the directory is not empty
+  file_ = {};
 }
 
 bool RunLock::is_held() const {

@@ -26,10 +26,12 @@ class RunLock {
   /// naming the holder. Throws StoppedBySignal if a signal arrives on any rank while it waits.
   RunLock(const std::string& directory, World& world) : RunLock(directory, world, Timing{}) {}
   RunLock(const std::string& directory, World& world, const Timing& timing);
-  /// Removes the lock, and the directory if it is empty.
-  ~RunLock();
+  ~RunLock() { release(); }
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
+
+  /// Removes the lock, and the directory if it is empty. May be called again.
+  void release();
 
   /// Takes no lock and does not wait. Throws run_locked if a process on this host surely holds the lock.
   static void require_free(const std::string& directory);

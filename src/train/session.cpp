@@ -45,25 +45,18 @@ void check_threads(const Config& config) {
 Session::Session(Config configured, World& the_world, const SessionOptions& options)
     : config(std::move(configured)), world(the_world), run(config), options_(options) {
   progress.patience = Patience(config.evaluation.patience);
-  check_threads(config);
-  stop_if_requested(world);
   find_checkpoints();
-  if (open_next_checkpoint()) {
-    const checkpoint::StateJson& state = reader_->state();
-    task = tasks::make_resumed_task(config, state.value("model", nlohmann::json::object()), notes);
-    task->complete(config);
-    resume_from(state, options_);
-  } else {
-    task = tasks::make_task(config);
-    task->complete(config);
-  }
-  run.set_model_name(task->model_name().file_name);
-  stop_if_requested(world);
-  task->open_train_set();
-  if (reader_) check_data();
-  task->open_validation_set();
-  stop_if_requested(world);
-  open_backend();
+  on_all_ranks([this] {
+    check_threads(config);
+    make_task();
+  });
+  on_all_ranks([this] {
+    task->open_train_set();
+    if (reader_) check_data();
+    task->open_validation_set();
+  });
+  require_same_data_on_all_ranks();
+  on_all_ranks([this] { open_backend(); });
   batch_ = divide_batch();
   config.train.global_batch = batch_.global_batch;
   const std::int64_t n = task->train_set()->info().n_samples;
@@ -78,9 +71,50 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
 
   plan_steps();
   require_memory();
-  if (config.model.lora.is_on()) read_base();
-  if (!reader_) read_initial_weights();
+  on_all_ranks([this] {
+    if (config.model.lora.is_on()) read_base();
+    if (!reader_) read_initial_weights();
+  });
+}
+
+void Session::on_all_ranks(const std::function<void()>& part) {
   stop_if_requested(world);
+  all_agree(world, [&part] {
+    part();
+    return std::string();
+  });
+  stop_if_requested(world);
+}
+
+void Session::make_task() {
+  if (open_next_checkpoint()) {
+    const checkpoint::StateJson& state = reader_->state();
+    task = tasks::make_resumed_task(config, state.value("model", nlohmann::json::object()), notes);
+    task->complete(config);
+    resume_from(state, options_);
+  } else {
+    task = tasks::make_task(config);
+    task->complete(config);
+  }
+  run.set_model_name(task->model_name().file_name);
+}
+
+/// A node may have an older file of the same name.
+void Session::require_same_data_on_all_ranks() const {
+  const auto of = [](const std::shared_ptr<const data::Dataset>& set) {
+    return set ? fmt::format("{} samples, hash {}", set->info().n_samples, set->info().content_hash) : "no samples";
+  };
+  const std::pair<const char*, std::shared_ptr<const data::Dataset>> sets[] = {
+      {"data.train", task->train_set()}, {"data.validation", task->validation_set()}};
+  for (const auto& [key, set] : sets) {
+    const std::vector<std::string> all = world.all_gather(of(set));
+    const auto other = std::ranges::find_if(all, [&](const std::string& theirs) { return theirs != all[0]; });
+    require(
+        other == all.end(), ErrorCode::data_missing,
+        "rank {} has another {} than rank 0 by that name ({}, and rank 0 {}): put the file on a file system that all "
+        "nodes share, or copy it to every node",
+        other - all.begin(), key, *other, all[0]);
+  }
 }
 
 void Session::start() {
@@ -115,9 +149,12 @@ BatchShape Session::divide_batch() {
     // Fixed algorithms, because a plan that only determines sizes needs no timing.
     const auto planner = make_backend(device_of(config, world));
     const comm::Topology topology = comm::topology_of(config.comm, world, {}, planner->memory_space());
-    std::int64_t fits =
-        batch_that_fits(config, *task, world.size(), *planner, topology, backend->device().memory_bytes, limit);
-    for (const std::string& other : world.all_gather(std::to_string(fits))) fits = std::min(fits, std::stol(other));
+    std::int64_t fits = limit;
+    for (const std::string& other : all_agree(world, [&] {
+           return std::to_string(
+               batch_that_fits(config, *task, world.size(), *planner, topology, backend->device().memory_bytes, limit));
+         }))
+      fits = std::min(fits, std::stol(other));
     resolve_batch(config, world.size(), fits, n);
     notes.push_back(fits == limit
                         ? fmt::format("a rank processes up to {} samples at once, since the train set has no more for "

@@ -7,6 +7,7 @@
 // ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -82,6 +83,12 @@ class Session {
   data::LoaderOptions loader_options() const;
 
  private:
+  /// Collective: performs a part of the start. If it fails on any rank, all ranks throw the error, so that no rank
+  /// waits for another or takes the end of the job for a request to stop.
+  void on_all_ranks(const std::function<void()>& part);
+  /// The task that the run resumes with, or a new one.
+  void make_task();
+  void require_same_data_on_all_ranks() const;
   void find_checkpoints();
   /// What rank 0 found in RUN, or chose instead: checkpoints_ with the best candidate first.
   std::string list_checkpoints();

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/outcome.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/model_file.h"
@@ -80,9 +81,8 @@ bool measures_the_same(const checkpoint::StateJson& state, const Config& config,
 }  // namespace
 
 void Session::find_checkpoints() {
-  std::string text = leader() ? list_checkpoints() : "";
-  broadcast_text(world, text);
-  const nlohmann::json found = nlohmann::json::parse(text);
+  const auto list = [this] { return leader() ? list_checkpoints() : std::string(); };
+  const nlohmann::json found = nlohmann::json::parse(all_agree(world, list)[0]);
   checkpoints_ = found.at("paths").get<std::vector<std::string>>();
   is_chosen_ = found.at("is_chosen").get<bool>();
   if (checkpoints_.empty() && found.at("n_bad") > 0) fail_without_good_checkpoint();

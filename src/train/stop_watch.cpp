@@ -48,7 +48,7 @@ void StopWatch::set_world(World& world) {
   last_part_ = Clock::now();
 }
 
-void StopWatch::set_last_action(std::function<void()> action) {
+void StopWatch::set_last_action(std::function<bool()> action) {
   const std::lock_guard lock(mutex_);
   last_action_ = std::move(action);
   last_part_ = Clock::now();
@@ -103,8 +103,9 @@ void StopWatch::attempt(const std::function<void()>& action) {
 }
 
 void StopWatch::end_job() {
-  attempt(last_action_);
-  if (world_ == nullptr || world_->is_first_to_report())
+  bool is_news = true;
+  attempt([&] { is_news = !last_action_ || last_action_(); });
+  if (is_news && (world_ == nullptr || world_->is_first_to_report()))
     write_to_standard_error("lockstep: stopped by a signal before the first step: rerun the command to start\n");
   if (world_ == nullptr) ::_exit(kExitStopped);
   world_->abort(kExitStopped);

@@ -27,9 +27,9 @@ class StopWatch {
 
   /// The world that is to be ended. Without one, only this process is.
   void set_world(World& world);
-  /// Sets the action that the helper thread performs before it ends the job. To be called once the run directory
-  /// belongs to this job.
-  void set_last_action(std::function<void()> action);
+  /// Sets the action that the helper thread performs before it ends the job. It returns false if the job has failed:
+  /// the signal then comes from the launcher, which ends the other ranks, and is not reported.
+  void set_last_action(std::function<bool()> action);
   /// To be called when the first step begins. The helper thread calls `before_loss` when a signal is repeated, since
   /// the job may then be killed before its checkpoint is complete.
   void start_is_over(std::function<void()> before_loss);
@@ -38,7 +38,7 @@ class StopWatch {
   void watch();
   void watch_start();
   void watch_saving();
-  void attempt(const std::function<void()>& action);
+  static void attempt(const std::function<void()>& action);
   void end_job();
   void end_without_saving();
 
@@ -47,7 +47,8 @@ class StopWatch {
   bool ends_ = false, is_starting_ = true, has_answered_ = false;
   Clock::time_point last_part_;  // when the signal, or the last part of the start-up after it, arrived
   World* world_ = nullptr;
-  std::function<void()> last_action_, before_loss_;
+  std::function<bool()> last_action_;
+  std::function<void()> before_loss_;
   std::thread thread_;
 };
 

@@ -17,7 +17,7 @@ config LlamaForCausalLM >"$work/llama.json"
 job() { # SCRIPT KEY=VALUE...
   local words
   mapfile -d '' -t words < <(OVERRIDES="${*:2}" LOCKSTEP_CHECK=yes bash "jobs/$1")
-  [[ ${words[0]} == train && -s ${words[1]} ]] &&
+  [[ ${words[0]} == train ]] &&
     "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$lockstep" "${words[@]}" >"$work/log" 2>&1
 }
 prints() { check "$1" grep -Eq -- "$2" "$work/log"; }
@@ -84,6 +84,8 @@ check "  its model has the template" grep -q 'im_start' "$LOCKSTEP_RUNS/smollm13
 for script in jobs/*.sh; do
   [[ $script != jobs/check.sh && $script != jobs/push_to_hub.sh ]] || continue
   mapfile -d '' -t words < <(LOCKSTEP_CHECK=yes bash "$script")
-  check "$script starts a configuration that exists" test -s "${words[1]:-none}"
+  files=()
+  for word in "${words[@]:1}"; do [[ $word != *.yaml || $word == *=* ]] || files+=("$word"); done
+  check "$script starts a configuration that exists" test -s "${files[0]:-none}"
 done
 finish

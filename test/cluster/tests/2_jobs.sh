@@ -5,7 +5,7 @@ job_test() { # RUN RANKS NODES SBATCH-OPTION... SCRIPT
   check "$sentence" job_is_done "$1" "$2" "$3" "${@:4:$#-4}" "$repository/jobs/${*: -1}"
 }
 job_is_done() {
-  run_to_end "${@:4}" && [[ $(status_of "$1") == done ]] && in_log "$job" "job $job, start 1: $2 ranks on $3 nodes" &&
+  run_to_end "${@:4}" && [[ $(status_of "$1") == done ]] && in_log "$job" "job $job, start 1: $2 ranks? on $3 nodes?," &&
     [[ $(values "$1" step ranks | sort -u) == "$2" ]]
 }
 evaluation_is_there() {

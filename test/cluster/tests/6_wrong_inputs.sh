@@ -55,7 +55,7 @@ before_queueing() {
 in_jobs() {
   export OVERRIDES="$short"
   rm -rf "$work/jobs/runs"
-  check "job: LOCKSTEP_HOME without jobs" env LOCKSTEP_HOME=/ bash -c '! bash "$1" >"$2" 2>&1 && grep -q "no jobs/lib in /: export LOCKSTEP_HOME" "$2"' \
+  check "job: LOCKSTEP_HOME without jobs" env LOCKSTEP_HOME=/ bash -c '! bash "$1" >"$2" 2>&1 && grep -q "no jobs/lib/job.sh in /: run" "$2"' \
     bash "$repository/jobs/resnet50_1gpu.sh" "$work/output"
   LOCKSTEP_SITE=$work/nope.sh check "job: no site file" job_reports 'the site file .*/nope.sh cannot be read' "$repository/jobs/resnet50_1gpu.sh"
   LOCKSTEP_MODULES=no-such/1.0 check "job: no such module" job_reports 'the module no-such/1.0 is missing|there is no command' "$repository/jobs/resnet50_1gpu.sh"
