@@ -14,8 +14,6 @@ std::string name_in_messages(const World& world) {
 std::string outcome_of(const std::string& who, const std::function<std::string()>& work) {
   try {
     return kDone + work();
-  } catch (const std::bad_alloc&) {
-    return kFailed + fmt::format("{} {}the system is out of memory", static_cast<int>(ErrorCode::out_of_memory), who);
   } catch (const std::exception& error) {
     const Error known = as_error(error);
     return kFailed + fmt::format("{} {}{}", static_cast<int>(known.code()), who, known.what());
