@@ -71,8 +71,7 @@ std::vector<Merge> find_merges(const std::vector<Entry>& entries, const IdsByTex
   std::vector<float> scores;
   for (const Entry& entry : entries) scores.push_back(entry.score);
   std::ranges::sort(scores, std::greater());
-  const auto [first, last] = std::ranges::unique(scores);
-  scores.erase(first, last);
+  scores.erase(std::unique(scores.begin(), scores.end()), scores.end());  // clang 14 cannot compile ranges::unique
 
   std::vector<Merge> merges;
   for (std::size_t id = 0; id < entries.size(); ++id) {
