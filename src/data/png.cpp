@@ -78,7 +78,7 @@ struct PngDecoder::State {
   bool read_image(int channels, std::size_t row_bytes) {
     if (setjmp(back) != 0) return false;
     const png_byte type = png_get_color_type(png, info);
-    png_set_scale_16(png);
+    png_set_strip_16(png);  // the high byte, as in Pillow
     if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
     if (type == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png);
     png_set_strip_alpha(png);

@@ -37,7 +37,7 @@ std::array<int, 3> expected(int y, int x, const PngOptions& options) {
   std::array<int, 3> out{};
   for (int c = 0; c < 3; ++c) {
     const int v = sample(y, x, has_colour ? c : 0, options.bits);
-    out[static_cast<std::size_t>(c)] = options.bits == 16 ? (v + 128) / 257 : v * 255 / ((1 << options.bits) - 1);
+    out[static_cast<std::size_t>(c)] = options.bits == 16 ? v >> 8 : v * 255 / ((1 << options.bits) - 1);
   }
   return out;
 }
@@ -76,6 +76,40 @@ TEST(Png, ReadsEveryKindAsGreyAndAsRgb) {
           if (transparent && (type & PNG_COLOR_MASK_ALPHA) != 0) continue;
           expect_image({.type = type, .bits = bits, .interlaced = interlaced, .transparent = transparent});
         }
+}
+
+std::string chunk(const std::string& kind, const std::string& data) {
+  std::string out(4, '\0');
+  for (std::size_t i = 0; i < 4; ++i) out[i] = static_cast<char>(data.size() >> (24 - 8 * i));
+  return out + kind + data + "????";  // correct_checksums() fills in the rest
+}
+
+// As Pillow and torchvision do: the first image of an animation is decoded, also if it is not a part of it, and the
+// orientation tag has no effect.
+TEST(Png, AnimationAndOrientationDoNotChangeTheImage) {
+  const std::string still = small_png(kHeight, kWidth, 1), other = small_png(kHeight, kWidth, 2);
+  const auto number = [](unsigned n) { return std::string{0, 0, 0, static_cast<char>(n)}; };
+  const auto control = [&](unsigned n) {
+    return chunk("fcTL",
+                 number(n) + number(kWidth) + number(kHeight) + std::string(8, '\0') + std::string("\0\1\0\2\0\0", 6));
+  };
+  const std::size_t data = still.find("IDAT") - 4, end = still.find("IEND") - 4;
+  const std::size_t other_data = other.find("IDAT") + 4, other_end = other.find("IEND") - 8;
+  const std::string frame = chunk("fdAT", number(2) + other.substr(other_data, other_end - other_data));
+  const std::string exif = chunk("eXIf", std::string("MM\0*\0\0\0\10\0\1\1\22\0\3\0\0\0\1\0\6\0\0\0\0\0\0", 26));
+  PngDecoder decoder;
+  std::vector<std::uint8_t> expected, pixels;
+  ASSERT_TRUE(decode(decoder, still, 3, expected)) << decoder.reason();
+  for (const bool is_part_of_it : {true, false}) {
+    std::string animated = still.substr(0, data) + exif + chunk("acTL", number(is_part_of_it ? 2 : 1) + number(0)) +
+                           (is_part_of_it ? control(0) : "") + still.substr(data, end - data) + control(1) + frame +
+                           still.substr(end);
+    std::vector<std::uint8_t> bytes(animated.begin(), animated.end());
+    correct_checksums(bytes);
+    animated.assign(bytes.begin(), bytes.end());
+    ASSERT_TRUE(decode(decoder, animated, 3, pixels)) << decoder.reason();
+    EXPECT_EQ(pixels, expected);
+  }
 }
 
 // Every byte of the file is covered by a checksum, or is part of the length of a chunk or of the signature.
