@@ -67,6 +67,38 @@ class ScratchFile {
   std::string path_;
 };
 
+/// A directory, which is removed at the end.
+class ScratchFolder {
+ public:
+  explicit ScratchFolder(const std::string& suffix) : name_(suffix), path_(name_.path()) {
+    std::filesystem::create_directory(path_);
+  }
+  ~ScratchFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  void write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  void remove(const std::string& name) const { std::filesystem::remove(path_ + "/" + name); }
+
+ private:
+  ScratchFile name_;
+  std::string path_;
+};
+
+/// The text up to the next 0, which is dropped.
+inline std::string_view take_text(std::string_view& input) {
+  const std::string_view text = input.substr(0, input.find('\0'));
+  input.remove_prefix(std::min(text.size() + 1, input.size()));
+  return text;
+}
+
+/// A .safetensors file; its first bytes are the length of the header, which a fuzzer does not find.
+inline std::string safetensors_of(std::string_view header, std::string_view values) {
+  const std::uint64_t header_bytes = header.size();
+  std::string file(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
+  return file.append(header).append(values);
+}
+
 /// `what` may succeed or throw an Error that describes what is wrong with the file. Anything else is a finding,
 /// including an internal Error.
 template <typename What>

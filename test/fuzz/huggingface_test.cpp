@@ -14,29 +14,6 @@ namespace {
 
 using namespace lockstep;
 
-/// A directory with the name of a scratch file.
-class ScratchModel {
- public:
-  ScratchModel() : path_(name_.path()) { std::filesystem::create_directory(path_); }
-  ~ScratchModel() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  void write(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary | std::ios::trunc) << bytes;
-  }
-  void remove(const std::string& name) const { std::filesystem::remove(path_ + "/" + name); }
-
- private:
-  fuzz::ScratchFile name_{".model"};
-  std::string path_;
-};
-
-/// The text up to the next 0, which is dropped.
-std::string_view take_text(std::string_view& input) {
-  const std::string_view text = input.substr(0, input.find('\0'));
-  input.remove_prefix(std::min(text.size() + 1, input.size()));
-  return text;
-}
-
 void check(const checkpoint::ModelFile& file) {
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : file.tensors) {
@@ -52,7 +29,7 @@ void check(const checkpoint::ModelFile& file) {
 }  // namespace
 
 FUZZ_TARGET(huggingface) {
-  static const ScratchModel model;
+  static const fuzz::ScratchFolder model(".model");
   static const fuzz::ScratchFile file(".bin");
   std::string_view input(reinterpret_cast<const char*>(data), size);
   const char kind = input.empty() ? '\0' : input.front();
@@ -62,12 +39,10 @@ FUZZ_TARGET(huggingface) {
     fuzz::no_crash([&] { check(checkpoint::read_llama2c(file.path())); });
     return 0;
   }
-  model.write("config.json", take_text(input));
-  model.write("model.safetensors.index.json", take_text(input));
-  const std::string_view header = take_text(input);
-  const std::uint64_t header_bytes = header.size();
-  std::string weights(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
-  weights.append(header).append(input);
+  model.write("config.json", fuzz::take_text(input));
+  model.write("model.safetensors.index.json", fuzz::take_text(input));
+  const std::string_view header = fuzz::take_text(input);
+  const std::string weights = fuzz::safetensors_of(header, input);
   model.remove(kind == '\0' ? "model.safetensors" : "model-1.safetensors");
   model.write(kind == '\0' ? "model-1.safetensors" : "model.safetensors", weights);
   fuzz::no_crash([&] { check(checkpoint::read_model_file(model.path())); });

@@ -13,11 +13,8 @@ namespace {
 std::string file_of(std::string_view input) {
   if (input.empty() || input.front() != '\0') return std::string(input.substr(std::min<std::size_t>(1, input.size())));
   input.remove_prefix(1);
-  const std::string_view header = input.substr(0, input.find('\0'));
-  const std::string_view values = input.substr(std::min(header.size() + 1, input.size()));
-  const std::uint64_t header_bytes = header.size();
-  std::string file(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
-  return file.append(header).append(values);
+  const std::string_view header = lockstep::fuzz::take_text(input);
+  return lockstep::fuzz::safetensors_of(header, input);
 }
 
 }  // namespace
