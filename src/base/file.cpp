@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -39,6 +40,19 @@ void sync_directory_of(const std::string& path, ErrorCode code) {
   const Descriptor file = open_file(directory, O_RDONLY | O_DIRECTORY, code);
   // Some network file systems cannot sync a directory and return EINVAL; their rename is durable by itself.
   if (::fsync(file.get()) != 0 && errno != EINVAL) fail_with_errno(code, "sync the directory {}", directory);
+}
+
+/// The descriptor of this process that the path names: "/dev/fd/63"; otherwise -1.
+int own_descriptor(const std::string& path) {
+  if (path == "/dev/stdin") return STDIN_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    int descriptor = -1;
+    const char* end = path.data() + path.size();
+    if (path.starts_with(folder) &&
+        std::from_chars(path.data() + folder.size(), end, descriptor) == std::from_chars_result{end, std::errc()})
+      return descriptor;
+  }
+  return -1;
 }
 
 }  // namespace
@@ -92,13 +106,25 @@ Descriptor open_file(const std::string& path, int flags, ErrorCode code) {
   return Descriptor(descriptor);
 }
 
-Descriptor open_regular_file(const std::string& path, ErrorCode code) {
-  Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK, code);  // opening a pipe would wait for its writer
+void require_regular_file(const std::string& path, ErrorCode code, OwnPipe own_pipe) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail_with_errno(code, "inspect {}", path);
-  require(S_ISREG(status.st_mode), code, "{} is {}; expected a file", path,
-          S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
-  return file;
+  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  const mode_t kind = status.st_mode & S_IFMT;
+  if (own_pipe == OwnPipe::accepted && kind != S_IFDIR && own_descriptor(path) >= 0) return;
+  fail(code, "{} is not a regular file; expected a file, found a {}", path,
+       kind == S_IFDIR    ? "folder"
+       : kind == S_IFIFO  ? "pipe"
+       : kind == S_IFSOCK ? "socket"
+                          : "device");
+}
+
+Descriptor open_regular_file(const std::string& path, ErrorCode code, OwnPipe own_pipe) {
+  require_regular_file(path, code, own_pipe);
+  const int own = own_pipe == OwnPipe::accepted ? own_descriptor(path) : -1;
+  struct stat status {};
+  if (own >= 0 && ::fstat(own, &status) == 0 && !S_ISREG(status.st_mode))
+    return Descriptor(::fcntl(own, F_DUPFD_CLOEXEC, 0));
+  return open_file(path, O_RDONLY | O_NONBLOCK, code);  // O_NONBLOCK: a pipe may have just replaced the file
 }
 
 std::uint64_t size_bytes(const Descriptor& file, const std::string& path) {
@@ -160,17 +186,17 @@ void sync(const Descriptor& file, const std::string& path, ErrorCode code) {
   if (::fsync(file.get()) != 0) fail_with_errno(code, "sync {}", path);
 }
 
-std::string read_file(const std::string& path, std::uint64_t max_bytes) {
-  const Descriptor file = open_file(path, O_RDONLY);
+std::string read_file(const std::string& path, std::uint64_t max_bytes, ErrorCode code) {
+  const Descriptor file = open_regular_file(path, code, OwnPipe::accepted);
   std::string content;
   std::array<char, 65536> buffer;
   while (true) {
     const ssize_t n = ::read(file.get(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_with_errno(ErrorCode::system_call, "read {}", path);
+    if (n < 0) fail_with_errno(code, "read {}", path);
     if (n == 0) return content;
     content.append(buffer.data(), static_cast<std::size_t>(n));
-    require(content.size() <= max_bytes, ErrorCode::system_call, "{} has more than {} bytes", path, max_bytes);
+    require(content.size() <= max_bytes, code, "{} has more than {} bytes", path, max_bytes);
   }
 }
 

@@ -37,8 +37,15 @@ std::string folder_problem(const std::string& path, const std::error_code& error
 
 /// open(2) with these flags, O_CLOEXEC and mode 0666.
 Descriptor open_file(const std::string& path, int flags, ErrorCode code = ErrorCode::system_call);
-/// Opens for reading. Throws if it is a folder or a device.
-Descriptor open_regular_file(const std::string& path, ErrorCode code = ErrorCode::system_call);
+/// What a shell makes of `<(command)` and of standard input: /dev/fd/63, /dev/stdin.
+enum class OwnPipe : std::uint8_t { refused, accepted };
+/// Throws if reading the path could wait or never end: unless it is a regular file, or there is no such file, or a pipe
+/// that this process already has open. Every path that a user names is checked here before it is read.
+void require_regular_file(const std::string& path, ErrorCode code = ErrorCode::system_call,
+                          OwnPipe own_pipe = OwnPipe::refused);
+/// Opens for reading what require_regular_file() accepts.
+Descriptor open_regular_file(const std::string& path, ErrorCode code = ErrorCode::system_call,
+                             OwnPipe own_pipe = OwnPipe::refused);
 std::uint64_t size_bytes(const Descriptor& file, const std::string& path);
 
 // ---- Reading and writing --------------------------------------------------------------------------------------------
@@ -57,8 +64,9 @@ void set_length(const Descriptor& file, const std::string& path, std::uint64_t l
                 ErrorCode code = ErrorCode::system_call);
 void sync(const Descriptor& file, const std::string& path, ErrorCode code = ErrorCode::system_call);
 
-/// Reads the whole file. Throws if it has more than `max_bytes`; a device would never end.
-std::string read_file(const std::string& path, std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max());
+/// Reads the whole file, which may be a pipe that this process has open. Throws if it has more than `max_bytes`.
+std::string read_file(const std::string& path, std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max(),
+                      ErrorCode code = ErrorCode::system_call);
 
 // ---- Files that appear when they are complete -----------------------------------------------------------------------
 

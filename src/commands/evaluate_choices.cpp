@@ -1,6 +1,5 @@
 #include "commands/evaluate_choices.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,9 +40,7 @@ struct Questions {
 
 /// Reads the first `most` questions (0: all).
 Questions read_questions(const std::string& path, std::int64_t most) {
-  require(!is_folder(path), ErrorCode::data_missing, "--choices: expected a file, found the folder {}", path);
-  static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // throws if it cannot be opened
-  const std::string content = read_file(path, kMaxFileBytes);
+  const std::string content = read_file(path, kMaxFileBytes, ErrorCode::data_missing);
   Questions out;
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < content.size() && (most == 0 || std::ssize(out.list) < most);) {

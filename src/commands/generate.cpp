@@ -4,8 +4,6 @@
 // the prompts. A reply does not depend on the number of ranks or on the other prompts.
 #include "commands/generate.h"
 
-#include <fcntl.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -82,9 +80,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
   if (path == "-") {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else {
-    require(!is_folder(path), ErrorCode::data_missing, "--prompts: expected a file, found the folder {}", path);
-    static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // throws if it cannot be opened
-    text = read_file(path, kMaxPromptBytes);
+    text = read_file(path, kMaxPromptBytes, ErrorCode::data_missing);
   }
   std::vector<std::string> lines;
   for (std::size_t begin = text.starts_with("\xef\xbb\xbf") ? 3 : 0; begin < text.size();) {

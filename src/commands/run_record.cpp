@@ -29,6 +29,7 @@ double number(const Json& object, const std::string& key) {
 /// Calls `use(line)` for each complete line, without its line feed. Returns false if the file cannot be opened.
 template <typename Use>
 bool for_each_line(const std::string& path, Use use) {
+  require_regular_file(path);
   std::ifstream in(path, std::ios::binary);
   if (!in) return false;
   for (std::string line; std::getline(in, line) && !in.eof();) use(line);

@@ -11,6 +11,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/file.h"
 #include "commands/run_record.h"
 #include "page/ticks.h"
 
@@ -33,6 +34,7 @@ struct TraceEvent {
 /// Calls `use` for each span, and `use_name` for the name of each row. Returns false if a line is not an event.
 template <typename Use, typename UseName>
 bool for_each_event(const std::string& path, Use use, UseName use_name) {
+  require_regular_file(path);
   std::ifstream in(path, std::ios::binary);
   for (std::string line; std::getline(in, line);) {
     if (!line.starts_with("{\"name\":")) continue;

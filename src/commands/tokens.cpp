@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <fcntl.h>
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
@@ -31,7 +30,8 @@ template <typename Print>
 void for_each_line(const std::string& file, Print print) {
   const bool is_input = file == "-";
   const std::string name = is_input ? "standard input" : file;
-  const Descriptor opened = is_input ? Descriptor() : open_file(file, O_RDONLY, ErrorCode::data_missing);
+  const Descriptor opened =
+      is_input ? Descriptor() : open_regular_file(file, ErrorCode::data_missing, OwnPipe::accepted);
   const int descriptor = is_input ? STDIN_FILENO : opened.get();
   std::vector<char> buffer(1 << 20);
   std::string line;

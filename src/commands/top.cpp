@@ -60,6 +60,7 @@ class RunReader {
       read_ = 0;
       progress_ = {};
     }
+    require_regular_file(metrics_);
     std::ifstream in(metrics_, std::ios::binary);
     in.seekg(static_cast<std::streamoff>(read_));
     for (std::string line; std::getline(in, line) && !in.eof();) {

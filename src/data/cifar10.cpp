@@ -76,6 +76,7 @@ std::string names_file(const std::string& first_batch) {
 /// The names in batches.meta.txt next to the first batch, or the well-known names if there is no such file.
 std::vector<std::string> read_class_names(const std::string& first_batch) {
   const std::string path = names_file(first_batch);
+  require_regular_file(path, ErrorCode::data_source);
   std::ifstream in(path);
   if (!in) return {kClassNames.begin(), kClassNames.end()};
   std::vector<std::string> names;

@@ -122,6 +122,7 @@ Source list_image_folder(const ImportOptions& options) {
 }
 
 std::vector<std::string> read_lines(const std::string& path) {
+  require_regular_file(path, ErrorCode::data_source);
   std::ifstream in(path);
   require(static_cast<bool>(in), ErrorCode::data_source,
           "cannot read {}: expected the folder tiny-imagenet-200 of Tiny ImageNet", path);

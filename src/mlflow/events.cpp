@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/file.h"
 #include "base/hash.h"
 
 namespace lockstep::mlflow {
@@ -121,6 +122,7 @@ Event event_of(const std::string& line) {
 }
 
 EventReader::EventReader(std::string path, Position position) : path_(std::move(path)), position_(std::move(position)) {
+  require_regular_file(path_);
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path_, error);
   size_bytes_ = error ? 0 : size;

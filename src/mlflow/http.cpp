@@ -1,7 +1,5 @@
 #include "mlflow/http.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -130,7 +128,7 @@ Response HttpClient::send(const Request& request) {
   add_header("Expect:");  // no pause before the body
   FileBody file;
   if (!request.file.empty()) {
-    file = {.file = open_file(request.file, O_RDONLY), .end = request.file_bytes};
+    file = {.file = open_regular_file(request.file), .end = request.file_bytes};
     add_header("Content-Type: application/octet-stream");
     set(kUpload, 1L);
     set(kReadFunction, read_body);

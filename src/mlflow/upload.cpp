@@ -1,6 +1,5 @@
 #include "mlflow/upload.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -42,7 +41,7 @@ std::string user_name() {
 
 /// The hash and the length of a file as it is now; it may grow.
 std::pair<std::string, std::size_t> hash_of(const std::string& path) {
-  const Descriptor file = open_file(path, O_RDONLY);
+  const Descriptor file = open_regular_file(path);
   StreamingHash hash;
   std::string buffer(std::size_t{1} << 20, '\0');
   std::size_t total = 0;

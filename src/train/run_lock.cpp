@@ -88,10 +88,7 @@ bool parse(const std::string& text, Holder& holder) {
 
 /// Returns an empty string if there is no file.
 std::string content_of(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  require(!fs::exists(status) || fs::is_regular_file(status), ErrorCode::run_directory,
-          "{} is not the lock of a job, which is a file: remove it", path);
+  require_regular_file(path, ErrorCode::run_directory);
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();

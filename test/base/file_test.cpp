@@ -48,6 +48,27 @@ TEST_F(FileTest, NeitherReplacesNorWaitsForAPipe) {
   EXPECT_EQ(n_files(), 1u);
 }
 
+TEST_F(FileTest, ReadsOnlyFilesAndPipesThatAreOpen) {
+  const std::string path = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  for (const std::string& wrong : {path, directory_.string(), std::string("/dev/zero")}) {
+    try {
+      read_file(wrong);
+      FAIL() << "must throw";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("is not a regular file"), std::string::npos) << e.what();
+    }
+  }
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string reading = "/dev/fd/" + std::to_string(ends[0]);
+  EXPECT_THROW(open_regular_file(reading), Error);  // a reader at offsets cannot use it
+  write_fully(ends[1], "as of a shell", reading);
+  ::close(ends[1]);
+  EXPECT_EQ(read_file(reading), "as of a shell");
+  ::close(ends[0]);
+}
+
 TEST_F(FileTest, ReadsMoreThanOneBuffer) {
   const std::string path = directory_ / "long";
   const std::string content(200000, 'x');
@@ -117,7 +138,7 @@ TEST_F(FileTest, RejectsAFolder) {
     FAIL() << "must throw";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::data_missing);
-    EXPECT_NE(std::string(e.what()).find("is a folder; expected a file"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("is not a regular file"), std::string::npos) << e.what();
   }
 }
 

@@ -260,7 +260,7 @@ TEST_F(HuggingFace, DamagedConfigurationsAreNamed) {
   EXPECT_NE(read_error().find("expected at most 1048576"), std::string::npos) << read_error();
   fs::remove(in("config.json"));
   fs::create_directory(in("config.json"));
-  EXPECT_NE(read_error().find("is a folder; expected a file"), std::string::npos) << read_error();
+  EXPECT_NE(read_error().find("is not a regular file"), std::string::npos) << read_error();
 }
 
 TEST_F(HuggingFace, ATruncatedFileIsNamed) {

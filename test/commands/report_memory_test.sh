@@ -70,7 +70,7 @@ check "  with the remedy" grep -q 'remedy: give files of RUN/usage' "$work/.refu
 check "  and its code" grep -qF '[usage_log]' "$work/.refused"
 check "bytes that are not text" refused 2 ':1: expected the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
 check "a missing file" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
-check "a folder" refused 2 'Is a directory' "$lockstep" report memory "$work"
+check "a folder" refused 2 'is not a regular file' "$lockstep" report memory "$work"
 check "no file" refused 2 'FILE is missing' "$lockstep" report memory
 check "  and the remedy is the help of the command" refused 2 'remedy: see `lockstep report memory --help`' "$lockstep" report memory
 check "the help explains the mode" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
