@@ -195,8 +195,8 @@ int run_info(const FileArguments& arguments) {
 using VerifyProgress = std::function<void(std::uint64_t bytes)>;
 
 /// Shows the progress of `verify`, and counts the bytes that it has checked.
-std::vector<std::string> verify_with_bar(std::uint64_t total_bytes, std::uint64_t& checked_bytes,
-                                         const std::function<std::vector<std::string>(const VerifyProgress&)>& verify) {
+data::Verification verify_with_bar(std::uint64_t total_bytes, std::uint64_t& checked_bytes,
+                                   const std::function<data::Verification(const VerifyProgress&)>& verify) {
   train::ProgressBar bar("verify", static_cast<std::int64_t>(total_bytes), true);
   return verify([&](std::uint64_t bytes) {
     checked_bytes += bytes;
@@ -204,20 +204,14 @@ std::vector<std::string> verify_with_bar(std::uint64_t total_bytes, std::uint64_
   });
 }
 
-std::vector<std::string> verify_images(const data::InputFile& file, std::uint64_t& checked_bytes) {
+data::Verification verify_images(const data::InputFile& file, std::uint64_t& checked_bytes) {
   const data::ImageFile layout = data::open_image_file(file);
-  std::vector<std::string> damaged =
-      verify_with_bar(layout.images.size_bytes + layout.labels.size_bytes, checked_bytes,
-                      [&](const VerifyProgress& progress) { return data::verify_image_file(file, layout, progress); });
-  try {
-    data::read_labels(file, layout);
-  } catch (const Error& error) {
-    damaged.push_back(error.what());
-  }
-  return damaged;
+  return verify_with_bar(
+      layout.images.size_bytes + layout.labels.size_bytes, checked_bytes,
+      [&](const VerifyProgress& progress) { return data::verify_image_file(file, layout, progress); });
 }
 
-std::vector<std::string> verify_text(const data::InputFile& file, std::uint64_t& checked_bytes, std::string& parts) {
+data::Verification verify_text(const data::InputFile& file, std::uint64_t& checked_bytes, std::string& parts) {
   const data::TextFile layout = data::open_text_file(file);
   parts = layout.has_answers() ? "tokens, documents and answers" : "tokens and documents";
   return verify_with_bar(
@@ -227,27 +221,36 @@ std::vector<std::string> verify_text(const data::InputFile& file, std::uint64_t&
 
 int run_verify(const FileArguments& arguments) {
   check_outputs({arguments.json}, {arguments.file});
-  std::vector<std::string> damaged;
+  data::Verification found;
   std::uint64_t checked_bytes = 0;
   std::string parts = "images and labels";
   const data::InputFile file(arguments.file);
   const bool is_text = data::is_text_file(file);
   try {
-    damaged = is_text ? verify_text(file, checked_bytes, parts) : verify_images(file, checked_bytes);
+    found = is_text ? verify_text(file, checked_bytes, parts) : verify_images(file, checked_bytes);
   } catch (const Error& error) {
     // A file that is not a data set cannot be verified. A data set that cannot be opened is damaged.
     if (error.code() == ErrorCode::data_format) throw;
-    damaged.push_back(error.what());
+    found.damaged.emplace_back(error.what());
   }
+  const bool good = found.damaged.empty();
   std::string text;
-  for (const std::string& sentence : damaged) text += sentence + '\n';
-  text += damaged.empty() ? fmt::format("{} is valid: {} of {} match their checksums.\n", arguments.file,
-                                        size_text(checked_bytes), parts)
-                          : fmt::format("{} is damaged: copy or import it again.\n", arguments.file);
+  for (const std::string& sentence : found.damaged) text += sentence + '\n';
+  if (found.is_valid())
+    text +=
+        fmt::format("{} is valid: {} of {} match their checksums.\n", arguments.file, size_text(checked_bytes), parts);
+  else
+    text += good ? fmt::format("{}: nothing that can be checked is damaged.\n", arguments.file)
+                 : fmt::format("{} is damaged: copy or import it again.\n", arguments.file);
+  for (const std::string& what : found.unchecked) text += fmt::format("  not checked: {}\n", what);
   report(arguments.json,
-         {{"path", arguments.file}, {"good", damaged.empty()}, {"damaged", damaged}, {"checked_bytes", checked_bytes}},
+         {{"path", arguments.file},
+          {"good", good},
+          {"damaged", found.damaged},
+          {"unchecked", found.unchecked},
+          {"checked_bytes", checked_bytes}},
          text);
-  return damaged.empty() ? kExitDone : kExitFailed;
+  return good ? kExitDone : kExitFailed;
 }
 
 void add_file_command(CLI::App& data, Run& run, const std::string& name, const std::string& description,

@@ -6,22 +6,21 @@
 #include <optional>
 
 #include "base/utf8.h"
-#include "data/limited_child.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
 
-/// HDF5 allows its signature at 0 and at every power of two from 512 on.
-bool has_hdf5_signature(const InputFile& file) {
+/// HDF5 allows its signature at 0 and, after a user block, at every power of two from 512 on.
+std::optional<std::uint64_t> find_hdf5_signature(const InputFile& file) {
   constexpr std::array<unsigned char, 8> kSignature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
   for (std::uint64_t offset = 0; offset + kSignature.size() <= file.size_bytes();
        offset = offset == 0 ? 512 : 2 * offset) {
     std::array<unsigned char, 8> found{};
     file.read(offset, std::as_writable_bytes(std::span(found)), "its signature");
-    if (found == kSignature) return true;
+    if (found == kSignature) return offset;
   }
-  return false;
+  return std::nullopt;
 }
 
 const char* kind_name(hdf5::FileKind kind) { return kind == hdf5::FileKind::text ? "text" : "images"; }
@@ -35,16 +34,28 @@ std::optional<UserBlock> checked_user_block(const InputFile& file, hdf5::FileKin
     require(block->kind == kind, ErrorCode::data_format, "{} is a data set of {}; expected one of {}", file.path(),
             kind_name(block->kind), kind_name(kind));
   else
-    require(has_hdf5_signature(file), ErrorCode::data_format, "{} ({} bytes) is not an HDF5 file", file.path(),
-            file.size_bytes());
+    require(find_hdf5_signature(file).has_value(), ErrorCode::data_format, "{} ({} bytes) is not an HDF5 file",
+            file.path(), file.size_bytes());
   return block;
+}
+
+void fail_foreign(const InputFile& file, const ChildVerdict& verdict) {
+  if (verdict.code) throw Error(*verdict.code, verdict.sentence);
+  fail(ErrorCode::data_format, "{} cannot be opened as HDF5: {}", file.path(), verdict.sentence);
 }
 
 std::string read_in_child(const InputFile& file, const std::function<std::string()>& read) {
   const ChildVerdict verdict = run_in_limited_child(read);
-  if (verdict.good) return verdict.result;
-  if (verdict.code) throw Error(*verdict.code, verdict.sentence);
-  fail(ErrorCode::data_format, "{} cannot be opened as HDF5: {}", file.path(), verdict.sentence);
+  if (!verdict.good) fail_foreign(file, verdict);
+  return verdict.result;
+}
+
+void require_no_user_block(const InputFile& file, hdf5::FileKind kind) {
+  const std::uint64_t block_bytes = find_hdf5_signature(file).value_or(0);
+  require(block_bytes == 0, ErrorCode::data_damaged,
+          "{} is damaged in its user block (bytes 0 to {}), which does not begin with {}, so that nothing protects its "
+          "metadata; a file of another program must have no user block",
+          file.path(), block_bytes - 1, (kind == hdf5::FileKind::text ? hdf5::kTextMagic : hdf5::kImagesMagic).data());
 }
 
 hdf5::Reader open_hdf5(const std::string& path) {
@@ -84,16 +95,25 @@ void fail_user_block(const InputFile& file, hdf5::FileKind kind) {
        file.path(), part_names(kind).samples);
 }
 
-std::string damage_of(const InputFile& file, const char* name, const StoredBytes& place, const std::string& stored,
-                      const std::function<void(std::uint64_t)>& progress) {
-  if (stored.empty()) return fmt::format("{0}: '/{1}' cannot be checked: the file has no {1}_xxh3", file.path(), name);
+Verification begin_verification(bool has_user_block) {
+  Verification out;
+  if (!has_user_block) out.unchecked.emplace_back("the length and the metadata: the file has no user block");
+  return out;
+}
+
+void verify_bytes(const InputFile& file, const char* name, const StoredBytes& place, const std::string& stored,
+                  const std::function<void(std::uint64_t)>& progress, Verification& out) {
+  if (stored.empty()) {
+    out.unchecked.push_back(fmt::format("'/{0}': the file has no {0}_xxh3", name));
+    return;
+  }
   const std::string found = hash_text(hash_stored(file, place, fmt::format("/{}", name), progress));
-  if (found == stored) return "";
+  if (found == stored) return;
   const std::string where = place.chunked()
                                 ? fmt::format("{} chunks of {} bytes", place.offsets.size(), place.chunk_bytes)
                                 : fmt::format("bytes {} to {}", place.offsets[0], place.offsets[0] + place.size_bytes);
-  return fmt::format("{}: '/{}' ({}) is damaged: its xxh3 is {}, but {} is stored", file.path(), name, where, found,
-                     stored);
+  out.damaged.push_back(fmt::format("{}: '/{}' ({}) is damaged: its xxh3 is {}, but {} is stored", file.path(), name,
+                                    where, found, stored));
 }
 
 }  // namespace lockstep::data

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "data/file.h"
+#include "data/limited_child.h"
 #include "data/user_block.h"
 #include "hdf5/reader.h"
 
@@ -16,10 +17,16 @@ namespace lockstep::data {
 /// The user block, which matches the metadata: HDF5 may open the file. Empty if another program wrote the file. Throws
 /// data_format if it is a data set of another kind or not an HDF5 file.
 std::optional<UserBlock> checked_user_block(const InputFile& file, hdf5::FileKind kind);
+/// Throws data_damaged if a file whose layout is that of a data set, without a valid user block, has another one: `data
+/// import` wrote it, and its first bytes were overwritten. HDF5 is at the very beginning of files of other programs.
+void require_no_user_block(const InputFile& file, hdf5::FileKind kind);
 /// What `read` returns, which reads a file of another program through HDF5 in a limited child process. This process
 /// does not open the file with HDF5 afterwards, since damage that the child survives may still overwrite memory. Throws
 /// the error of `read`, and data_format if the child crashes.
 std::string read_in_child(const InputFile& file, const std::function<std::string()>& read);
+
+/// Throws the error of a child that could not read the file.
+[[noreturn]] void fail_foreign(const InputFile& file, const ChildVerdict& verdict);
 
 /// Opens the file. Its errors have the codes of data sets.
 hdf5::Reader open_hdf5(const std::string& path);
@@ -37,9 +44,10 @@ void check_kind(bool good, const InputFile& file, const std::string& name, const
                 const hdf5::DatasetPlace& place);
 [[noreturn]] void fail_user_block(const InputFile& file, hdf5::FileKind kind);
 
-/// Compares the bytes of /name with their checksum, 16 hex digits, which may be missing. Returns a sentence if they
-/// differ, and otherwise nothing.
-std::string damage_of(const InputFile& file, const char* name, const StoredBytes& place, const std::string& stored,
-                      const std::function<void(std::uint64_t bytes)>& progress);
+/// A file without a user block has nothing with which its length and metadata could be compared.
+Verification begin_verification(bool has_user_block);
+/// Compares the bytes of /name with their checksum, 16 hex digits, which may be missing.
+void verify_bytes(const InputFile& file, const char* name, const StoredBytes& place, const std::string& stored,
+                  const std::function<void(std::uint64_t bytes)>& progress, Verification& out);
 
 }  // namespace lockstep::data

@@ -40,6 +40,12 @@ class InputFile {
   std::int64_t modified_ns_ = 0;  // time of the last write
 };
 
+/// What `data verify` finds: a sentence for each damaged place, and what could not be checked.
+struct Verification {
+  std::vector<std::string> damaged, unchecked;
+  bool is_valid() const { return damaged.empty() && unchecked.empty(); }
+};
+
 /// The files below a folder that `accepts` selects, sorted by path, and the folders that cannot be listed (possibly the
 /// folder itself). Links to folders are not followed.
 struct FolderListing {

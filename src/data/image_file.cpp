@@ -230,8 +230,11 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
 
 ImageFile open_image_file(const InputFile& file) {
   const std::optional<UserBlock> block = checked_user_block(file, hdf5::FileKind::images);
-  if (!block)
-    return layout_of<ImageFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_metadata(file)); }));
+  if (!block) {
+    auto out = layout_of<ImageFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_metadata(file)); }));
+    require_no_user_block(file, hdf5::FileKind::images);
+    return out;
+  }
   ImageFile out = read_metadata(file, &block->samples);
   if (out.images != block->samples || out.labels != block->index) fail_user_block(file, hdf5::FileKind::images);
   out.has_user_block = true;
@@ -261,13 +264,17 @@ std::vector<std::array<std::int32_t, 2>> read_sizes(const InputFile& file, const
   return sizes;
 }
 
-std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
-                                           const std::function<void(std::uint64_t)>& progress) {
-  std::vector<std::string> damaged{
-      damage_of(file, "images", layout.images, layout.images_xxh3, progress),
-      damage_of(file, "labels", StoredBytes::contiguous(layout.labels), layout.labels_xxh3, progress)};
-  std::erase(damaged, "");
-  return damaged;
+Verification verify_image_file(const InputFile& file, const ImageFile& layout,
+                               const std::function<void(std::uint64_t)>& progress) {
+  Verification out = begin_verification(layout.has_user_block);
+  verify_bytes(file, "images", layout.images, layout.images_xxh3, progress, out);
+  verify_bytes(file, "labels", StoredBytes::contiguous(layout.labels), layout.labels_xxh3, progress, out);
+  try {
+    read_labels(file, layout);
+  } catch (const Error& error) {
+    out.damaged.emplace_back(error.what());
+  }
+  return out;
 }
 
 }  // namespace lockstep::data

@@ -69,9 +69,9 @@ std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& 
 /// Height and width of each image of the index.
 std::vector<std::array<std::int32_t, 2>> read_sizes(const InputFile& file, const ImageFile& layout);
 
-/// Recomputes the checksums. Returns one sentence per damaged data set.
-std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
-                                           const std::function<void(std::uint64_t bytes)>& progress);
+/// Recomputes the checksums and checks every label.
+Verification verify_image_file(const InputFile& file, const ImageFile& layout,
+                               const std::function<void(std::uint64_t bytes)>& progress);
 
 /// Writes an image set under a partial name; finish() renames the file. Equal content results in equal bytes.
 class ImageFileWriter {

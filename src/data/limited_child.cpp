@@ -1,6 +1,8 @@
 #include "data/limited_child.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/stop_signal.h"
 #include "data/file.h"
 #include "lockstep/error.h"
 
@@ -23,6 +26,7 @@ namespace {
 constexpr int kGoodStatus = 42;  // a status that no crash handler uses
 constexpr rlim_t kMoreMemoryBytes = rlim_t{2} << 30;
 constexpr unsigned kTimeLimitSeconds = 30;
+constexpr int kMillisecondsBetweenLooks = 100;
 
 constexpr int kErrorCodes = 0
 #define LOCKSTEP_ERROR(code, exit_status, meaning, remedy) +1
@@ -46,9 +50,13 @@ void limit(int resource, rlim_t value) {
   ::setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
 }
 
-[[noreturn]] void run_child(const std::function<std::string()>& read, int report) {
-  for (const int signal_number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGINT, SIGALRM})
+[[noreturn]] void run_child(const std::function<std::string()>& read, int report, pid_t parent) {
+  for (const int signal_number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM})
     std::signal(signal_number, SIG_DFL);
+  // A request to stop that the whole process group receives is for the parent, with which the child ends.
+  for (const int signal_number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal_number, SIG_IGN);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kExitFailed);
   const int silence = ::open("/dev/null", O_WRONLY);
   if (silence >= 0) {
     ::dup2(silence, STDOUT_FILENO);
@@ -74,6 +82,21 @@ void limit(int resource, rlim_t value) {
   ::_exit(status);
 }
 
+/// All that the child writes. Throws what throw_if_stopped() throws.
+std::string read_report(int reading) {
+  std::string report;
+  char buffer[1 << 12];
+  while (true) {
+    throw_if_stopped();
+    pollfd ready{reading, POLLIN, 0};
+    if (::poll(&ready, 1, kMillisecondsBetweenLooks) != 1) continue;
+    const ssize_t n = ::read(reading, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return report;
+    report.append(buffer, static_cast<std::size_t>(n));
+  }
+}
+
 }  // namespace
 
 ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
@@ -82,23 +105,27 @@ ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   require(is_open, ErrorCode::system_call, "cannot create a pipe: {}", std::strerror(errno));
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
-  const pid_t child = ::fork();
+  const pid_t parent = ::getpid(), child = ::fork();
   require(child >= 0, ErrorCode::system_call, "cannot start a child process: {}", system_text(errno));
-  if (child == 0) run_child(read, writing.get());
+  if (child == 0) run_child(read, writing.get(), parent);
   writing.reset();
 
   ChildVerdict verdict;
-  std::string report;
-  char buffer[1 << 12];
-  for (ssize_t n; (n = ::read(reading.get(), buffer, sizeof buffer)) != 0;) {
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;
-    report.append(buffer, static_cast<std::size_t>(n));
-  }
   int status = 0;
-  pid_t ended;
-  do ended = ::waitpid(child, &status, 0);
-  while (ended < 0 && errno == EINTR);
+  pid_t ended = -1;
+  const auto wait_for_end = [&] {
+    do ended = ::waitpid(child, &status, 0);
+    while (ended < 0 && errno == EINTR);
+  };
+  std::string report;
+  try {
+    report = read_report(reading.get());
+  } catch (...) {  // a signal asked to stop
+    ::kill(child, SIGKILL);
+    wait_for_end();
+    throw;
+  }
+  wait_for_end();
   verdict.good = ended == child && WIFEXITED(status) && WEXITSTATUS(status) == kGoodStatus;
   if (verdict.good) {
     verdict.result = std::move(report);

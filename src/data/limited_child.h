@@ -19,7 +19,7 @@ struct ChildVerdict {
 
 /// `read` reports success by returning. It runs in a fork of this process: it must use neither MPI nor threads, and
 /// its changes to memory are lost. What it finds must therefore be in the text that it returns, which may have any
-/// bytes.
+/// bytes. The child ends with this process, and when throw_if_stopped() throws here.
 ChildVerdict run_in_limited_child(const std::function<std::string()>& read);
 
 }  // namespace lockstep::data

@@ -118,10 +118,9 @@ std::vector<std::uint64_t> read_block_hashes(const InputFile& file, const TextFi
 
 /// Checks the hash of every block of /tokens, and every id.
 void verify_tokens(const InputFile& file, const TextFile& layout, const std::function<void(std::uint64_t)>& progress,
-                   std::vector<std::string>& damaged) {
+                   Verification& out) {
   const std::uint64_t n = n_blocks(layout.tokens);
-  if (layout.block_hashes.size_bytes == 0)
-    damaged.push_back(fmt::format("{}: '/tokens' cannot be checked: the file has no tokens_xxh3", file.path()));
+  if (layout.block_hashes.size_bytes == 0) out.unchecked.emplace_back("'/tokens': the file has no tokens_xxh3");
   const std::vector<std::uint64_t> stored = read_block_hashes(file, layout);
   std::vector<std::byte> buffer(std::min(kTokenBlockBytes, layout.tokens.size_bytes));
   std::uint64_t n_damaged = 0;
@@ -139,12 +138,12 @@ void verify_tokens(const InputFile& file, const TextFile& layout, const std::fun
           fmt::format("has the id {} at token {}, but the vocabulary has {} tokens", id,
                       begin / static_cast<std::uint64_t>(layout.token_bytes) + at, layout.description.vocabulary_size);
     if (!problem.empty() && ++n_damaged <= kMaxListed)
-      damaged.push_back(fmt::format("{}: block {} of '/tokens' (bytes {} to {}) {}", file.path(), b,
-                                    layout.tokens.offset + begin, layout.tokens.offset + begin + bytes.size(),
-                                    problem));
+      out.damaged.push_back(fmt::format("{}: block {} of '/tokens' (bytes {} to {}) {}", file.path(), b,
+                                        layout.tokens.offset + begin, layout.tokens.offset + begin + bytes.size(),
+                                        problem));
   }
   if (n_damaged > kMaxListed)
-    damaged.push_back(
+    out.damaged.push_back(
         fmt::format("{}: {} more of the {} blocks of '/tokens' are damaged", file.path(), n_damaged - kMaxListed, n));
 }
 
@@ -190,13 +189,18 @@ bool is_text_file(const InputFile& file) {
   if (kind == hdf5::FileKind::text || kind == hdf5::FileKind::images) return kind == hdf5::FileKind::text;
   const auto read_format = [&] { return optional_text(open_hdf5(file.path()), "format"); };
   const ChildVerdict verdict = run_in_limited_child(read_format);
+  if (!verdict.good && !verdict.code) fail_foreign(file, verdict);  // a second look would take as long
   return verdict.good && verdict.result == kTextFormat;
 }
 
 TextFile open_text_file(const InputFile& file) {
   const std::optional<UserBlock> block = checked_user_block(file, hdf5::FileKind::text);
-  if (!block)
-    return layout_of<TextFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_text_metadata(file)); }));
+  if (!block) {
+    auto out =
+        layout_of<TextFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_text_metadata(file)); }));
+    require_no_user_block(file, hdf5::FileKind::text);
+    return out;
+  }
   TextFile out = read_text_metadata(file);
   if (StoredBytes::contiguous(out.tokens) != block->samples || out.documents != block->index)
     fail_user_block(file, hdf5::FileKind::text);
@@ -275,23 +279,20 @@ std::string read_tokenizer(const InputFile& file, const TextFile& layout) {
   return json;
 }
 
-std::vector<std::string> verify_text_file(const InputFile& file, const TextFile& layout,
-                                          const std::function<void(std::uint64_t)>& progress) {
-  std::vector<std::string> damaged;
-  verify_tokens(file, layout, progress, damaged);
-  damaged.push_back(
-      damage_of(file, "documents", StoredBytes::contiguous(layout.documents), layout.documents_xxh3, progress));
+Verification verify_text_file(const InputFile& file, const TextFile& layout,
+                              const std::function<void(std::uint64_t)>& progress) {
+  Verification out = begin_verification(layout.has_user_block);
+  verify_tokens(file, layout, progress, out);
+  verify_bytes(file, "documents", StoredBytes::contiguous(layout.documents), layout.documents_xxh3, progress, out);
   if (layout.has_answers())
-    damaged.push_back(
-        damage_of(file, "answers", StoredBytes::contiguous(layout.answers), layout.answers_xxh3, progress));
+    verify_bytes(file, "answers", StoredBytes::contiguous(layout.answers), layout.answers_xxh3, progress, out);
   try {
     check_documents(file, layout);
     check_answers(file, layout);
   } catch (const Error& error) {
-    damaged.push_back(error.what());
+    out.damaged.emplace_back(error.what());
   }
-  std::erase(damaged, "");
-  return damaged;
+  return out;
 }
 
 }  // namespace lockstep::data

@@ -86,9 +86,9 @@ std::vector<TokenRange> read_answers(const InputFile& file, const TextFile& layo
 /// The content of tokenizer.json.
 std::string read_tokenizer(const InputFile& file, const TextFile& layout);
 
-/// Recomputes the checksums and checks every id and every position. Returns one sentence per damaged place.
-std::vector<std::string> verify_text_file(const InputFile& file, const TextFile& layout,
-                                          const std::function<void(std::uint64_t bytes)>& progress);
+/// Recomputes the checksums and checks every id and every position.
+Verification verify_text_file(const InputFile& file, const TextFile& layout,
+                              const std::function<void(std::uint64_t bytes)>& progress);
 
 /// Writes a text set under a partial name; finish() renames the file. Equal content results in equal bytes. The number
 /// of tokens is not known in advance, so tokens and positions are first collected in files without a name in the folder

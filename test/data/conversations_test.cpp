@@ -44,7 +44,7 @@ void write_conversations(const std::string& path, const std::vector<TestConversa
                 kTestTokenizer);
 }
 
-std::vector<std::string> verify(const std::string& path) {
+Verification verify(const std::string& path) {
   const InputFile file(path);
   return verify_text_file(file, open_text_file(file), {});
 }
@@ -64,7 +64,7 @@ TEST(Conversations, ContainWhatWasWritten) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_conversations(path);
-  EXPECT_TRUE(verify(path).empty());
+  EXPECT_TRUE(verify(path).is_valid());
   const TextFile layout = open_text_file(InputFile(path));
   EXPECT_EQ(layout.n_answers, 6);
   EXPECT_EQ(layout.description.chat_template, "{{ messages }}");

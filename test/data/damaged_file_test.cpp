@@ -1,6 +1,8 @@
 // Damaged metadata: whichever byte is wrong, opening the file throws an Error or succeeds. It never crashes, and never
 // returns a wrong image.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -8,18 +10,22 @@
 #include <random>
 #include <vector>
 
+#include "base/stop_signal.h"
 #include "data/image_set.h"
 #include "data/layout_bytes.h"
 #include "data/limited_child.h"
 #include "data/user_block.h"
 #include "test/data/files.h"
 #include "test/support/emulator.h"
+#include "test/support/program.h"
 
 namespace lockstep::data {
 namespace {
 
 /// Contiguous images, and images in 8 chunks without gaps.
 constexpr Placement kPlacements[] = {kDefaultPlacement, {.alignment_bytes = 0, .chunk_bytes = 180}};
+
+constexpr int kAlive = 100;  // the descriptor that a process keeps open while it lives
 
 /// Positions outside of images and labels.
 std::vector<std::size_t> metadata_bytes(std::size_t file_bytes, const ImageFile& layout, std::size_t from) {
@@ -73,9 +79,19 @@ TEST(DamagedFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
       std::string damaged = whole;
       damaged[i] ^= 0x10;
       write_all(path, damaged);
-      // With a wrong magic number the file counts as foreign; the bytes after the block's own checksum are unused.
-      EXPECT_EQ(reads(path), i < 16 || i >= block_bytes) << "byte " << i;
+      EXPECT_EQ(reads(path), i >= block_bytes) << "byte " << i;  // those after the block's own checksum are unused
     }
+  }
+}
+
+// A disk may also have lost the whole block.
+TEST(DamagedFile, AnImportWithoutItsUserBlockIsDamaged) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  for (const Placement& placement : kPlacements) {
+    write_test_set(path, {}, {}, placement);
+    overwrite(path, 0, std::vector<std::byte>(hdf5::kUserBlockBytes));
+    EXPECT_ERROR(ErrorCode::data_damaged, "damaged in its user block", open_image_set(path));
   }
 }
 
@@ -136,10 +152,9 @@ TEST(DamagedFile, FlipsInAForeignFileNeverCrash) {
   std::mt19937 random(2);
   for (const Placement& placement : kPlacements) {
     write_test_set(path, {}, {}, placement);
-    const ImageFile layout = open_image_file(InputFile(path));
-    std::string whole = read_all(path);
-    whole[0] = 'x';  // without its user block, HDF5 itself has to detect the damage
-    const auto places = metadata_bytes(whole.size(), layout, hdf5::kUserBlockBytes);
+    remove_user_block(path);  // without it, HDF5 itself has to detect the damage
+    const std::string whole = read_all(path);
+    const auto places = metadata_bytes(whole.size(), open_image_file(InputFile(path)), 0);
     int n_errors = 0;
     for (int i = 0; i < n_flips(); ++i) {
       std::string damaged = whole;
@@ -198,6 +213,48 @@ TEST(LimitedChild, ReportsHowTheReadingEnded) {
   EXPECT_FALSE(crashed.good);
   EXPECT_FALSE(crashed.code.has_value());
   EXPECT_NE(crashed.sentence.find("crashed"), std::string::npos) << crashed.sentence;
+}
+
+/// Opens a file forever. `PROGRAM --slow-file 1` ends by itself when a signal asks to stop, as imports do.
+const test::Role slow_file("slow-file", [](int, char** argv) {
+  if (argv[2] == std::string("1")) {
+    catch_stop_signals();
+    stop_anywhere();
+  }
+  try {
+    run_in_limited_child([] {
+      write_fully(kAlive, "x", "the pipe to the test");
+      while (true) ::pause();
+      return std::string();
+    });
+  } catch (const StoppedBySignal&) {
+    return kExitStopped;
+  }
+  return kExitFailed;
+});
+
+TEST(LimitedChild, EndsWithTheProcessThatASignalStops) {
+  for (const char* catches : {"0", "1"}) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const pid_t process = ::fork();
+    if (process == 0) {
+      ::dup2(ends[1], kAlive);
+      ::close(ends[0]);
+      ::close(ends[1]);
+      ::execl(test::self().c_str(), "test", "--slow-file", catches, nullptr);
+      ::_exit(1);
+    }
+    ::close(ends[1]);
+    char byte = 0;
+    ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+    ::kill(process, SIGTERM);
+    EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // neither process has the pipe open any more
+    int status = 0;
+    ::waitpid(process, &status, 0);
+    EXPECT_TRUE(*catches == '1' ? WEXITSTATUS(status) == kExitStopped : WTERMSIG(status) == SIGTERM) << status;
+    ::close(ends[0]);
+  }
 }
 
 TEST(LimitedChild, HasLessMemoryThanTheMachine) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "data/image_file.h"
+#include "data/text_file.h"
 #include "lockstep/error.h"
 #include "test/support/sanitizers.h"
 
@@ -88,16 +89,38 @@ inline void overwrite(const std::string& path, std::uint64_t offset, std::span<c
   write_at(open_file(path, O_WRONLY), path, bytes, offset);
 }
 
-/// Opens the file with `open`, and once more without its user block: it then counts as a file of another program, which
-/// a child process reads. Both layouts must be equal.
+/// Removes the user block of a file, which then counts as one of another program. Returns the bytes that were removed.
+inline std::uint64_t remove_user_block(const std::string& path) {
+  const std::string bytes = read_all(path);
+  const std::size_t n = bytes.find("\x89HDF\r\n\x1a\n");
+  write_all(path, bytes.substr(n));
+  return n;
+}
+inline void move_back(ByteRange& range, std::uint64_t n_bytes) {
+  if (range.size_bytes > 0) range.offset += n_bytes;
+}
+inline void move_back(ImageFile& layout, std::uint64_t n_bytes) {
+  for (std::uint64_t& offset : layout.images.offsets) offset += n_bytes;
+  move_back(layout.labels, n_bytes);
+  if (!layout.encoded) return;
+  move_back(layout.encoded->offsets, n_bytes);
+  move_back(layout.encoded->sizes, n_bytes);
+}
+inline void move_back(TextFile& layout, std::uint64_t n_bytes) {
+  for (ByteRange* range : {&layout.tokens, &layout.documents, &layout.tokenizer, &layout.answers, &layout.block_hashes})
+    move_back(*range, n_bytes);
+}
+
+/// Opens the file with `open`, and once more without its user block, in a child process. Both layouts must be equal.
 template <typename Open>
 void expect_same_layout_from_child(const std::string& path, Open open) {
   const auto expected = open(InputFile(path));
   EXPECT_TRUE(expected.has_user_block);
-  overwrite(path, 0, std::vector<std::byte>(1));
+  const std::uint64_t n_bytes = remove_user_block(path);
   auto found = open(InputFile(path));
   EXPECT_FALSE(found.has_user_block);
   found.has_user_block = true;
+  move_back(found, n_bytes);
   EXPECT_TRUE(found == expected);
 }
 

@@ -75,6 +75,14 @@ def check_import(folder):
     out, _ = lockstep("data", "verify", path, f"--json={report}", status=1)
     assert "'/images'" in out and "is damaged" in out, out
     assert json.loads(report.read_text())["good"] is False
+    # Without its magic number, the file is not taken for one of another program, whose metadata nothing protects.
+    with h5py.File(path, "r+") as file:
+        file.attrs["mean"] = [0.0, 0.0, 0.0]
+    bad = bytearray(path.read_bytes())
+    bad[3] ^= 1
+    path.write_bytes(bad)
+    assert "is damaged" in lockstep("data", "verify", path, status=1)[0]
+    assert "[data_damaged]" in lockstep("data", "show", path, status=1)[1]
     # An existing output file is kept unless it may be replaced.
     _, error = lockstep("data", "import", "cifar10", folder, path, status=2)
     assert "--force" in error, error
@@ -160,8 +168,7 @@ def check_foreign(folder):
 
     # Chunks of whole images, whatever the index is and wherever HDF5's data begins in the file.
     images = np.arange(6 * 4 * 5 * 3, dtype=np.uint8)
-    for options in ({"chunks": (2, 4, 5, 3)}, {"chunks": (4, 4, 5, 3)}, {"chunks": (2, 4, 5, 3), "user_block": 4096},
-                    {"chunks": (2, 4, 5, 3), "maxshape": (None, 4, 5, 3)}, {"chunks": (8, 4, 5, 3), "maxshape": (9, 4, 5, 3)}):
+    for options in ({"chunks": (2, 4, 5, 3)}, {"chunks": (4, 4, 5, 3)}, {"chunks": (2, 4, 5, 3), "maxshape": (None, 4, 5, 3)}, {"chunks": (8, 4, 5, 3), "maxshape": (9, 4, 5, 3)}):
         write_by_h5py(path, **options)
         info = json.loads(lockstep("data", "info", path, "--json")[0])
         rows = options["chunks"][0]
@@ -169,8 +176,16 @@ def check_foreign(folder):
         with h5py.File(path) as file:
             first = file["images"].id.get_chunk_info(0).byte_offset
         begin = info["images_offset_bytes"]
-        assert begin in (first, first + options.get("user_block", 0))
+        assert begin == first
         assert path.read_bytes()[begin : begin + min(rows, 6) * 60] == images[: rows * 60].tobytes()
+
+    # What another program wrote is not damaged, although it has no checksums and no user block.
+    out, _ = lockstep("data", "verify", path, f"--json={folder / 'verify.json'}")
+    found = json.loads((folder / "verify.json").read_text())
+    assert found["good"] is True and found["damaged"] == [] and len(found["unchecked"]) == 3, found
+    assert "is valid" not in out and "images_xxh3" in out, out
+    write_by_h5py(path, user_block=4096)  # which only imports have
+    assert "[data_damaged]" in lockstep("data", "info", path, status=1)[1]
 
     write_by_h5py(path, chunks=(2, 4, 5, 3), compression="gzip")
     assert "is compressed" in lockstep("data", "info", path, status=1)[1]

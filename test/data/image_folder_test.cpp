@@ -74,7 +74,7 @@ TEST_F(ImageFolder, BothStorageFormsReturnTheSameImages) {
   const InputFile file(options().output);
   const ImageFile layout = open_image_file(file);
   EXPECT_TRUE(layout.has_user_block && layout.encoded);
-  EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
+  EXPECT_TRUE(verify_image_file(file, layout, {}).is_valid());
   // Reading a range of the samples.
   const auto part = images_of(*open_image_set(options().output, 1, 3));
   EXPECT_EQ(part, (std::vector{images[1], images[2]}));
@@ -121,7 +121,7 @@ TEST_F(ImageFolder, AShortSideKeepsTheAspectRatio) {
   const Size small{16, 16};  // kept as it is, since its shorter side is not longer
   const std::vector<Size> expected{small, small, small, small, {23, 18}, {18, 69}, small};
   EXPECT_EQ(read_sizes(InputFile(shrunk.output), layout), expected);
-  EXPECT_TRUE(verify_image_file(InputFile(shrunk.output), layout, {}).empty());
+  EXPECT_TRUE(verify_image_file(InputFile(shrunk.output), layout, {}).is_valid());
   // The pixels are those of the decoded image, resized as by Pillow.
   std::vector<std::uint8_t> png;
   for (int i = 0; i < 20 * 77 * 3; ++i)
@@ -373,7 +373,7 @@ TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
   EXPECT_ERROR(ErrorCode::data_image, "out.h5: sample 3 cannot be decoded", set->read_image(1, 0, image, label));
   set->read_image(2, 0, image, label);
   EXPECT_EQ(label, 2);
-  EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).size(), 1u);
+  EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).damaged.size(), 1u);
 }
 
 // Chunks of 100 bytes: every image spans several chunks, with or without gaps between them.
@@ -391,7 +391,7 @@ TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
     const ImageFile layout = open_image_file(file);
     EXPECT_TRUE(layout.encoded && layout.images.chunked());
     EXPECT_EQ(layout.images_xxh3, xxh3);
-    EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
+    EXPECT_TRUE(verify_image_file(file, layout, {}).is_valid());
     EXPECT_EQ(images_of(*open_image_set(o.output)), images);
     EXPECT_EQ(images_of(*open_image_set(o.output, 1, 3)), (std::vector{images[1], images[2]}));
   }

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> verify(const std::string& path) {
+Verification verify(const std::string& path) {
   const InputFile file(path);
   return verify_text_file(file, open_text_file(file), {});
 }
@@ -80,7 +80,7 @@ TEST(TextFile, ContainsWhatWasWritten) {
   EXPECT_EQ(read_documents(file, layout, 0, 6), (std::vector<std::uint64_t>{0, 4, 6, 12, 13, 16}));
   EXPECT_EQ(read_documents(file, layout, 2, 3), (std::vector<std::uint64_t>{6, 12, 13}));
   EXPECT_EQ(check_documents(file, layout), 6) << "the longest";
-  EXPECT_TRUE(verify(path).empty());
+  EXPECT_TRUE(verify(path).is_valid());
   write_test_text(path, {.end_token = {}});
   EXPECT_EQ(open_text_file(InputFile(path)).description.end_token, std::nullopt);
   std::size_t n_files = 0;
@@ -125,7 +125,7 @@ TEST(TextFile, EveryBlockOfTokensHasAChecksum) {
   const InputFile file(path);
   const TextFile layout = open_text_file(file);
   EXPECT_EQ(layout.block_hashes.size_bytes, 3 * sizeof(std::uint64_t));
-  EXPECT_TRUE(verify(path).empty());
+  EXPECT_TRUE(verify(path).is_valid());
   std::vector<std::uint16_t> tokens(kTokens);
   file.read(layout.tokens.offset, std::as_writable_bytes(std::span(tokens)), "tokens");
   for (std::uint64_t i = 0; i < kTokens; ++i) ASSERT_EQ(tokens[i], i * 2654435761u % 50000) << i;
@@ -133,7 +133,7 @@ TEST(TextFile, EveryBlockOfTokensHasAChecksum) {
   const std::uint16_t other = static_cast<std::uint16_t>(tokens[9u << 20] ^ 1), outside = 50000;
   overwrite(path, layout.tokens.offset + 2 * (9u << 20), std::as_bytes(std::span(&other, 1)));
   overwrite(path, layout.tokens.offset + 2 * (kTokens - 1), std::as_bytes(std::span(&outside, 1)));
-  const std::vector<std::string> damaged = verify(path);
+  const std::vector<std::string> damaged = verify(path).damaged;
   ASSERT_EQ(damaged.size(), 2u);
   EXPECT_NE(damaged[0].find("block 1 of '/tokens'"), std::string::npos) << damaged[0];
   EXPECT_NE(damaged[1].find("block 2 of '/tokens'"), std::string::npos) << damaged[1];
@@ -146,7 +146,7 @@ TEST(TextFile, DamagedDocumentsAreReported) {
     write_test_text(path);
     const TextFile layout = open_text_file(InputFile(path));
     overwrite(path, layout.documents.offset + 8 * number, std::as_bytes(std::span(&value, 1)));
-    EXPECT_EQ(verify(path).size(), value == 5 ? 1u : 2u);
+    EXPECT_EQ(verify(path).damaged.size(), value == 5 ? 1u : 2u);
     return thrown_by([&] { open_text_set(path, 0, 0, {.sequence_length = 4}); }).text;
   };
   EXPECT_NE(damaged_by(0, 1).find("must go from 0 to the 16 tokens, but begins with 1"), std::string::npos);
@@ -222,17 +222,14 @@ TEST(TextFile, FlipsInAForeignFileNeverCrash) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_text(path);
-  std::string whole = read_all(path);
-  const TextFile layout = open_text_file(InputFile(path));
-  whole[0] = 'x';  // without its user block, HDF5 itself has to detect the damage
-  write_all(path, whole);
+  remove_user_block(path);  // without it, HDF5 itself has to detect the damage
+  const std::string whole = read_all(path);
   EXPECT_TRUE(reads(path));
   std::mt19937 random(2);
   int n_errors = 0;
   for (int i = 0; i < n_flips(); ++i) {
     std::string damaged = whole;
-    damaged[hdf5::kUserBlockBytes + random() % (whole.size() - hdf5::kUserBlockBytes)] ^=
-        static_cast<char>(1 << random() % 8);
+    damaged[random() % whole.size()] ^= static_cast<char>(1 << random() % 8);
     write_all(path, damaged);
     n_errors += !reads(path);
   }
@@ -246,10 +243,23 @@ TEST(TextFile, AFileOfAnotherProgramIsReadIfItHasTheLayout) {
   EXPECT_FALSE(layout.has_user_block);
   EXPECT_EQ(layout.n_tokens, 6);
   EXPECT_EQ(ReadWindow(*open_text_set(path, 0, 0, {.sequence_length = 3}), 1).tokens, (Ids{4, 5, 6}));
-  const auto damaged = verify(path);
-  ASSERT_EQ(damaged.size(), 2u);
-  EXPECT_NE(damaged[0].find("'/tokens' cannot be checked"), std::string::npos);
-  EXPECT_NE(damaged[1].find("'/documents' cannot be checked"), std::string::npos);
+  const Verification found = verify(path);
+  EXPECT_TRUE(found.damaged.empty());
+  ASSERT_EQ(found.unchecked.size(), 3u);
+  EXPECT_NE(found.unchecked[1].find("'/tokens'"), std::string::npos);
+  EXPECT_NE(found.unchecked[2].find("'/documents'"), std::string::npos);
+}
+
+// Otherwise a changed byte there would turn off the check of the length and the metadata.
+TEST(TextFile, OfAnImportWithoutAValidUserBlockIsDamaged) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_text(path);
+  for (const std::size_t n_bytes : {1u, 4096u}) {
+    overwrite(path, 0, std::vector<std::byte>(n_bytes));
+    EXPECT_TRUE(is_text_file(InputFile(path)));
+    EXPECT_ERROR(ErrorCode::data_damaged, "damaged in its user block", open_text_file(InputFile(path)));
+  }
 }
 
 TEST(TextFile, AForeignFileThatIsWrongIsRefused) {

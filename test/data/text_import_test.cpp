@@ -33,7 +33,7 @@ TextEncoder byte_encoder() {
 std::vector<std::string> documents_of(const std::string& path) {
   const InputFile file(path);
   const TextFile layout = open_text_file(file);
-  EXPECT_TRUE(verify_text_file(file, layout, {}).empty());
+  EXPECT_TRUE(verify_text_file(file, layout, {}).is_valid());
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(layout.n_tokens));
   file.read(layout.tokens.offset, std::as_writable_bytes(std::span(tokens)), "tokens");
   const auto positions = read_documents(file, layout, 0, layout.n_documents + 1);
