@@ -194,6 +194,15 @@ void add_image_import(CLI::App& parent, Run& run, const std::string& kind, const
 
 // ---- Text -----------------------------------------------------------------------------------------------------------
 
+void add_max_line(CLI::App& app, std::uint64_t& max_line_bytes) {
+  app.add_option("--max-line", max_line_bytes,
+                 "Maximum length of a line of JSON. A line is held in memory as a whole, with its tokens")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40, ""))
+      ->default_str("1GiB")
+      ->type_name("BYTES");
+}
+
 struct TextArguments {
   std::vector<std::string> files;  // the sources, then the output
   std::string tokenizer;
@@ -252,6 +261,7 @@ void add_text_import(CLI::App& parent, Run& run) {
   app->add_option("--end", options.end, "The document after the last one to import")
       ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
       ->type_name("N");
+  add_max_line(*app, options.max_line_bytes);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
   app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_text(*arguments); }); }; });
 }
@@ -380,6 +390,7 @@ void add_chat_import(CLI::App& parent, Run& run) {
       ->capture_default_str()
       ->type_name("NAME|FILE");
   add_chat_selection(*app, *arguments);
+  add_max_line(*app, options.max_line_bytes);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
   app->footer("Only what the assistant says, and the token that ends it, count towards the loss.");
   app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_chat(*arguments); }); }; });

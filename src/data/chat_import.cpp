@@ -30,7 +30,7 @@ class ChatImport {
       : options_(options),
         encoder_(encoder),
         progress_(progress),
-        source_(options.source),
+        source_(options.source, options.max_line_bytes),
         writer_(checked_output(), options.replace, encoder.description.vocabulary_size) {}
 
   ChatImportResult run() {

@@ -11,6 +11,7 @@
 
 #include "data/import.h"
 #include "data/text_file.h"
+#include "data/text_source.h"
 #include "text/conversation_encoder.h"
 
 namespace lockstep::data {
@@ -38,8 +39,9 @@ struct ChatImportOptions {
   std::uint32_t seed = 1;
   std::int64_t max_tokens = 0;  // of a conversation; 0: any number
   TooLong too_long = TooLong::truncate;
-  bool replace = false;  // replace an existing output
-  int threads = 0;       // 0: as many as cores
+  bool replace = false;                              // replace an existing output
+  std::uint64_t max_line_bytes = kMaxDocumentBytes;  // of JSON Lines
+  int threads = 0;                                   // 0: as many as cores
 };
 
 struct ChatImportResult {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "data/text_import.h"
+#include "data/stoppable_json.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -28,9 +28,9 @@ bool is_simple(const nlohmann::json& value, int depth) {
 
 /// Throws nlohmann's exceptions.
 Json parse(const std::string& text, const std::string& place) {
-  require(is_simple(nlohmann::json::parse(text), kMaxDepth), ErrorCode::data_source,
+  require(is_simple(parse_stoppable<nlohmann::json>(text), kMaxDepth), ErrorCode::data_source,
           "{}: it is nested more than {} deep, or an object has more than {} members", place, kMaxDepth, kMaxMembers);
-  return Json::parse(text);
+  return parse_stoppable<Json>(text);
 }
 
 /// Whether the first character other than white space begins an array.
@@ -137,7 +137,8 @@ std::vector<text::ChatMessage> alpaca_messages(const Json& object, const std::st
 
 }  // namespace
 
-ChatSource::ChatSource(const std::string& path) : path_(not_a_folder(path)), lines_({path}, SourceFormat::json_lines) {
+ChatSource::ChatSource(const std::string& path, std::uint64_t max_line_bytes)
+    : path_(not_a_folder(path)), lines_({path}, SourceFormat::json_lines, max_line_bytes) {
   const InputFile file(path);
   is_array_ = begins_array(file);
   if (is_array_) read_array();

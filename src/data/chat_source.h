@@ -25,7 +25,7 @@ struct ChatRecord {
 class ChatSource {
  public:
   /// Throws data_source if the file is missing or cannot be read, and if it is an array that is not valid JSON.
-  explicit ChatSource(const std::string& path);
+  explicit ChatSource(const std::string& path, std::uint64_t max_line_bytes = kMaxDocumentBytes);
 
   const std::string& path() const { return path_; }
   /// Its name, without folders.

@@ -7,6 +7,7 @@
 
 #include "base/input_check.h"
 #include "data/batches.h"
+#include "data/stoppable_json.h"
 #include "data/text_source.h"
 #include "lockstep/error.h"
 
@@ -31,7 +32,7 @@ std::string field_of(const TextDocument& line, const std::string& field) {
   Json object;
   int n_found = 0;
   try {
-    object = Json::parse(line.text, [&](int depth, Json::parse_event_t event, Json& parsed) {
+    object = parse_stoppable<Json>(line.text, [&](int depth, Json::parse_event_t event, Json& parsed) {
       if (event != Json::parse_event_t::key || depth != 1) return true;
       const bool is_field = parsed == field;
       n_found += is_field ? 1 : 0;
@@ -72,7 +73,7 @@ class TextImport {
       : options_(options),
         encoder_(encoder),
         progress_(progress),
-        source_(options.sources),
+        source_(options.sources, SourceFormat::by_name, options.max_line_bytes),
         writer_(checked_output(), options.replace, encoder.vocabulary_size) {}
 
   TextImportResult run() {

@@ -10,6 +10,7 @@
 
 #include "data/import.h"
 #include "data/text_file.h"
+#include "data/text_source.h"
 
 namespace lockstep::data {
 
@@ -28,11 +29,12 @@ struct TextImportOptions {
   /// files, sorted by path).
   std::vector<std::string> sources{};
   std::string output{};
-  std::string field = "text";  // of a line of JSON
-  std::int64_t start = 0;      // the first document, over all sources
-  std::int64_t end = 0;        // the document after the last; 0: all
-  bool replace = false;        // replace an existing output
-  int threads = 0;             // 0: as many as cores
+  std::string field = "text";                        // of a line of JSON
+  std::int64_t start = 0;                            // the first document, over all sources
+  std::int64_t end = 0;                              // the document after the last; 0: all
+  bool replace = false;                              // replace an existing output
+  std::uint64_t max_line_bytes = kMaxDocumentBytes;  // of JSON Lines
+  int threads = 0;                                   // 0: as many as cores
 };
 
 struct TextImportResult {
@@ -42,9 +44,6 @@ struct TextImportResult {
   std::uint64_t size_bytes = 0;  // of the output
   std::size_t n_files = 0;
 };
-
-/// A document is held in memory with its ids.
-inline constexpr std::uint64_t kMaxDocumentBytes = std::uint64_t{1} << 30;
 
 /// `progress` counts bytes of the sources. It is called between documents and may throw, which ends the import. Throws
 /// data_source for sources that cannot be imported, with file and line.

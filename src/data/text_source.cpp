@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "data/text_import.h"
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -75,8 +75,8 @@ void require_text(const InputFile& file) {
 
 }  // namespace
 
-TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat format)
-    : format_(format), paths_(list_sources(sources, format)) {
+TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat format, std::uint64_t max_line_bytes)
+    : format_(format), max_line_bytes_(max_line_bytes), paths_(list_sources(sources, format)) {
   for (const std::string& path : paths_) {
     const InputFile file(path);
     require_known_size(file);
@@ -129,8 +129,11 @@ bool TextSource::whole_file(TextDocument& document) {
           "{} has {} bytes; a text file is one document, which can have at most {}: split it, or convert it to JSON "
           "Lines with one document per line (.jsonl)",
           file_->path(), size_bytes, kMaxDocumentBytes);
-  document.text.resize(size_bytes);
-  file_->read(0, std::as_writable_bytes(std::span(document.text)), "the text");
+  document.text.reserve(size_bytes);
+  for (std::string_view part = buffered(); !part.empty(); part = buffered()) {
+    document.text += part;
+    used_ = buffer_.size();
+  }
   const std::size_t zero = document.text.find('\0');
   require(zero == std::string::npos, ErrorCode::data_source,
           "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
@@ -155,9 +158,10 @@ bool TextSource::read_line(std::string& line) {
     found = true;
     const std::size_t end = rest.find('\n');
     const std::size_t n = std::min(end, rest.size());
-    require(line.size() + n <= kMaxDocumentBytes, ErrorCode::data_source,
-            "{}:{}: this line has more than {} bytes; a document can have at most that many", file_->path(), line_ + 1,
-            kMaxDocumentBytes);
+    require(line.size() + n <= max_line_bytes_, ErrorCode::data_source,
+            "{}:{}: this line has more than {} bytes; --max-line allows longer ones, but a document is held in memory "
+            "as a whole, which takes up to 50 times as much",
+            file_->path(), line_ + 1, max_line_bytes_);
     line.append(rest.substr(0, n));
     const std::size_t n_used = end == std::string_view::npos ? n : n + 1;
     used_ += n_used;
@@ -169,6 +173,7 @@ bool TextSource::read_line(std::string& line) {
 
 std::string_view TextSource::buffered() {
   if (used_ == buffer_.size()) {
+    throw_if_stopped();
     const std::uint64_t n = std::min<std::uint64_t>(kBufferBytes, file_->size_bytes() - offset_);
     buffer_.resize(n);
     used_ = 0;

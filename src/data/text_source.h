@@ -11,6 +11,9 @@
 
 namespace lockstep::data {
 
+/// A document is held in memory with its ids.
+inline constexpr std::uint64_t kMaxDocumentBytes = std::uint64_t{1} << 30;
+
 struct TextDocument {
   std::string text;                         // of the document, or the line of JSON that contains it
   bool is_json = false;                     // a line of JSON
@@ -25,7 +28,8 @@ class TextSource {
  public:
   /// Lists the files of `sources` (TextImportOptions::sources). Throws data_source if one of them is missing or, by
   /// name, has one that is neither that of text nor of JSON Lines.
-  explicit TextSource(const std::vector<std::string>& sources, SourceFormat format = SourceFormat::by_name);
+  explicit TextSource(const std::vector<std::string>& sources, SourceFormat format = SourceFormat::by_name,
+                      std::uint64_t max_line_bytes = kMaxDocumentBytes);
 
   const std::vector<std::string>& paths() const { return paths_; }
   std::int64_t total_bytes() const { return static_cast<std::int64_t>(total_bytes_); }
@@ -34,7 +38,7 @@ class TextSource {
   const std::string& description() const { return description_; }
 
   /// Returns false at the end. Blank lines in JSON Lines are not documents. Throws data_source if a file is not text or
-  /// if a document is too long, and data_changed if a file changed while it was read.
+  /// if a document is too long, data_changed if a file changed while it was read, and what throw_if_stopped() throws.
   bool next(TextDocument& document);
 
  private:
@@ -48,6 +52,7 @@ class TextSource {
   std::string_view buffered();
 
   SourceFormat format_;
+  std::uint64_t max_line_bytes_;
   std::vector<std::string> paths_;
   std::string description_;
   std::uint64_t total_bytes_ = 0, done_bytes_ = 0;  // of all files

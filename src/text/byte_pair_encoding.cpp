@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "text/utf8.h"
 
@@ -73,6 +74,7 @@ void BytePairEncoding::encode_code_points(std::string_view word, std::vector<std
   const Symbols symbols = memory.symbols;
   if (!joints_) return merge(symbols, ids, memory);
   for (std::size_t begin = 0, end = 0; begin < symbols.size(); begin = end) {
+    throw_if_stopped();
     for (end = begin + 1; end < symbols.size(); ++end)
       if (joints_->find(symbols[end - 1].id, symbols[end].id).rank == MergeTable::kNoMerge) break;
     const Symbols part = symbols.subspan(begin, end - begin);
@@ -122,6 +124,7 @@ void BytePairEncoding::make_symbols(std::string_view word, std::vector<MergeMemo
     unknown_begin.reset();
   };
   for (std::size_t i = 0; i < word.size();) {
+    throw_if_stopped();
     const std::size_t n = is_bytes ? 1 : n_bytes_of(word[i]);
     const std::string_view symbol = word.substr(i, n);
     const auto begin = static_cast<std::uint32_t>(i);
@@ -187,6 +190,7 @@ void BytePairEncoding::merge_long(Symbols symbols, std::vector<std::int32_t>& id
     return std::uint64_t{rank} << 32 | static_cast<std::uint32_t>(i);
   };
   const auto find_merge = [&](std::int32_t i) {
+    throw_if_stopped();
     MergeMemory::Link& link = at(i);
     link.merge = link.next < n ? merges_.find(link.id, at(link.next).id) : MergeTable::Found{MergeTable::kNoMerge, 0};
     return link.merge.rank != MergeTable::kNoMerge;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "text/utf8.h"
 
@@ -82,6 +83,7 @@ class InertCodePoints {
 std::size_t inert_length(std::string_view text, const InertCodePoints& inert) {
   std::size_t position = 0;
   while (position < text.size()) {
+    throw_if_stopped();
     const CodePoint next = code_point_at(text, position);
     if (next.value >= 0x80 && !inert.contains(next.value)) break;
     position += next.n_bytes;
@@ -102,6 +104,7 @@ void append_nfc(std::string_view text, std::string& out) {
   const InertCodePoints& inert = inert_code_points();
   CodePoints points;
   while (!text.empty()) {
+    throw_if_stopped();
     std::size_t begin = inert_length(text, inert);
     if (begin == text.size()) {
       out += text;

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "text/tokenizer_parts.h"
 #include "text/utf8.h"
@@ -127,7 +128,10 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, Te
   State& state = *state_;
   std::unique_ptr<Memory> memory = state.take_memory();
   const auto put = [&](std::int32_t id) { ids.push_back(id); };
-  const auto put_word = [&](std::string_view word) { state.model.encode(word, ids, memory->merge); };
+  const auto put_word = [&](std::string_view word) {
+    throw_if_stopped();  // a text may have 1 GiB
+    state.model.encode(word, ids, memory->merge);
+  };
   const auto put_normalized = [&](std::string_view part) {
     state.pre_tokenizer.split(part, memory->match, memory->prefixed, put_word);
   };

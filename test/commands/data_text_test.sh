@@ -58,6 +58,8 @@ check "  with a remedy about text" grep -q 'data import KIND --help' "$work/.ref
 check "a file whose size the system does not know" refused 1 'cpuinfo is no ordinary file: it contains text, but its size is 0; copy it first' \
   import /proc/cpuinfo "$work/new.h5"
 check "a missing field is named" refused 1 'lines.jsonl:1: the object has no field "text"; --field' import "$work/in/lines.jsonl" "$work/new.h5"
+check "a line that is too long is named" refused 1 'lines.jsonl:1: this line has more than 10 bytes; --max-line' \
+  import "$work/in/lines.jsonl" "$work/new.h5" --max-line 10
 check "no source" refused 2 'expected at least two files, SOURCE... OUT.h5, found only' import "$work/new.h5"
 check "no tokenizer" refused 2 '.-tokenizer is missing' "$lockstep" data import text "$work/in" "$work/new.h5"
 check "a tokenizer that does not exist" refused 1 'tokenizer_missing' "$lockstep" data import text "$work/in" "$work/new.h5" --tokenizer "$work/none.json"
@@ -78,5 +80,26 @@ for signal in INT TERM; do
   check "SIG$signal ends an import" test $status = 75
   check "  which says so" grep -q "stopped by SIG$signal: nothing was written" "$work/stopped.out"
   check "  and leaves nothing" test -z "$(ls -A "$work/big")"
+done
+
+# Also while it parses or encodes a single line. Before, the import was complete before the signal was noticed.
+python3 - "$work" <<'PYTHON'
+import json, random, sys
+letters = bytes(random.Random(1).randbytes(20_000_000)).translate(bytes(97 + i % 26 for i in range(256))).decode()
+for name, text in (("word", letters), ("words", 2 * " ".join(letters[i : i + 20] for i in range(0, len(letters), 20)))):
+    with open(f"{sys.argv[1]}/{name}.jsonl", "w") as file:
+        file.write(json.dumps({"text": text}) + "\n")
+PYTHON
+for name in word words; do
+  "$lockstep" data import text "$work/$name.jsonl" "$work/big/new.h5" --tokenizer $tokenizer >"$work/stopped.out" 2>&1 &
+  import=$!
+  size=$(stat -c %s "$work/$name.jsonl")
+  until (($(sed -n 's/^rchar: //p' /proc/$import/io 2>/dev/null || echo "$size") >= size)); do sleep 0.05; done
+  sleep 0.2 # the line has been read, and is parsed or encoded
+  kill -TERM $import
+  wait $import
+  status=$?
+  check "SIGTERM ends the import of one long line: $name" test $status = 75 -a -z "$(ls -A "$work/big")"
+  rm -f "$work/big/new.h5"
 done
 finish
