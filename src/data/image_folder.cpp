@@ -57,7 +57,7 @@ std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
       if (entry.is_directory() == folders) out.push_back(entry.path());
   } catch (const fs::filesystem_error& error) {
-    fail(ErrorCode::data_source, "cannot list {}: {}", folder, error.code().message());
+    fail(ErrorCode::data_source, "cannot list {}: {}", error.path1().string(), error.code().message());
   }
   std::ranges::sort(out);
   return out;

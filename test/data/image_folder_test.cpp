@@ -173,6 +173,14 @@ TEST_F(ImageFolder, DecodedSetsAreResizedToo) {
             images_of(*open_image_set(options().output)));
 }
 
+TEST_F(ImageFolder, ALinkToItselfIsNamed) {
+  put_classes();
+  fs::create_symlink("..", folder_ / "in/cat/up");  // not followed: an import ends
+  import_image_folder(options(), {});
+  fs::create_symlink("loop", folder_ / "in/loop");
+  EXPECT_ERROR(ErrorCode::data_source, "in/loop: Too many levels of symbolic links", import_image_folder(options(), {}));
+}
+
 TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
   put_classes();
   const std::string good = smooth_jpeg(16, 16, 7);
