@@ -121,7 +121,7 @@ def run_part(part, context):
 
 def print_plan(context, problem):
     """The dry run: prints what is available, and each check."""
-    _, torch = harness.torch_python(context.args.python)
+    _, torch = harness.torch_python(context.args.python, **({"also": "math"} if context.args.quick else {}))
     print(f"GPU: {problem or context.report['gpu']['name']}")
     print(f"NCCL_HOME: {os.environ.get('NCCL_HOME') or 'not set, so `ranks` would not run'}")
     print(f"PyTorch: {torch}")

@@ -16,7 +16,8 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Tests of kernels that do not use a device.
 ON_THE_HOST = ("algorithms_test", "backend_test", "conv2d_layouts_test", "conv2d_op_test", "conv2d_widened_test",
                "conv2d_winograd_test", "cuda_attention_test", "cuda_divide_test", "cuda_library_test", "cuda_normalization_test",
-               "cuda_on_host_test", "cuda_plan_test", "normalization_test", "nvml_test", "nvtx_test", "product_test", "simd_test")
+               "cuda_on_host_test", "cuda_plan_test", "max_isa_avx2_test", "max_isa_avx512_test",
+               "normalization_test", "nvml_test", "nvtx_test", "product_test", "simd_test")
 
 
 def test_item(program, *options, **environment):

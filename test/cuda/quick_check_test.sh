@@ -25,7 +25,7 @@ PYTHON
 
 # ---- The plan, and a machine without a GPU
 ln -s "$lockstep" "$build/lockstep"
-list_tests kernels/{conv2d,pool2d,embedding,attention,swiglu,simd}_test
+list_tests kernels/{conv2d,pool2d,embedding,attention,swiglu,simd,max_isa_avx2}_test
 check "--quick and a part" refused 2 'PART, or --quick instead' quick ops
 check "an --only that is no expression" refused 2 'argument --only: invalid' quick --only '('
 check "the dry run" quick --dry-run
@@ -38,7 +38,7 @@ check "  of which rows 1 to 6 fit into a call" test "$(planned '[1-6]')" -gt 200
 check "  in the order of the rows" bash -c "awk '\$2 == \"s\" && \$3 ~ /^[0-9]+\$/ {print \$3}' '$work/dry' | sort -nc"
 check "  with every row" test "$(awk '$2 == "s" && $3 ~ /^[0-9]+$/ {print $3}' "$work/dry" | uniq | wc -l)" = 10
 check "  tests of convolutions are divided" has '2 conv2d_test, part 6 of 6$' "$work/dry"
-check "  tests of the host are left out" bash -c "! grep simd_test '$work/dry'"
+check "  tests of the host are left out" bash -c "! grep -E 'simd_test|max_isa' '$work/dry'"
 "$lockstep" gpu-info >"$work/gpu" 2>&1 || true
 if grep -q '^No GPU' "$work/gpu"; then
   check "no GPU: one sentence" refused 1 '^check.py: this machine has no GPU that Lockstep can use: .+' quick
