@@ -14,7 +14,8 @@ ANSWER = "The king."
 PROMPT = "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
 CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1026, "hidden_size": 64, "intermediate_size": 96,
           "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
-          "tie_word_embeddings": True, "rope_theta": 10000.0, "bos_token_id": 0, "eos_token_id": 0}
+          "tie_word_embeddings": True, "rope_theta": 10000.0, "initializer_range": 0.3, "bos_token_id": 0,
+          "eos_token_id": 0}
 KEYS = ["model.family=llama", "data.sequence_length=64", "data.pack=false", "train.global_batch=4",
         "optimizer.kind=adamw", "optimizer.learning_rate=1e-2", "schedule.kind=constant", "schedule.warmup_epochs=0",
         "checkpoint.every_epochs=0", "log.every_steps=1000", "log.progress=false", "log.tensorboard=false",
@@ -44,9 +45,9 @@ def make_base(work):
     write(work / "text/tokenizer.json", tokenizer)
     write(work / "text/tokenizer_config.json", {"eos_token": "<|endoftext|>"})
     write(work / "config.json", CONFIG)
-    run("data", "import", "text", "data/README.md", work / "text.h5", "--tokenizer", work / "text")
+    run("data", "import", "text", "docs/design.md", work / "text.h5", "--tokenizer", work / "text")
     run("train", *KEYS, f"model.config={work}/config.json", f"data.train={work}/text.h5", f"run.directory={work}",
-        "run.name=text-run", "train.max_steps=2")
+        "run.name=text-run", "train.max_steps=2", "data.pack=true")
     base = work / "text-run/model"
     write(base / "tokenizer_config.json",
           {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>",

@@ -77,7 +77,7 @@ def keeps_the_end_of_texts(work, base):
     assert read(model / "tokenizer_config.json")["eos_token"] == "<|endoftext|>"
     # Data without answers change nothing.
     chat_model.run("train", *chat_model.KEYS, f"model.from={base}", f"data.train={work}/text.h5",
-                   f"run.directory={work}", "run.name=plain", "train.max_steps=1")
+                   f"run.directory={work}", "run.name=plain", "train.max_steps=1", "data.pack=true")
     for name in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
         assert read(work / "plain/model" / name) == read(base / name), name
     assert read(work / "plain/model/config.json")["eos_token_id"] == 0
