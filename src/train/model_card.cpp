@@ -116,9 +116,8 @@ std::string usage(const ModelCard& card) {
                "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors=\"pt\", "
                "return_dict=True)\n"
              : "    inputs = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n";
-  if (names_generation) out += "    generation = GenerationConfig.from_pretrained(\"DIRECTORY\")\n";
-  return out + fmt::format("    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100{})[0]))\n",
-                           names_generation ? ", generation_config=generation" : "");
+  if (names_generation) out += "    model.generation_config = GenerationConfig.from_pretrained(\"DIRECTORY\")\n";
+  return out + "    print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100)[0]))\n";
 }
 
 std::string license_of(const ModelCard& card) {

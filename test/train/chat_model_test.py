@@ -35,7 +35,7 @@ def check_files(model, is_whole=True):
     assert "<|im_end|>" in (model / "chat_template.jinja").read_text()
     card = (model / "README.md").read_text()
     assert "| end of an answer | <\\|im_end\\|>, token 1025" in card.replace("\\<", "<").replace("\\>", ">"), card
-    assert is_whole == ("generation_config=generation" not in card), card
+    assert is_whole == ("GenerationConfig" not in card), card
 
 
 def publishes(work, base):
@@ -87,9 +87,11 @@ def warns_without_end(work, base):
     warnings = ("no answer includes its end token <|im_end|>", "includes its end token <|im_end|> within")
     assert warnings[0] not in chat_model.conversations(work, base)
     assert warnings[1] not in chat_model.train(work, base, "ends", "train.max_steps=1")
-    # The prompt has 10 tokens or more, and the answer 3 or more: 13 leave out its end.
-    assert warnings[1] in chat_model.train(work, base, "short", "train.max_steps=1", "data.sequence_length=13")
-    assert warnings[0] in chat_model.conversations(work, base, "--template", "chatml", "--max-tokens", 13)
+    text = run("data", "show", work / "chat.h5", "--json")
+    sample = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+    cut = sample["answers"][0][1] - 1  # leaves out the end token only
+    assert warnings[1] in chat_model.train(work, base, "short", "train.max_steps=1", f"data.sequence_length={cut}")
+    assert warnings[0] in chat_model.conversations(work, base, "--template", "chatml", "--max-tokens", cut)
     assert warnings[1] in chat_model.train(work, base, "cut", "train.max_steps=1")
     (work / "endless.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
                                         "{% if add_generation_prompt %}assistant: {% endif %}")
