@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 LOCKSTEP = os.path.abspath(os.environ.get("LOCKSTEP", "build/lockstep"))
+os.environ["OMP_WAIT_POLICY"] = "passive"  # on a busy machine
 MODEL = pathlib.Path(os.environ.get("LOCKSTEP_SMOLLM2", "data/smollm2-135m-instruct"))
 QUESTION, ANSWER = "Who are you?", "I am the program of this cluster."
 # What the hub's config.json of this and of other models has, and what changes nothing
