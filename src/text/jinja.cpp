@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kMaxSteps = 2'000'000;  // and one more for each byte of the conversation
 constexpr std::size_t kStepsPerIteration = 10;
 constexpr std::size_t kBytesPerStep = 256;  // that an expression makes
+constexpr std::size_t kBytesPerValue = 64;  // more than it takes, for the time that nested values take
 constexpr int kMaxNestedValues = 200;
 constexpr std::int64_t kMaxRange = 1 << 20;
 
@@ -104,7 +105,7 @@ class Evaluator {
   /// About the memory of a value.
   std::size_t bytes_of(const Value& v, int depth = 0) const {
     if (depth > kMaxNestedValues) damaged("values are nested more than {} deep", kMaxNestedValues);
-    std::size_t n = sizeof(Value) + (v.is_string() ? v.get_ref<const std::string&>().size() : 0);
+    std::size_t n = kBytesPerValue + (v.is_string() ? v.get_ref<const std::string&>().size() : 0);
     if (v.is_array())
       for (const Value& item : v) n += bytes_of(item, depth + 1);
     if (v.is_object())

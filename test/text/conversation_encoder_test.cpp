@@ -1,6 +1,8 @@
 // The ids of conversations and the positions of their answers, compared with transformers
 // (test/golden/make_chat_golden.py, make_chat_marked_golden.py), and templates that place the answers in the text in
 // unusual ways.
+//
+// timeout: 300
 #include "text/conversation_encoder.h"
 
 #include <gtest/gtest.h>
@@ -209,7 +211,8 @@ TEST(ConversationEncoder, TurnsAreLeftOutOfTheLoss) {
                                           {.role = "assistant", .content = "d"}};
   EXPECT_EQ(Answers(kTurns).of(messages), (Texts{"d<|im_end|>"}));
   const std::string marked =
-      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content }}"
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}<|im_start|>{% else %}{% generation %}{{ "
+      "m.content }}"
       "{% endgeneration %}<|im_end|>{% endif %}{% endfor %}";
   EXPECT_EQ(Answers(marked).of(messages), (Texts{"d"}));
 }
