@@ -142,7 +142,6 @@ TEST_F(NcclLostRank, OneRankCallsNccl) {
   EXPECT_EQ(bad.exit_status, 1) << bad.output;
   EXPECT_TRUE(contains(bad, "NCCL reported 'remote process exited or there was a network error' on rank 0"))
       << bad.output;
-  EXPECT_NE(nccl_calls(log_).find("rank 0 abort"), std::string::npos) << nccl_calls(log_);
 }
 
 // From NCCL 2.30 on, ranks may share a device.

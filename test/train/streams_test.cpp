@@ -47,13 +47,13 @@ const Training kTrainings[] = {
        config.data.drop_last = false;
        config.data.synthetic_samples = 22;
      }},
-    {"micro-batches of a smaller last batch", 15,
+    {"micro-batches of a smaller last batch", 9,
      [](Config& config) {
        config.train.micro_batches = 4;
        config.data.drop_last = false;
        config.data.synthetic_samples = 22;
      }},
-    {"sharded optimizer", 7,
+    {"sharded optimizer", 5,
      [](Config& config) {
        config.train.micro_batches = 3;
        config.train.global_batch = 9;
