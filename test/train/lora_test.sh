@@ -119,7 +119,7 @@ check "refuses a base of another shape" bash -c "sed 's/\"num_hidden_layers\": 2
 check "  trains it" train 1 base1 model.config="$work/one.json" train.max_steps=1
 check "  is refused" refused 2 'has the shape .3, 56., but .3, 40. beside this base' "$lockstep" checkpoint merge "$work/base1/model" test/golden/lora_qwen2 "$work/bad"
 check "refuses adapters as a model" refused 2 'lora.rank is 0: set it, or merge' train 1 none model.config="$work/config.json" model.initialize_from="$model"
-check "refuses adapters as a base" refused 2 'set model.from=DIRECTORY to that base' train 1 none "${adapters[@]}" model.config="$work/config.json" model.from="$model"
+check "refuses adapters as a base" refused 2 'set model.from=DIRECTORY to that base' train 1 none "${adapters[@]}" model.from="$model" model.config="$work/config.json"
 check "refuses another rank" refused 2 'model.lora.rank=4' train 1 none "${adapters[@]}" model.lora.rank=2 model.initialize_from="$model"
 check "refuses another rank when it resumes" refused 2 'model.lora.rank: 4 before, 8 now' train 1 fp32 "${adapters[@]}" model.lora.rank=8
 check "refuses a file as the target" refused 2 'exported as a directory of PEFT' "$lockstep" checkpoint export "$work/fp32/checkpoints/latest" "$work/bad.safetensors"
