@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -94,8 +95,10 @@ void print_error(const std::string& who, ErrorCode code, const std::string& mess
   const auto see = code == ErrorCode::usage && message.ends_with("--help`") ? message.rfind("; see `") : message.npos;
   const std::string what = message.substr(0, see);
   const std::string remedy = see == message.npos ? std::string(row.remedy) : message.substr(see + 2);
-  // A message that all ranks have agreed on names the rank that it is about.
-  const std::string place = who.starts_with("rank ") && what.starts_with("rank ") ? "" : who + ": ";
+  // A message that all ranks have agreed on begins with the rank that it is about: "rank 1 on node2: ...".
+  const std::string about = what.substr(0, what.find(": "));
+  const bool names_rank = about.starts_with("rank ") && std::ranges::count(about, ' ') == 3;
+  const std::string place = who.starts_with("rank ") && names_rank ? "" : who + ": ";
   is_printed = true;
   log::set_progress_line("");
   write_to_standard_error(
