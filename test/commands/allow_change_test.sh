@@ -123,9 +123,10 @@ text=(model.family=llama model.config="$work/tiny.json" data.train=synthetic dat
   data.sequence_length=16 train.global_batch=8 train.epochs=4 run.directory="$work" cpu.threads=1 log.every_steps=1
   log.progress=false log.tensorboard=false)
 check "a run of a language model" "$lockstep" train "${text[@]}" run.name=text train.max_steps=2
-for change in data.sequence_length=32 data.pack=false data.cross_documents=true model.from="$work/absent"; do
+for change in data.sequence_length=32 data.pack=false data.cross_documents=true "model.from=$work/absent model.config=$work/tiny.json"; do
   key=${change%%=*}
-  check "  * $key" refused 2 "^  $key: .* before, .* now" "$lockstep" train "${text[@]}" run.name=text train.max_steps=3 "$change"
+  # shellcheck disable=SC2086 # a change of model.from is followed by model.config, which it would replace otherwise
+  check "  * $key" refused 2 "^  $key: .* before, .* now" "$lockstep" train "${text[@]}" run.name=text train.max_steps=3 $change
 done
 check "with --allow-change, it continues" "$lockstep" train "${text[@]}" run.name=text train.max_steps=3 data.sequence_length=32 \
   data.cross_documents=true --allow-change data.sequence_length --allow-change data.cross_documents

@@ -319,7 +319,7 @@ TEST_F(ParserTest, ReproducibleRunsHaveAFixedNumberOfThreads) {
 
 TEST_F(ParserTest, BadFilesAreReported) {
   expect_error({directory_ / "absent.yaml"}, ErrorCode::config_file, "absent.yaml: No such file or directory");
-  expect_error({directory_}, ErrorCode::config_file, "is not a regular file");
+  expect_error({directory_}, ErrorCode::config_file, "is not a regular file; expected a file, found a folder");
   expect_error({"train.epochs", "3"}, ErrorCode::config_file,
                "to set the key, write train.epochs=VALUE without blanks");
   expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "expected lines of `key: value`, found a list");

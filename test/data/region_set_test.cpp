@@ -256,7 +256,7 @@ TEST_F(Regions, ADamagedIndexIsRefused) {
     write_all(path_, whole);
     overwrite(path_, offset, std::as_bytes(std::span(&value, 1)));
     EXPECT_ERROR(ErrorCode::data_damaged, "damaged", open_image_set(path_, 0, 0, kCrops));
-    overwrite(path_, 0, std::vector<std::byte>(hdf5::kUserBlockBytes));  // removes the user block
+    remove_user_block(path_);
   };
   const std::uint64_t offsets = layout.encoded->offsets.offset, sizes = layout.encoded->sizes.offset;
   const char* const remedy = "copy or import the data set again";
