@@ -68,7 +68,8 @@ expect 2 "" "--dry-run takes no value, found maybe" train x.yaml --dry-run=maybe
 expect 0 "--ranks N (1 to 1048576), default 1" "" plan --help
 expect 0 "--json[=FILE]" "" plan --help
 expect 2 "" "data.train: expected the path of a data set, or synthetic, found nothing" plan run.name=x
-expect 2 "" "/dev/zero has more than 1048576 bytes" plan /dev/zero
+expect 2 "" "/dev/zero is not a regular file" plan /dev/zero
+expect 2 "" "has more than 1048576 bytes" plan <(head -c 1048577 /dev/zero)
 expect 2 "" "cpu.threads: expected one of auto | 1 to 1024, found \"100000\"" plan cpu.threads=100000
 expect 2 "" "train.global_batch: expected a whole number, 0 to 4294967295" plan train.global_batch=9000000000000000000
 expect 2 "" "found \"a\\x00b\"" train <(printf 'run: {name: "a\\0b"}\n')
