@@ -28,8 +28,7 @@ std::function<void()>& registered() {
   static std::function<void()> action;
   return action;
 }
-std::atomic<bool> is_noted{false};
-std::atomic<bool> is_printed{false}, is_exit_expected{false};
+std::atomic<bool> is_noted{false}, is_printed{false}, is_exit_expected{false};
 std::array<char, 4096> status_path{};  // empty: no status is written after a crash
 
 /// Whether this is what the system or libjpeg says if an allocation fails.
@@ -45,13 +44,14 @@ void report_crash(int signal) {
   const MemoryLimit limit = limit_of_process();
   const ErrorEntry& row = entry(limit.is_reached() ? ErrorCode::out_of_memory : ErrorCode::internal);
   std::array<char, 1024> text;
-  const auto printed = fmt::format_to_n(
-      text.data(), text.size(), "lockstep: error: the process crashed (signal {}){}{}\n  remedy: {}\n  [{}]\n", signal,
-      limit.is_reached() ? ", most likely for lack of memory: " : "", limit.is_reached() ? limit.what : "", row.remedy,
-      row.code);
+  const auto printed = fmt::format_to_n(text.data(), text.size(),
+                                        "lockstep: error: the process crashed (signal {}){}{}\n  remedy: {}\n  [{}]\n",
+                                        signal, limit.is_reached() ? ", most likely for lack of memory: " : "",
+                                        limit.is_reached() ? limit.what : "", row.remedy, row.code);
   write_to_standard_error({text.data(), printed.out});
   const int status = status_path[0] != '\0' ? ::open(status_path.data(), O_WRONLY | O_TRUNC | O_CLOEXEC) : -1;
-  if (status >= 0) [[maybe_unused]] const ssize_t n = ::write(status, "failed\n", 7);
+  if (status >= 0) [[maybe_unused]]
+    const ssize_t n = ::write(status, "failed\n", 7);
   if (limit.is_reached()) ::_exit(kExitFailed);
   std::array<void*, 64> frames;
   ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
@@ -62,10 +62,10 @@ void report_crash(int signal) {
 /// OpenMP's library, for one, calls exit() if it cannot start a thread.
 void report_exit() {
   if (is_exit_expected || is_printed) return;
-  const std::string memory = memory_limit_text(LimitToName::reached);
-  print_error("error", memory.empty() ? ErrorCode::system_call : ErrorCode::out_of_memory,
-              fmt::format("a library ended the process; its reason is above; {}",
-                          memory.empty() ? "if it could not start a thread: " + system_text(EAGAIN) : memory));
+  print_error("error", Error(ErrorCode::library,
+                             "a library ended the process, for the reason above; if it could not "
+                             "start a thread: " +
+                                 system_text(EAGAIN)));
   note_failure();
 }
 
@@ -75,17 +75,17 @@ Error as_error(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   const auto* of_system = dynamic_cast<const std::system_error*>(&error);
   const bool is_thread = of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again;
-  const std::string what = is_thread ? "cannot start a thread: " + system_text(EAGAIN) : error.what();
+  const std::string what = is_thread ? "cannot start a thread" : error.what();
   if (known != nullptr && known->code() == ErrorCode::out_of_memory) return *known;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || names_memory(what)) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || names_memory(what))
     return {ErrorCode::out_of_memory,
             (names_memory(what) ? what : "the system is out of memory") + memory_limit_in_message()};
-  }
   // Most libraries do not say why they fail.
   if (known != nullptr && known->code() != ErrorCode::library && known->code() != ErrorCode::comm_mpi) return *known;
   const std::string limit = memory_limit_text(LimitToName::reached);
   if (!limit.empty()) return {ErrorCode::out_of_memory, what + ": " + limit};
   if (known != nullptr) return *known;
+  if (is_thread) return {ErrorCode::system_call, what + ": " + system_text(EAGAIN)};
   return {of_system != nullptr ? ErrorCode::system_call : ErrorCode::internal, what};
 }
 
@@ -128,16 +128,6 @@ void note_failure() noexcept {
 void catch_crashes() {
   registered();  // constructed before report_exit() is registered, and so destroyed after it has run
   std::atexit(report_exit);
-  std::set_terminate([] {
-    try {
-      if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
-    } catch (const std::exception& error) {
-      print_error("error", error);
-      note_failure();
-      ::_exit(kExitFailed);
-    }
-    std::abort();
-  });
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
     struct sigaction present {};
     ::sigaction(signal, nullptr, &present);

@@ -36,14 +36,12 @@ std::uint64_t read_number(const std::string& path, std::string_view key, std::ui
   return file >> value ? value : otherwise;  // "max" is not a number: no limit
 }
 
-struct ControlGroup {
-  std::string name;
-  std::uint64_t limit_bytes = std::numeric_limits<std::uint64_t>::max(), used_bytes = 0;
-  std::uint64_t free_bytes() const { return limit_bytes - std::min(limit_bytes, used_bytes); }
-};
-
 /// The group that leaves least memory free, from the process's own group up to the root. Cached files do not count,
 /// since the system drops them first.
+struct ControlGroup {
+  std::string name;
+  MemoryLimit memory{.what = "", .limit_bytes = std::numeric_limits<std::uint64_t>::max()};
+};
 ControlGroup tightest_group() {
   ControlGroup tightest;
   std::ifstream file("/proc/self/cgroup");
@@ -51,20 +49,17 @@ ControlGroup tightest_group() {
     const std::size_t begin = line.find(':') + 1, end = std::min(line.find(':', begin), line.size());
     const bool is_v1 = ("," + line.substr(begin, end - begin) + ",").find(",memory,") != std::string::npos;
     if (!is_v1 && begin != end) continue;
+    const std::string root = is_v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", of_all = is_v1 ? "total_" : "";
     std::string group = line.substr(std::min(end + 1, line.size()));
     while (true) {
-      const std::string folder = (is_v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") + group;
-      const std::string stat = folder + "/memory.stat", of_all = is_v1 ? "total_" : "";
-      ControlGroup found{.name = group.empty() ? "/" : group};
-      found.limit_bytes = read_number(folder + (is_v1 ? "/memory.limit_in_bytes" : "/memory.max"), "", kUnlimited);
-      if (found.limit_bytes < kUnlimited) {
-        const std::uint64_t used =
-            read_number(folder + (is_v1 ? "/memory.usage_in_bytes" : "/memory.current"), "", 0);
-        const std::uint64_t cached =
-            read_number(stat, of_all + "active_file", 0) + read_number(stat, of_all + "inactive_file", 0);
-        found.used_bytes = used - std::min(used, cached);
-        if (found.free_bytes() < tightest.free_bytes()) tightest = found;
-      }
+      const std::string memory = root + group + "/memory.", stat = memory + "stat";
+      MemoryLimit found{.what = "",
+                        .limit_bytes = read_number(memory + (is_v1 ? "limit_in_bytes" : "max"), "", kUnlimited)};
+      found.used_bytes = read_number(memory + (is_v1 ? "usage_in_bytes" : "current"), "", 0);
+      found.used_bytes -= std::min(found.used_bytes, read_number(stat, of_all + "active_file", 0) +
+                                                         read_number(stat, of_all + "inactive_file", 0));
+      if (found.limit_bytes < kUnlimited && found.free_bytes() < tightest.memory.free_bytes())
+        tightest = {group.empty() ? "/" : group, found};
       if (group.empty() || group == "/") break;
       group.erase(group.rfind('/'));
     }
@@ -74,7 +69,8 @@ ControlGroup tightest_group() {
 
 std::string sentence(std::string_view what, std::uint64_t limit_bytes, std::uint64_t used_bytes) {
   const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return fmt::format("{} to {:.1f} MiB, of which {:.1f} MiB were used", what, mib(limit_bytes), mib(used_bytes));
+  return fmt::format("{} to {:.1f} MiB, of which {:.1f} MiB were used; raise that limit, or use less", what,
+                     mib(limit_bytes), mib(used_bytes));
 }
 
 }  // namespace
@@ -104,10 +100,11 @@ std::string memory_limit_text(LimitToName limit) {
   const MemoryLimit process = limit_of_process();
   if (limit == LimitToName::reached && !process.is_reached()) return "";
   const ControlGroup group = tightest_group();
-  if (!process.what.empty() && (process.is_reached() || process.free_bytes() <= group.free_bytes()))
+  if (!process.what.empty() && (process.is_reached() || process.free_bytes() <= group.memory.free_bytes()))
     return sentence(process.what, process.limit_bytes, process.peak_bytes);
   if (group.name.empty()) return "";
-  return sentence(fmt::format("the control group {} limits memory", group.name), group.limit_bytes, group.used_bytes);
+  return sentence(fmt::format("the control group {} limits memory", group.name), group.memory.limit_bytes,
+                  group.memory.used_bytes);
 }
 
 std::string memory_limit_in_message() {
@@ -120,7 +117,7 @@ std::size_t memory_left_to_process() {
   return limit.what.empty() ? std::numeric_limits<std::size_t>::max() : limit.free_bytes();
 }
 
-std::size_t memory_left_to_control_groups() { return tightest_group().free_bytes(); }
+std::size_t memory_left_to_control_groups() { return tightest_group().memory.free_bytes(); }
 
 void require_mappable(std::size_t size_bytes, std::string_view purpose) {
   void* const memory = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

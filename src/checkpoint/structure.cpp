@@ -22,8 +22,8 @@ constexpr const char* kStateAttribute = "json";
 constexpr const char* kHashAttribute = "xxh3";
 constexpr const char* kImageName = "the checkpoint's metadata in memory";  // in messages
 
-/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if that has room, and otherwise in
-/// the folder of temporary files. It is sparse and small. (HDF5 needs a path that can be resolved, which a file of
+/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if that has room, and otherwise
+/// in the folder of temporary files. It is sparse and small. (HDF5 needs a path that can be resolved, which a file of
 /// memfd_create() does not have.)
 class ScratchFile {
  public:

@@ -23,6 +23,7 @@
 #include "comm/staged_communicator.h"
 #include "comm/sum_order.h"
 #include "lockstep/error.h"
+#include "lockstep/memory_limit.h"
 
 namespace lockstep::comm {
 namespace {
@@ -81,6 +82,7 @@ class MpiWorld final : public World {
 std::unique_ptr<World> start_world_of_any_builds(int* argc, char*** argv, double watchdog_seconds) {
   const Launch launch = inspect_launch();
   if (launch.alone) return single_world();
+  require_mappable(std::size_t{256} << 20, "MPI");  // with less, MPI_Init crashes
   return std::make_unique<MpiWorld>(argc, argv, launch, watchdog_seconds);
 }
 

@@ -26,7 +26,7 @@ void start() {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   // HDF5 crashes if an allocation fails. Of our own files, whose checksums match, it keeps less than this in memory;
   // those of others are opened in a child process.
-  require_mappable(std::size_t{64} << 20, "HDF5");
+  require_mappable(std::size_t{32} << 20, "HDF5");
 }
 
 Reason reason() {

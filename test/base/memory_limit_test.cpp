@@ -37,14 +37,15 @@ TEST(MemoryLimitDeathTest, ErrorsOfLibrariesAtTheLimit) {
   const auto exits = ::testing::ExitedWithCode(0);
   EXPECT_EXIT((leave(1 << 20), end_with(as_error(kOfLibrary), ErrorCode::out_of_memory, "ulimit -v")), exits,
               "could not create a primitive");
-  EXPECT_EXIT((leave(1 << 20), end_with(as_error(Error(ErrorCode::library, "it failed")), ErrorCode::out_of_memory,
-                                        "ulimit -v")),
+  EXPECT_EXIT((leave(1 << 20),
+               end_with(as_error(Error(ErrorCode::library, "it failed")), ErrorCode::out_of_memory, "ulimit -v")),
               exits, "it failed");
   const std::system_error thread(EAGAIN, std::generic_category());
   EXPECT_EXIT((leave(1 << 20), end_with(as_error(thread), ErrorCode::out_of_memory, "ulimit -v")), exits, "thread");
   // The system names missing memory itself, and operator new too, however large the request was.
-  EXPECT_EXIT((leave(std::uint64_t{1} << 40), end_with(as_error(std::bad_alloc()), ErrorCode::out_of_memory, "ulimit -v")),
-              exits, "");
+  EXPECT_EXIT(
+      (leave(std::uint64_t{1} << 40), end_with(as_error(std::bad_alloc()), ErrorCode::out_of_memory, "ulimit -v")),
+      exits, "");
   const Error mapped(ErrorCode::comm_shared_memory, "cannot map 1 MiB: Cannot allocate memory");
   EXPECT_EXIT((leave(std::uint64_t{1} << 40), end_with(as_error(mapped), ErrorCode::out_of_memory, "ulimit -v")), exits,
               "cannot map");
@@ -52,8 +53,8 @@ TEST(MemoryLimitDeathTest, ErrorsOfLibrariesAtTheLimit) {
 
 TEST(MemoryLimitDeathTest, OtherErrorsKeepTheirCode) {
   const auto exits = ::testing::ExitedWithCode(0);
-  EXPECT_EXIT((leave(1 << 20), end_with(as_error(Error(ErrorCode::data_missing, "no file")), ErrorCode::data_missing,
-                                        "no file")),
+  EXPECT_EXIT((leave(1 << 20),
+               end_with(as_error(Error(ErrorCode::data_missing, "no file")), ErrorCode::data_missing, "no file")),
               exits, "");
   EXPECT_EXIT((leave(std::uint64_t{1} << 40), end_with(as_error(kOfLibrary), ErrorCode::internal, "primitive")), exits,
               "");

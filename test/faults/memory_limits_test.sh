@@ -3,7 +3,7 @@
 # cores: 0
 # Too little memory, in every phase of a command: whatever `ulimit -v` is, the command succeeds, or it ends with 1 and
 # out_of_memory, names the limit, and RUN/status is `failed` or was never written. Also crashes, too few threads, and a
-# rank that the system kills for lack of memory.
+# full /dev/shm.
 source test/faults/common.sh
 export LOCKSTEP_CACHE=none OMP_NUM_THREADS=1
 
@@ -27,8 +27,31 @@ trains() { # KIB KEY=VALUE...: `holds`, and RUN/status agrees
   found=$(cat "$work/limited/status" 2>/dev/null)
   if grep -q out_of_memory "$work/.refused"; then [[ -z $found || $found == failed ]]; else [[ $found == done ]]; fi
 }
-for kib in 40000 60000 80000 100000 120000 140000 160000 180000 200000 220000 240000 260000 300000 400000; do
+trains_on_two() { # KIB: the same under mpirun, which has its own messages; no rank crashes
+  local status found
+  rm -rf "$work/limited"
+  timeout 60 mpirun --oversubscribe --bind-to none -n 2 bash -c 'ulimit -v "$0"; exec "$@"' "$1" "${command_of[@]}" run.name=limited \
+    train.max_steps=4 checkpoint.every_steps=2 >"$work/.refused" 2>&1
+  status=$?
+  cat "$work/.refused"
+  found=$(cat "$work/limited/status" 2>/dev/null)
+  case $status in
+    0) [[ $found == done ]] ;;
+    1) [[ -z $found || $found == failed ]] && grep -q '\[out_of_memory\]' "$work/.refused" ;;
+    *) false ;;
+  esac
+}
+for kib in 110000 130000 150000 170000 190000 210000 230000 250000 270000 290000 400000; do
   check "train with ulimit -v $kib" trains $kib
+done
+for kib in 150000 200000 250000 300000 350000 400000 450000 500000; do
+  check "2 ranks with ulimit -v $kib" trains_on_two $kib
+done
+check "train" "${command_of[@]}" run.name=whole train.max_steps=2
+for kib in 120000 160000 200000 240000; do
+  check "evaluate with ulimit -v $kib" holds $kib "$lockstep" evaluate "$work/whole/checkpoints/latest" data.validation=synthetic cpu.threads=1
+  check "checkpoint export with ulimit -v $kib" holds $kib "$lockstep" checkpoint export "$work/whole/checkpoints/latest" \
+    "$work/exported-$kib.safetensors"
 done
 
 # A crash is recorded, and ends the process as the signal demands.
@@ -40,4 +63,33 @@ kill -SEGV $job
 ends "ends as a crash" 139 20
 prints "it is reported" '\[internal\]'
 status_is failed
+
+# Too few threads. Only users other than root have this limit.
+if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null; then
+  chmod 711 "$work"
+  mkdir -m 777 "$work/any"
+  few() { # THREADS: the run is done, or it ends with 1 and names the limit, and a refused start leaves no lock
+    local status
+    rm -rf "$work/any/run"
+    setpriv --reuid=65534 --regid=65534 --clear-groups bash -c 'ulimit -u "$0"; exec "$@"' "$1" "${command_of[@]}" cpu.threads=4 \
+      run.directory="$work/any" run.name=run train.max_steps=2 >"$work/.few" 2>&1
+    status=$?
+    cat "$work/.few"
+    [[ -e $work/any/run/status || ! -e $work/any/run/lock ]] || return 1
+    case $status in
+      0) grep -qx done "$work/any/run/status" ;;
+      1) grep -q 'ulimit -u' "$work/.few" && { [[ ! -e $work/any/run/status ]] || grep -qx failed "$work/any/run/status"; } ;;
+      *) false ;;
+    esac
+  }
+  for threads in 1 2 3 4 5 6 7 8 9 20; do check "train with ulimit -u $threads" few $threads; done
+fi
+
+# /dev/shm is full: checkpoints need it only if it has room.
+if unshare --mount true 2>/dev/null; then
+  check "a full /dev/shm" unshare --mount bash -c 'mount -t tmpfs -o size=64k tmpfs /dev/shm && ! head -c 1m /dev/zero 2>&1 >/dev/shm/full | grep -q nothing
+    exec "$@"' - "${command_of[@]}" run.name=full train.max_steps=4 checkpoint.every_steps=2
+  name=full status_is done
+fi
+
 finish
