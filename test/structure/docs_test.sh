@@ -23,7 +23,7 @@ paths_of() {
     grep -oE "$folders/.*" | sed -E 's/[.,:)]+$//' | sort -u
 }
 is_generated() { # created by a download or a user, or part of the skeleton in test/reference/README.md
-  case $1 in data/cifar10* | modules/site/our-site.sh | */scale.* | */scale_test.cpp) return 0 ;; esac
+  case $1 in data/cifar10* | bench/results/quick/* | modules/site/our-site.sh | */scale.* | */scale_test.cpp) return 0 ;; esac
   [[ $1 =~ [A-Z]{4,} && ! $1 =~ (README|MANIFEST) ]] # NAME, READER, OP_PART: a placeholder
 }
 for page in "${pages[@]}"; do
