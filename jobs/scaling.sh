@@ -9,4 +9,4 @@ home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
 [ -r "$home/jobs/lib/job.sh" ] || { echo "there is no jobs/lib/job.sh in $home: run \`module load lockstep\` before sbatch, or export LOCKSTEP_HOME" >&2; exit 2; }
 . "$home/jobs/lib/job.sh"
 configuration=${LOCKSTEP_CASE:+$LOCKSTEP_CASE/config.yaml}
-launch train "${configuration:-$configs/quickstart.yaml}"
+launch train "${configuration:-$configs/quickstart.yaml}" run.name="$job_name"

@@ -32,7 +32,7 @@ script evaluate "launch evaluate $configuration device=cpu --checkpoint x.h5"
 OVERRIDES='--fresh' check "  and --fresh is for trainings" refused 1 'lockstep evaluate. has no such option' check_of evaluate.sh
 
 # Time limits.
-warns() { check_of "$@" | grep -q '^warning: .*time limit'; }
+warns() { refused 0 "^warning: .*time limit" check_of "$@"; }
 not() { ! "$@"; }
 for limit in 2 00:02:30 4:59; do SBATCH_TIMELIMIT=$limit check "--time=$limit with USR2@120 leaves no time" warns cpu.sh; done
 for limit in 10 1:0:0 1-0 0-0:5:0 UNLIMITED; do SBATCH_TIMELIMIT=$limit check "--time=$limit does" not warns cpu.sh; done
