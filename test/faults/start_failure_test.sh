@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# timeout: 200
+# timeout: 300
 # cores: 0
 # A start that fails on one rank only, such as data that are missing on one node: all ranks report the same error, the exit
 # status is that of the error, and the run directory stays as it was. No rank takes the end of the job for a request to

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# timeout: 200
+# timeout: 400
 # cores: 0
 # jobs/check.sh on a cluster without GPUs, with Slurm's commands replaced (slurm.sh): it applies the same rules as the job, and
 # warns of a time limit that leaves no time. test/cluster/tests/6_wrong_inputs.sh tests it with Slurm.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# timeout: 300
+# timeout: 400
 # cores: 0
 # A job from its start to its end, with Slurm's commands replaced (slurm.sh): how failures are told from stops, when it
 # requeues itself, which settings have precedence, and what is asked of a forgotten module.
