@@ -36,7 +36,7 @@ done
 part() {
   local n=$n_problems
   "${@:2}"
-  ((n_problems > n)) || echo "ok       $1"
+  ((n_problems > n)) || echo "ok       $(printable "$1")"
 }
 note() { echo "note     $*"; }
 warn() { printf 'warning: %s\n  remedy: %s\n' "$1" "$2"; } # SENTENCE REMEDY: for what may be intended
@@ -140,6 +140,7 @@ check_launch() { # SCRIPT
   command=${started[0]} started=("${started[@]:1}")
   check_overrides "$command"
   check_data_variable "${started[@]}"
+  check_line_breaks "${started[@]}"
   if ((n_problems == problems_before)) && [[ -n $lockstep ]]; then resolve "${started[@]}"; fi
 }
 

@@ -6,8 +6,9 @@ home_of_checks=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 n_problems=0
 problem() { # SENTENCE REMEDY
   n_problems=$((n_problems + 1))
-  printf 'problem: %s\n  remedy: %s\n' "$1" "$2"
+  printf 'problem: %s\n  remedy: %s\n' "$(printable "$1")" "$2"
 }
+printable() { echo "${1//[[:cntrl:]]/?}"; } # a name with a line break must not look like two lines
 
 # Prints the value of an option in the #SBATCH lines of a script. The option may have its long or its short name there; the
 # last occurrence wins, as it does for sbatch.
@@ -197,6 +198,15 @@ check_overrides() { # COMMAND
         "write key=value without blanks; put a value with blanks into a YAML file and name the file in OVERRIDES, or write \${NAME} of an exported variable"
     fi
     before=$word
+  done
+}
+
+# YAML turns a line break in a value into a blank, so the run would be written elsewhere.
+check_line_breaks() { # WORD...
+  local word
+  for word in "$@"; do
+    [[ $word != *=*$'\n'* ]] || problem "a setting contains a line break: $word" \
+      "leave it out of the name of the job, of LOCKSTEP_RUNS and of the launch line"
   done
 }
 

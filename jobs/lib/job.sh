@@ -17,7 +17,7 @@ configs=$jobs/configs
 source "$jobs/lib/checks.sh"
 job_name=${SLURM_JOB_NAME:-$(directive job-name "$0")}
 
-report() { echo "== $*"; }
+report() { echo "== $(printable "$*")"; }
 
 job_state() { scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\).*/\1/p'; }
 # Changes whenever the program writes RUN/status, so that a start that wrote no status is not judged by that of an
@@ -158,6 +158,7 @@ prepare() { # COMMAND WORD...
   check_launcher
   check_overrides "$1"
   check_data_variable "${@:2}"
+  check_line_breaks "${@:2}"
   if ((n_problems == 0)); then resolve "${@:2}"; fi
   check_gpus "$device" "${SLURM_GPUS_ON_NODE:-0}" "$per_node"
   if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi

@@ -169,7 +169,8 @@ void check_values(const Named& named, const Words& arguments) {
 
 std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_positional) const {
   const std::string name = CLI::Formatter::make_option_name(option, is_positional);
-  return std::regex_replace(name, std::regex(R"(\{-\})"), "[=FILE]");
+  const char* value = name.starts_with("--print-config") ? "[=KEY]" : "[=FILE]";
+  return std::regex_replace(name, std::regex(R"(\{-\})"), value);
 }
 
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {

@@ -126,6 +126,30 @@ begin_job train.sh kept OVERRIDES='--fresh train.max_steps=2' SLURM_RESTART_COUN
 ends "OVERRIDES with --fresh after a requeue" 0 'status: done'
 check "  resume" test ! -e "$runs/kept.2"
 
+# ---- Names and secrets -----------------------------------------------------------------------------------------------------
+# Names are data: nothing in them is executed or split.
+for name in "it's \"quoted\" \$(touch pwned)" '-x'; do
+  begin_job train.sh named SLURM_JOB_NAME="$name" OVERRIDES=train.max_steps=1 LOCKSTEP_RUNS="$work/ru'n \"s"
+  ends "a job with the name $name" 0 'status: done'
+  check "  writes to the directory of that name" grep -qx done "$work/ru'n \"s/$name/status"
+done
+check "  nothing of it was executed" test ! -e "$work/jobs/pwned"
+for variable in SLURM_JOB_NAME LOCKSTEP_RUNS; do
+  begin_job train.sh broken "$variable=$work/two"$'\n== lines' OVERRIDES=train.max_steps=1
+  ends "$variable with a line break is refused" 2 'nothing was started'
+  check "  in one line" not in_log '^== lines'
+  check "  and no directory is made" bash -c "! compgen -G '$work/two*'"
+done
+# Variables that hold secrets appear nowhere, and a password in an address is refused.
+secrets=(HF_TOKEN AWS_SECRET_ACCESS_KEY WANDB_API_KEY MLFLOW_TRACKING_TOKEN MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD)
+begin_job train.sh secret OVERRIDES='train.max_steps=1 run.check=quick log.mlflow=http://127.0.0.1:9' "${secrets[@]/%/=s3cr3t}"
+ends "a job with secrets in its environment" 0 'status: done'
+check "  none is in its log" not in_log s3cr3t
+check "  nor in its run directory" not grep -raq s3cr3t "$runs/secret"
+begin_job train.sh password OVERRIDES='train.max_steps=1 log.mlflow=http://user:${HF_TOKEN}@127.0.0.1:9' HF_TOKEN=s3cr3t
+ends "a password in log.mlflow is refused" 2 'nothing was started'
+check "  and is not repeated" not in_log s3cr3t
+
 # ---- A forgotten module --------------------------------------------------------------------------------------------------
 for each in "$PWD"/jobs/*.sh; do
   [[ $each != */check.sh && $each != */push_to_hub.sh ]] || continue
