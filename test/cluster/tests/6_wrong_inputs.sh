@@ -6,6 +6,15 @@ job_reports() { # REGULAR-EXPRESSION SBATCH-OPTION... SCRIPT
   show_log "$job"
   return 1
 }
+# A permanent error on one node: the job fails and is not requeued, its last line is the error, and there is no run directory.
+job_fails_on_node2() { # LAUNCHER
+  LOCKSTEP=$work/no-data LOCKSTEP_LAUNCHER=$1 LOCKSTEP_REQUEUE=1 submit --nodelist=node1,node2 --ntasks-per-node=1 \
+    "$repository/jobs/resnet50_2nodes.sh"
+  until_true 90 is_over "$job" && has_state "$job" FAILED && [[ $(field "$job" ExitCode) == 1:0 && $(field "$job" Restarts) == 0 ]] &&
+    tail -n 1 "$(log_of "$job")" | grep -q '^== rank 1 on node2: .*\[data_missing\]$' && [[ ! -e $work/jobs/runs/resnet50-2nodes ]] && return
+  show_log "$job"
+  return 1
+}
 before_queueing() {
   local ask=$repository/jobs/check.sh script=$repository/jobs/resnet50_4gpu.sh site=$work/site.sh
   cd "$work/jobs" || return
@@ -22,7 +31,9 @@ before_queueing() {
   sed 's/per-node=4/per-node=16/g' "$script" >"$work/sixteen.sh"
   check "check.sh: fewer GPUs per node than requested" reports 1 'requests 16 GPUs per node, but the nodes of main have 8' "$ask" "$work/sixteen.sh"
   sed 's/--ntasks-per-node=4/--ntasks-per-node=6/' "$script" >"$work/six.sh"
-  check "check.sh: fewer GPUs than ranks" reports 1 'starts 6 ranks per node, but has only 4 GPUs' "$ask" "$work/six.sh"
+  check "check.sh: fewer GPUs than ranks" reports 1 'starts 6 ranks per node, but has only 4 GPUs' \
+    env OVERRIDES="data.train=synthetic data.validation=synthetic" "$ask" "$work/six.sh"
+  check "check.sh: none are needed with device=cpu" reports 0 'no problems found' "$ask" "$work/six.sh"
   sed 's/--nodes=1/--nodes=9/' "$script" >"$work/nine.sh"
   check "check.sh: more nodes than there are" reports 1 'Slurm refuses .*nine.sh: .*not available' "$ask" "$work/nine.sh"
   check "check.sh: Slurm without that PMIx" reports 1 'cannot start MPI by pmix_v9' \
@@ -68,13 +79,17 @@ in_jobs() {
   check "job: a list that sbatch --export cut off" job_reports 'OVERRIDES ends inside a list' --export=ALL,OVERRIDES="data.augment=[crop,flip]" \
     "$repository/jobs/resnet50_1gpu.sh"
   OVERRIDES="$short train.epoch=3" check "job: overrides that the parser rejects" job_reports 'no key train.epoch' "$repository/jobs/resnet50_1gpu.sh"
+  check "job: data that only node1 has, with mpirun" job_fails_on_node2 mpirun
+  check "job: data that only node1 has, with srun" job_fails_on_node2 srun
   check "nothing was trained" test -z "$(find "$work/jobs/runs" -name '*.h5' 2>/dev/null)"
 }
 eight_nodes
 # Prints another version on node2, as an old copy on the disk of that node would.
 printf '#!/bin/bash\n[[ $(hostname) != node2 || $1 != --version ]] || { echo "lockstep 0.0.1 (0123456)"; exit 0; }\nexec %q "$@"\n' \
   "$LOCKSTEP" >"$work/two-builds"
-chmod +x "$work/two-builds"
+printf '#!/bin/bash\nif [[ $(hostname) == node2 && $1 == train ]]; then set -- "$@" data.train=/nowhere.h5; fi\nexec %q "$@"\n' \
+  "$LOCKSTEP" >"$work/no-data"
+chmod +x "$work/two-builds" "$work/no-data"
 before_queueing
 cd "$repository" || finish
 in_jobs
