@@ -9,6 +9,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/ringbuffer_sink.h>
 
+#include <filesystem>
 #include <memory>
 #include <mutex>
 
@@ -102,6 +103,20 @@ void open_file(const std::string& path) {
 
 namespace {
 
+/// A file that was moved or removed is created again, unless its folder is gone, too.
+void open_again_if_gone(State& s) {
+  if (s.early) return;  // no file is open
+  using File = spdlog::sinks::basic_file_sink_mt;
+  const std::filesystem::path path = std::static_pointer_cast<File>(s.logger.sinks().back())->filename();
+  std::error_code error;
+  if (std::filesystem::exists(path, error) || !std::filesystem::exists(path.parent_path(), error)) return;
+  try {
+    s.logger.sinks().back() = std::make_shared<File>(path.string());
+    s.use_pattern();
+  } catch (const spdlog::spdlog_ex&) {  // NOLINT(bugprone-empty-catch): standard error has all lines
+  }
+}
+
 void write_line(State& s, spdlog::logger& logger, Level level, std::string_view line) {
   if (s.rank != 0 && !s.all_ranks && level != Level::error) return;
   const bool with_rank = s.all_ranks || level == Level::error;
@@ -117,6 +132,7 @@ void write_line(State& s, spdlog::logger& logger, Level level, std::string_view 
 void write(Level level, std::string_view line) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
+  open_again_if_gone(s);
   write_line(s, s.logger, level, line);
 }
 

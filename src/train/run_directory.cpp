@@ -40,7 +40,7 @@ std::mutex status_mutex;  // the helper thread that watches for signals writes t
 
 /// Overwrites in place: a full disk has no room for a new file, but the old file keeps its block.
 void overwrite(const std::string& path, const std::string& content) {
-  const Descriptor file = open_file(path, O_WRONLY, ErrorCode::run_directory);
+  const Descriptor file = open_file(path, O_WRONLY | O_NONBLOCK, ErrorCode::run_directory);  // a pipe does not wait
   write_at(file, path, std::as_bytes(std::span(content)), 0, ErrorCode::run_directory);
   set_length(file, path, content.size(), ErrorCode::run_directory);
 }
@@ -109,16 +109,8 @@ void RunDirectory::check_can_be_created() const {
 }
 
 void RunDirectory::check_files() const {
-  for (const char* name : {"config.yaml", kStatus, "log.txt", "metrics.jsonl", "metrics.json", "algorithms.json"}) {
-    std::error_code error;
-    const fs::file_status status = fs::status(file(name), error);
-    const bool is_file = fs::is_regular_file(status) || fs::is_character_file(status);
-    require(is_file || status.type() == fs::file_type::not_found, ErrorCode::run_directory,
-            "{} is not a file but {}: move it away, and the run writes a new file", file(name),
-            fs::is_directory(status) ? "a folder"
-            : fs::exists(status)     ? "a pipe, a socket or a device"
-                                     : "cannot be found: " + error.message());
-  }
+  for (const char* name : {"config.yaml", kStatus, "log.txt", "metrics.jsonl", "metrics.json", "algorithms.json"})
+    require_regular_file(file(name), ErrorCode::run_directory);
 }
 
 void RunDirectory::require_present() const {

@@ -26,7 +26,7 @@ class RunDirectory {
   void create() const;
   /// Without creating anything: throws run_directory if create() could not succeed.
   void check_can_be_created() const;
-  /// Throws run_directory if there is a folder, a pipe or a broken chain of links in place of a file of the run.
+  /// Throws run_directory if there is a folder, a pipe or a device in place of a file of the run.
   void check_files() const;
   /// Throws run_directory if the directory of a run that has begun is gone, or was emptied. If only its status is gone,
   /// it is written again.
