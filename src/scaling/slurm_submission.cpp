@@ -126,7 +126,7 @@ Command sbatch_command(const Study& study, const Case& a_case, const Config& con
                             fmt::format("--ntasks-per-node={}", a_case.ranks_per_node()), "--no-requeue",
                             "--chdir=" + study.working_directory, "--output=" + folder + "/output.txt"},
                   .directory = study.working_directory};
-  if (!options.shares_nodes) command.words.emplace_back("--exclusive");
+  if (!options.shares_nodes) command.words.insert(command.words.begin() + 5, "--exclusive");
   const bool uses_gpus = config.device != "cpu";
   if (uses_gpus) command.words.push_back(fmt::format("--gpus-per-node={}", a_case.ranks_per_node()));
   if (!after.empty()) command.words.push_back("--dependency=afterany:" + after);

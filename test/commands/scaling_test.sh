@@ -31,7 +31,7 @@ check "  writes nothing" test ! -e "$study"
 run --dry-run --minutes-per-case 30 >"$work/text"
 check "  estimates them from the minutes per case" shows '^node-hours: 2 for 4 cases of 30 minutes$'
 "$lockstep" scaling run "${tiny[@]}" --out "$study" --nodes 1,2,4 --dry-run --ranks-per-node 4 --minutes-per-case 10 --repeat 1 >"$work/text"
-check "  for Slurm: sbatch with nodes and ranks" shows '^LOCKSTEP_CASE=.* sbatch .*--nodes=4 --ntasks-per-node=4 --no-requeue .*--exclusive .*/jobs/scaling.sh$'
+check "  for Slurm: sbatch with nodes and ranks" shows '^LOCKSTEP_CASE=.* sbatch .*--nodes=4 --ntasks-per-node=4 --exclusive --no-requeue .*/jobs/scaling.sh$'
 check "  for Slurm: node-hours by nodes" shows '^node-hours: 1.17 for 3 cases'
 "$lockstep" scaling run "${tiny[@]}" train.batch_per_rank=4 --out "$study" --ranks 1,2 --dry-run >"$work/text"
 check "  a batch per rank means weak scaling" shows '^weak scaling, a batch per rank of 4 samples; 60 steps, of which the first 10 are the warm-up; 3 repeats'
