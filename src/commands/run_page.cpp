@@ -117,21 +117,15 @@ LineChart time_chart(const RunRecord& run) {
   return chart;
 }
 
-/// The numbers of ranks, with the first logged step of each.
-std::vector<std::pair<std::int64_t, int>> numbers_of_ranks(const RunRecord& run) {
-  std::vector<std::pair<std::int64_t, int>> numbers;
-  const std::vector<double> steps = run.steps.column("step"), ranks = run.steps.column("ranks");
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    if (std::isfinite(ranks[i]) && (numbers.empty() || numbers.back().second != static_cast<int>(ranks[i])))
-      numbers.emplace_back(static_cast<std::int64_t>(steps[i]), static_cast<int>(ranks[i]));
-  return numbers;
-}
-
 /// "4", or "4, then 2 from step 17 on" if the run was resumed on another number of ranks.
-std::string ranks_text(const RunRecord& run) {
+std::string ranks_text(const EventTable& logged) {
   std::string text;
-  for (const auto& [step, ranks] : numbers_of_ranks(run))
-    text += text.empty() ? std::to_string(ranks) : fmt::format(", then {} from step {} on", ranks, step);
+  const std::vector<double> steps = logged.column("step"), ranks = logged.column("ranks");
+  for (std::size_t i = 0, last = 0; i < ranks.size(); ++i) {
+    if (!std::isfinite(ranks[i]) || (!text.empty() && ranks[i] == ranks[last])) continue;
+    text += text.empty() ? value_text(ranks[i]) : fmt::format(", then {} from step {} on", ranks[i], steps[i]);
+    last = i;
+  }
   return text;
 }
 
@@ -240,7 +234,7 @@ std::vector<Row> key_figures(const RunRecord& run) {
   const double mfu = median(steps.column("model_flops_utilization"));
   add("MFU, median", mfu, value_text(100 * mfu, 3) + " %");
   add("memory, greatest of a rank", steps.last("memory_bytes"), memory_text(steps.last("memory_bytes")));
-  add("ranks", steps.last("ranks"), ranks_text(run));
+  add("ranks", steps.last("ranks"), ranks_text(steps));
   const double run_seconds = std::fmax(steps.last("run_seconds"), run.evaluations.last("run_seconds"));
   add("duration", run_seconds, duration_text(run_seconds));
   if (const double skipped = steps.last("skipped_steps"); skipped > 0)
@@ -382,8 +376,7 @@ Json columns_of(const EventTable& events) {
 
 /// Unknown figures are null.
 Json json_of_run(const RunRecord& run, const std::string& page) {
-  Json medians = Json::object(), best_of_evaluations = Json::object(), ranks = Json::array(), numbers = Json::array();
-  for (const auto& [step, n_ranks] : numbers_of_ranks(run)) numbers.push_back({{"step", step}, {"ranks", n_ranks}});
+  Json medians = Json::object(), best_of_evaluations = Json::object(), ranks = Json::array();
   for (const std::string& key : run.steps.keys())
     if (key.ends_with("_seconds") || key.ends_with("_per_second") || key == "model_flops_utilization")
       if (key != "run_seconds" && key != "training_seconds") medians[key] = median(run.steps.column(key));
@@ -400,7 +393,6 @@ Json json_of_run(const RunRecord& run, const std::string& page) {
           {"page", page},
           {"status", run.status},
           {"starts", run.n_starts},
-          {"numbers_of_ranks", numbers},
           {"first_time_unix", run.first_time_unix},
           {"last_time_unix", run.last_time_unix},
           {"medians", medians},

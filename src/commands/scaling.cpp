@@ -162,16 +162,15 @@ int run_study(const RunArguments& arguments) {
             "--out: {} is not a study, and not empty; give a new directory", directory);
   }
   if (arguments.is_dry_run) return dry_run(study, config, arguments);
-  // This is done before anything is written, so that the command can be repeated with other sizes.
-  scaling::Refusals refusals;
-  if (study.launcher == Launcher::slurm)
-    refusals = scaling::refused_sizes(study, config, program_path(), arguments.submission);
-  if ((!is_resumed || n_added > 0) && !refusals.empty()) {
-    const auto& [size, answer] = *refusals.begin();
-    fail(ErrorCode::study_launcher,
-         "Slurm cannot start a case of {} on {}, so that nothing was submitted: {}; leave this size out, or choose "
-         "another partition (SBATCH_PARTITION; `sinfo` lists the partitions and their nodes)",
-         counted(size.first, "rank"), counted(size.second, "node"), answer);
+  // Before anything is written, so that the command can be repeated with other sizes.
+  for (std::size_t i = is_resumed ? study.cases.size() - n_added : 0; i < study.cases.size(); ++i) {
+    const scaling::Case& each = study.cases[i];
+    if (study.launcher == Launcher::local || each.repeat > 1) continue;
+    const std::string answer = scaling::refusal_of(study, each, config, program_path(), arguments.submission);
+    require(answer.empty(), ErrorCode::study_launcher,
+            "Slurm cannot start a case of {} on {}, so that nothing was submitted: {}; leave this size out, or choose "
+            "another partition (SBATCH_PARTITION; `sinfo` lists the partitions and their nodes)",
+            counted(each.ranks, "rank"), counted(each.nodes, "node"), answer);
   }
   std::error_code error;
   fs::create_directories(directory, error);
@@ -185,7 +184,7 @@ int run_study(const RunArguments& arguments) {
                          : "");
   const int status = study.launcher == Launcher::local
                          ? scaling::run_locally(study, config, program_path())
-                         : scaling::submit(study, config, program_path(), arguments.submission, refusals);
+                         : scaling::submit(study, config, program_path(), arguments.submission);
   if (arguments.submission.waits && status == kExitDone)
     print_text("\n{}", scaling::text_report(scaling::read_results(directory, {})));
   return status;

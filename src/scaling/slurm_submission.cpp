@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -39,10 +40,7 @@ void print(const std::string& line) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-std::string last_line(std::string text) {
-  text.erase(text.find_last_not_of('\n') + 1);
-  return text.substr(text.rfind('\n') + 1);
-}
+std::string without_last_break(std::string text) { return text.erase(text.find_last_not_of('\n') + 1); }
 
 /// The jobs that are waiting or running, and their states. squeue fails for a single job that it no longer knows.
 std::map<std::string, std::string> queued_jobs(const std::set<std::string>& jobs) {
@@ -142,154 +140,124 @@ Command sbatch_command(const Study& study, const Case& a_case, const Config& con
   return command;
 }
 
-Refusals refused_sizes(const Study& study, const Config& config, const std::string& program,
+std::string refusal_of(const Study& study, const Case& a_case, const Config& config, const std::string& program,
                        const SubmitOptions& options) {
-  Refusals refusals;
-  std::set<std::pair<int, int>> asked;
-  for (const Case& each : study.cases) {
-    if (CaseFiles(study, each).is_finished() || !asked.emplace(each.ranks, each.nodes).second) continue;
-    Command command = sbatch_command(study, each, config, program, options, "");
-    command.words.insert(command.words.begin() + 1, "--test-only");
-    if (const Captured answer = capture(command); answer.status != 0)
-      refusals[{each.ranks, each.nodes}] = last_line(answer.errors);
-  }
-  return refusals;
+  Command command = sbatch_command(study, a_case, config, program, options, "");
+  command.words.insert(command.words.begin() + 1, "--test-only");
+  const Captured captured = capture(command);
+  if (captured.status == 0) return "";
+  const std::string answer = without_last_break(captured.errors);
+  return answer.substr(answer.rfind('\n') + 1);
 }
 
 namespace {
 
 class Submission {
  public:
-  Submission(const Study& study, const Config& config, std::string program, const SubmitOptions& options,
-             const Refusals& refusals)
-      : study_(study), config_(config), program_(std::move(program)), options_(options), refusals_(refusals) {}
+  Submission(const Study& study, const Config& config, std::string program, const SubmitOptions& options)
+      : study_(study), config_(config), program_(std::move(program)), options_(options) {}
 
   int run() {
     if (options_.waits) catch_stop_signals();
-    look_at_queue();
+    std::set<std::string> jobs;
+    for (const Case& each : study_.cases)
+      if (const CaseFiles files(study_, each); !files.is_finished() && !files.job().empty()) jobs.insert(files.job());
+    queued_ = queued_jobs(jobs);
+    for (const auto& [job, state] : queued_) before_.push_back(job);
+    std::ranges::sort(before_, {}, [](const std::string& job) { return std::stoll("0" + job); });
     for (const Case& each : study_.cases)
       if (!stop_requested()) begin(each);
     const bool is_complete = n_finished_ == std::ssize(study_.cases);
     print(fmt::format("{} of {} cases are finished, {} queued, {} submitted.{}", n_finished_, study_.cases.size(),
-                      n_queued_, n_submitted_,
-                      is_complete      ? report_hint()
+                      awaited_.size() - new_.size(), new_.size(),
+                      is_complete      ? fmt::format(" `lockstep scaling report {}` reports them.", study_.directory)
                       : options_.waits ? ""
-                                       : " When the jobs have ended, repeat the command to collect their results, or "
-                                         "add --wait to wait for them."));
+                                       : " When the jobs have ended, repeat the command to collect their results; "
+                                         "--wait waits for them."));
     return options_.waits && !is_complete ? wait() : kExitDone;
   }
 
  private:
-  std::string report_hint() const {
-    return fmt::format(" `lockstep scaling report {}` reports them.", study_.directory);
-  }
-
-  void look_at_queue() {
-    std::set<std::string> jobs;
-    for (const Case& each : study_.cases) {
-      const CaseFiles files(study_, each);
-      if (!files.is_finished() && !files.job().empty()) jobs.insert(files.job());
-    }
-    queued_ = queued_jobs(jobs);
-    for (const auto& [job, state] : queued_) before_.push_back(job);
-    std::ranges::sort(before_, {}, [](const std::string& job) { return std::stoll("0" + job); });
-  }
-
   /// The jobs that must have ended before the next one starts, so that no more than options_.parallel run at the same
   /// time: the new job that many places before it or, for the first ones, the jobs that were queued before.
   std::string jobs_before() const {
     const auto parallel = static_cast<std::size_t>(options_.parallel);
     if (new_.size() >= parallel) return new_[new_.size() - parallel];
-    const std::size_t n_beside = parallel - 1 - new_.size();
-    const std::size_t n = before_.size() - std::min(before_.size(), n_beside);
+    const std::size_t n = before_.size() - std::min(before_.size(), parallel - 1 - new_.size());
     return fmt::format("{}", fmt::join(before_.begin(), before_.begin() + static_cast<std::ptrdiff_t>(n), ":"));
   }
 
   void begin(const Case& a_case) {
     const CaseFiles files(study_, a_case);
     std::string problem;
-    if (files.is_finished()) {
+    if (files.is_finished() || (!queued_.contains(files.job()) && collect(study_, a_case, problem))) {
       ++n_finished_;
-    } else if (queued_.contains(files.job())) {
-      ++n_queued_;
-      awaited_.push_back(&a_case);
-    } else if (collect(study_, a_case, problem)) {
-      ++n_finished_;
-    } else if (const auto refusal = refusals_.find({a_case.ranks, a_case.nodes}); refusal != refusals_.end()) {
-      print(fmt::format("{} is skipped, since Slurm cannot start it: {}", a_case.name, refusal->second));
-    } else {
+      return;
+    }
+    if (!queued_.contains(files.job())) {
+      if (const std::string answer = refusal_of(study_, a_case, config_, program_, options_); !answer.empty())
+        return print(fmt::format("{} is skipped, since Slurm cannot start it: {}", a_case.name, answer));
       const bool is_repeated = files.has_begun();
       new_.push_back(submit_case(study_, a_case, config_, program_, options_, jobs_before()));
-      ++n_submitted_;
-      awaited_.push_back(&a_case);
-      print(fmt::format("{}: job {}, {} on {}{}", a_case.name, new_.back(), counted(a_case.ranks, "rank"),
+      print(fmt::format("{}: job {}, {} on {}{}{}", a_case.name, new_.back(), counted(a_case.ranks, "rank"),
                         counted(a_case.nodes, "node"),
-                        is_repeated ? "; repeated, since the last attempt did not finish" : ""));
-      if (!problem.empty()) print("  " + problem);
+                        is_repeated ? "; repeated, since the last attempt did not finish" : "",
+                        problem.empty() ? "" : ": " + problem));
     }
+    awaited_.push_back(&a_case);
   }
 
   /// Waits until no case is awaited any more. Prints a line whenever something changes.
   int wait() {
-    std::string last, problem;
-    double pause_seconds = 1;
-    while (!awaited_.empty()) {
+    std::string last;
+    for (double pause_seconds = 1; !awaited_.empty();
+         pause_seconds = std::min(1.5 * pause_seconds, kMostPauseSeconds)) {
       const auto begin = Clock::now();
       while (seconds_since(begin) < pause_seconds && !stop_requested()) std::this_thread::sleep_for(100ms);
       if (stop_requested()) return stopped();
-      pause_seconds = std::min(1.5 * pause_seconds, kMostPauseSeconds);
+      std::string line;
       try {
-        look_at_jobs();
-        problem.clear();
-      } catch (const Error& error) {  // the controller may be busy for minutes
+        queued_ = queued_jobs(awaited_jobs());
+        std::erase_if(awaited_, [&](const Case* each) { return has_ended(*each); });
+        const auto n_running = std::ranges::count_if(queued_, [](const auto& job) { return job.second != "PENDING"; });
+        line = fmt::format("{} of {} cases are finished, {} running, {} waiting.", n_finished_, study_.cases.size(),
+                           n_running, std::ssize(queued_) - n_running);
+      } catch (const Error& error) {  // the controller of Slurm may be busy for minutes
         if (error.code() != ErrorCode::study_launcher) throw;
-        if (problem != error.what()) print(fmt::format("{}; trying again", error.what()));
-        problem = error.what();
-        continue;
+        line = fmt::format("{}; trying again", error.what());
       }
-      const auto n_running = std::ranges::count_if(queued_, [](const auto& job) { return job.second != "PENDING"; });
-      const std::string line = fmt::format("{} of {} cases are finished, {} running, {} waiting.", n_finished_,
-                                           study_.cases.size(), n_running, std::ssize(queued_) - n_running);
       if (line != last) print(line);
       last = line;
     }
-    const auto n_left = std::ssize(study_.cases) - n_finished_;
-    if (n_left == 0) return kExitDone;
-    print(fmt::format("{} not finished: repeat the command to run {} again.",
-                      n_left == 1 ? "1 case is" : fmt::format("{} cases are", n_left), n_left == 1 ? "it" : "them"));
+    if (n_finished_ == std::ssize(study_.cases)) return kExitDone;
+    print(fmt::format("{} not finished: repeat the command to run what is missing.",
+                      counted(std::ssize(study_.cases) - n_finished_, "case")));
     return kExitFailed;
-  }
-
-  void look_at_jobs() {
-    std::set<std::string> jobs;
-    for (const Case* each : awaited_) jobs.insert(CaseFiles(study_, *each).job());
-    queued_ = queued_jobs(jobs);
-    std::erase_if(awaited_, [&](const Case* each) { return has_ended(*each); });
   }
 
   bool has_ended(const Case& a_case) {
     const CaseFiles files(study_, a_case);
-    if (queued_.contains(files.job())) return false;
     std::string problem;
-    if (collect(study_, a_case, problem)) {
-      ++n_finished_;
-      return true;
-    }
+    if (queued_.contains(files.job())) return false;
+    if (collect(study_, a_case, problem)) return ++n_finished_ > 0;
     const auto gone = gone_since_.emplace(a_case.name, Clock::now()).first->second;
     if (files.status() != "failed" && seconds_since(gone) < kPatienceSeconds) return false;
-    std::string reason = problem.empty() ? files.reason_in_output() : problem;
-    reason.erase(reason.find_last_not_of('\n') + 1);
-    print(fmt::format("{} was not finished by job {}; {} says:\n{}", a_case.name, files.job(), files.output(), reason));
+    print(fmt::format("{} was not finished by job {}; {} says:\n{}", a_case.name, files.job(), files.output(),
+                      problem.empty() ? without_last_break(files.reason_in_output()) : problem));
     return true;
   }
 
-  int stopped() const {
+  std::set<std::string> awaited_jobs() const {
     std::set<std::string> jobs;
     for (const Case* each : awaited_) jobs.insert(CaseFiles(study_, *each).job());
+    return jobs;
+  }
+
+  int stopped() const {
     print(
         fmt::format("Stopped waiting ({}). {} of {} cases are finished; the jobs of the others stay in the queue: "
                     "repeat the command to wait again, or end them with `scancel {}`.",
-                    stop_signal_name(), n_finished_, study_.cases.size(), fmt::join(jobs, " ")));
+                    stop_signal_name(), n_finished_, study_.cases.size(), fmt::join(awaited_jobs(), " ")));
     return kExitStopped;
   }
 
@@ -299,21 +267,19 @@ class Submission {
 
   const Study& study_;
   const Config& config_;
-  std::string program_;
+  const std::string program_;
   const SubmitOptions& options_;
-  const Refusals& refusals_;
   std::map<std::string, std::string> queued_;  // jobs, and their states
   std::vector<std::string> before_, new_;      // jobs that were queued before, and those of this command
   std::vector<const Case*> awaited_;
   std::map<std::string, Clock::time_point> gone_since_;  // cases whose jobs have left the queue
-  std::ptrdiff_t n_finished_ = 0, n_queued_ = 0, n_submitted_ = 0;
+  std::ptrdiff_t n_finished_ = 0;
 };
 
 }  // namespace
 
-int submit(const Study& study, const Config& config, const std::string& program, const SubmitOptions& options,
-           const Refusals& refusals) {
-  return Submission(study, config, program, options, refusals).run();
+int submit(const Study& study, const Config& config, const std::string& program, const SubmitOptions& options) {
+  return Submission(study, config, program, options).run();
 }
 
 }  // namespace lockstep::scaling

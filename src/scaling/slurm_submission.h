@@ -3,9 +3,7 @@
 // jobs/lib/job.sh.
 #pragma once
 
-#include <map>
 #include <string>
-#include <utility>
 
 #include "lockstep/config.h"
 #include "scaling/process.h"
@@ -29,17 +27,15 @@ struct SubmitOptions {
 Command sbatch_command(const Study& study, const Case& a_case, const Config& config, const std::string& program,
                        const SubmitOptions& options, const std::string& after);
 
-/// The sizes (ranks, nodes) of unfinished cases that Slurm would never start, such as those with more nodes than the
-/// partition has, with its answer. Throws study_launcher if there is no sbatch.
-using Refusals = std::map<std::pair<int, int>, std::string>;
-Refusals refused_sizes(const Study& study, const Config& config, const std::string& program,
+/// Why Slurm would never start this case, for example because its partition has fewer nodes; empty: it would. Throws
+/// study_launcher if there is no sbatch.
+std::string refusal_of(const Study& study, const Case& a_case, const Config& config, const std::string& program,
                        const SubmitOptions& options);
 
 /// Collects the cases whose jobs have ended, submits those that are neither finished nor queued nor refused, and prints
 /// what it did. With `waits`, it then waits for the jobs and collects their cases. Returns the exit status: kExitFailed
 /// if it has waited and cases are not finished, kExitStopped after a signal, which leaves the jobs alone. Throws
 /// study_launcher if sbatch or squeue is missing or refuses.
-int submit(const Study& study, const Config& config, const std::string& program, const SubmitOptions& options,
-           const Refusals& refusals);
+int submit(const Study& study, const Config& config, const std::string& program, const SubmitOptions& options);
 
 }  // namespace lockstep::scaling

@@ -122,8 +122,6 @@ grep ' | Lockstep ' "$run/log.txt" >>"$work/b/log.txt"
 check "a resumed run" report "$work/b"
 check "  says how often it was started" has '<dt>starts</dt><dd>2</dd>'
 check "  and on how many ranks" has '<dt>ranks</dt><dd>2, then 1 from step 101 on</dd>'
-check "  as figures, too" report "$work/b" --json
-check "    " grep -q '"starts":2,"numbers_of_ranks":\[{"step":1,"ranks":2},{"step":101,"ranks":1}\]' "$work/text"
 check "  shows the ranks of the last start" has_not '<title>1, computing'
 
 # Names, hosts and log lines are shown as text, whatever they contain.

@@ -119,7 +119,7 @@ FAILS=ranks-0002-repeat-1 check "a case that fails" ends_with 1 run --submit "${
 check "  is named" shows '^ranks-0002-repeat-1 was not finished by job [0-9]+;'
 check "  with what it printed" shows '^the node has no memory left$'
 check "  after all others" shows '^3 of 4 cases are finished, 0 running, 0 waiting\.$'
-check "  and what to do" shows '^1 case is not finished: repeat the command'
+check "  and what to do" shows '^1 case not finished: repeat the command'
 NODES=0 check "nodes that are gone when the study is continued" run --submit "${shape[@]}"
 check "  leave out the cases that need them" shows '^ranks-0002-repeat-1 is skipped, since Slurm cannot start it: '
 check "the command repeats the case" run --submit "${shape[@]}" --wait
