@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/number_text.h"
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "commands/data_words.h"
@@ -95,7 +96,8 @@ void import_images(ImageArguments arguments, ImageImport import) {
              options.output, size_text(result.size_bytes));
   if (!result.channels.empty()) print_text("Channels: {}.\n", result.channels);
   if (!result.storage.empty()) print_text("Stored: {}.\n", result.storage);
-  if (!result.skipped.empty()) print_text("Skipped: {} images that cannot be decoded.\n", result.skipped.size());
+  if (!result.skipped.empty())
+    print_text("Skipped: {} that cannot be decoded.\n", counted(result.skipped.size(), "image"));
 }
 
 /// Which images are imported, and how they are described.
@@ -227,15 +229,15 @@ void import_text(const TextArguments& arguments) {
       .json = tokenizer.content()};
   const data::TextImportResult result =
       run_with_bar([&](const data::ImportProgress& progress) { return data::import_text(options, encoder, progress); });
-  print_text("Imported {} document{} with {} tokens ({} of text) from {} file(s) into {} ({}).\n", result.n_documents,
-             result.n_documents == 1 ? "" : "s", result.n_tokens, size_text(result.text_bytes), result.n_files,
+  print_text("Imported {} with {} ({} of text) from {} into {} ({}).\n", counted(result.n_documents, "document"),
+             counted(result.n_tokens, "token"), size_text(result.text_bytes), counted(result.n_files, "file"),
              options.output, size_text(result.size_bytes));
   print_text("Tokenizer: {}, {} tokens, hash {}.\n", encoder.path, encoder.vocabulary_size, encoder.hash);
   if (encoder.end_token)
     print_text("Each document ends with the end token, {}.\n", *encoder.end_token);
   else
     print_text("The tokenizer has no end token: the documents follow each other without one.\n");
-  if (result.n_empty > 0) print_text("Left out: {} documents without a token.\n", result.n_empty);
+  if (result.n_empty > 0) print_text("Left out: {} without a token.\n", counted(result.n_empty, "document"));
 }
 
 void add_text_import(CLI::App& parent, Run& run) {
@@ -289,21 +291,17 @@ void parse_fraction(const std::string& text, data::ChatImportOptions& options) {
           text);
 }
 
-std::string count_text(std::int64_t n, const char* word) {
-  return fmt::format(fmt::runtime("{} {}{}"), n, word, n == 1 ? "" : "s");
-}
-
 void report_chat(const data::ChatImportOptions& options, const data::ChatImportResult& result) {
   print_text("Imported {} with {} tokens ({} of JSON) from {} into {} ({}).\n",
-             count_text(result.n_conversations, "conversation"), result.n_tokens, size_text(result.source_bytes),
+             counted(result.n_conversations, "conversation"), result.n_tokens, size_text(result.source_bytes),
              options.source, options.output, size_text(result.size_bytes));
   print_text("Answers: {} with {} tokens, which count towards the loss ({:.1f} %).\n", result.n_answers,
              result.n_answer_tokens,
              100 * static_cast<double>(result.n_answer_tokens) / static_cast<double>(result.n_tokens));
-  print_text("Truncated: {}{}.\n", count_text(result.n_truncated, "conversation"),
+  print_text("Truncated: {}{}.\n", counted(result.n_truncated, "conversation"),
              options.max_tokens > 0 ? fmt::format(" to {} tokens", options.max_tokens) : " (--max-tokens is not set)");
   print_text("Left out: {} ({} without an assistant, {} longer than --max-tokens, {} truncated before the answer).\n",
-             count_text(result.n_left_out(), "conversation"), result.n_without_assistant, result.n_too_long,
+             counted(result.n_left_out(), "conversation"), result.n_without_assistant, result.n_too_long,
              result.n_answer_cut_off);
 }
 

@@ -14,7 +14,7 @@ mkdir "$work/in"
 
 # The ids are those of Hugging Face's library; 0 is <|endoftext|>.
 printf 'First Citizen:\nBefore we proceed any further, hear me speak.\n' >"$work/in/citizen.txt"
-check "imports a text file" prints '^Imported 1 document with 22 tokens \(61 B of text\) from 1 file' \
+check "imports a text file" prints '^Imported 1 document with 22 tokens \(61 B of text\) from 1 file into ' \
   import "$work/in/citizen.txt" "$work/set.h5"
 check "  with the ids of Hugging Face's library" test "$(ids "$work/set.h5")" = "641 418 892 26 199 770 556 332 582 307 316 807 272 362 701 12 678 321 622 14 199 0"
 check "an existing set stays" refused 2 'use --force to replace it' import "$work/in/citizen.txt" "$work/set.h5"
