@@ -59,3 +59,4 @@ printf 'null\n{"event":"step"}\n{"event":"step","step":"x","per_rank":3,"loss":n
 check "damaged lines do no harm" top "$work/b"
 check "a folder that does not exist is refused" refuses "$work/c" 'there is no run'
 check "a folder that is no run is refused" refuses "$work" 'is not a run directory'
+finish
