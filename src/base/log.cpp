@@ -60,8 +60,22 @@ struct State {
   int rank = 0;
   bool all_ranks = false;
   std::string rank_prefix;  // empty in a world of one
+  std::int64_t n_lost = 0;  // lines since the file could last be written
 
-  State() { use_pattern(); }
+  State() {
+    use_pattern();
+    report_errors_of(logger);
+  }
+  /// spdlog would write lines of its own to standard error, which has all lines of the log anyway.
+  void report_errors_of(spdlog::logger& of) {
+    of.set_error_handler([this](const std::string& what) {
+      if (n_lost++ == 0)
+        write_to_standard_error(fmt::format(
+            "lockstep: warning: the log cannot be written: {}; until it can be, standard error alone has its "
+            "lines\n",
+            what));
+    });
+  }
   void use_pattern() {
     logger.set_pattern(kPattern);
     logger.flush_on(spdlog::level::info);
@@ -133,7 +147,11 @@ void write(Level level, std::string_view line) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   open_again_if_gone(s);
+  const std::int64_t n_lost = s.n_lost;
   write_line(s, s.logger, level, line);
+  if (n_lost == 0 || s.n_lost > n_lost) return;
+  s.n_lost = 0;
+  write_line(s, s.logger, Level::warning, fmt::format("the log can be written again; it may lack {} lines", n_lost));
 }
 
 void write_to_file(Level level, std::string_view line) {
@@ -142,6 +160,7 @@ void write_to_file(Level level, std::string_view line) {
   if (s.early) return;  // no file is open
   spdlog::logger file_alone("lockstep", s.logger.sinks().back());
   file_alone.flush_on(spdlog::level::info);
+  s.report_errors_of(file_alone);
   write_line(s, file_alone, level, line);
 }
 

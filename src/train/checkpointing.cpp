@@ -142,6 +142,8 @@ void Checkpointing::wait() {
 }
 
 void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome) {
+  const bool is_repeated = outcome.error && last_error_ && outcome.error->code() == last_error_->code();
+  n_failed_ = is_repeated ? n_failed_ + 1 : 1;
   last_error_ = outcome.error;
   if (!outcome.error) {
     last_good_ = outcome.path;
@@ -154,7 +156,10 @@ void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome
     s_.progress.best = running_.before.best;
     s_.progress.has_best = running_.before.has_best;
   }
-  if (s_.leader())
+  if (!s_.leader()) return;
+  if (is_repeated)
+    log::error("the checkpoint of step {} was not written for the same reason: {} in a row", running_.step, n_failed_);
+  else
     log::error("the checkpoint of step {} was not written: {}; {}; the next one will be tried when it is due",
                running_.step, outcome.error->what(), last_good_text());
 }

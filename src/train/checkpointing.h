@@ -64,6 +64,7 @@ class Checkpointing {
   Clock::time_point last_save_ = Clock::now();
   std::string last_good_;            // empty: none yet
   std::optional<Error> last_error_;  // of the last save, if it failed
+  std::int64_t n_failed_ = 0;        // saves in a row, for the same reason
 };
 
 }  // namespace lockstep::train
