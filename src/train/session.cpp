@@ -100,20 +100,20 @@ void Session::make_task() {
 }
 
 /// A node may have an older file of the same name.
-void Session::require_same_data_on_all_ranks() const {
+void Session::require_same_data_on_all_ranks() {
   const auto of = [](const std::shared_ptr<const data::Dataset>& set) {
     return set ? fmt::format("{} samples, hash {}", set->info().n_samples, set->info().content_hash) : "no samples";
   };
   const std::pair<const char*, std::shared_ptr<const data::Dataset>> sets[] = {
       {"data.train", task->train_set()}, {"data.validation", task->validation_set()}};
   for (const auto& [key, set] : sets) {
-    const std::vector<std::string> all = world.all_gather(of(set));
-    const auto other = std::ranges::find_if(all, [&](const std::string& theirs) { return theirs != all[0]; });
-    require(
-        other == all.end(), ErrorCode::data_missing,
-        "rank {} has another {} than rank 0 by that name ({}, and rank 0 {}): put the file on a file system that all "
-        "nodes share, or copy it to every node",
-        other - all.begin(), key, *other, all[0]);
+    const std::string mine = of(set), first = world.all_gather(mine).front();
+    on_all_ranks([&] {
+      require(mine == first, ErrorCode::data_missing,
+              "{} is another data set than that of rank 0 by the same name ({}, and on rank 0 {}): put the file on a "
+              "file system that all nodes share, or copy it to every node",
+              key, mine, first);
+    });
   }
 }
 

@@ -88,7 +88,7 @@ class Session {
   void on_all_ranks(const std::function<void()>& part);
   /// The task that the run resumes with, or a new one.
   void make_task();
-  void require_same_data_on_all_ranks() const;
+  void require_same_data_on_all_ranks();
   void find_checkpoints();
   /// What rank 0 found in RUN, or chose instead: checkpoints_ with the best candidate first.
   std::string list_checkpoints();
