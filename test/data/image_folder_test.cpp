@@ -178,7 +178,8 @@ TEST_F(ImageFolder, ALinkToItselfIsNamed) {
   fs::create_symlink("..", folder_ / "in/cat/up");  // not followed: an import ends
   import_image_folder(options(), {});
   fs::create_symlink("loop", folder_ / "in/loop");
-  EXPECT_ERROR(ErrorCode::data_source, "in/loop: Too many levels of symbolic links", import_image_folder(options(), {}));
+  EXPECT_ERROR(ErrorCode::data_source, "in/loop: Too many levels of symbolic links",
+               import_image_folder(options(), {}));
 }
 
 TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {

@@ -275,7 +275,7 @@ TEST_F(Regions, ADamagedIndexIsRefused) {
   with(offsets + 3 * 8, std::uint64_t{1});
   expect_refused("sample 2 is stored from byte");
   write_all(path_, whole);
-  overwrite(path_, 0, std::vector<std::byte>(hdf5::kUserBlockBytes));
+  remove_user_block(path_);
   EXPECT_EQ(open_image_set(path_, 0, 0, kCrops)->info().n_samples, kSamples);
 }
 

@@ -65,13 +65,14 @@ prints "it is reported" '\[internal\]'
 status_is failed
 
 # Too few threads. Only users other than root have this limit.
-if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null; then
-  chmod 711 "$work"
+nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+chmod 711 "$TMPDIR" "$work"
+if [[ $(id -u) == 0 ]] && "${nobody[@]}" test -x "$work" -a -x "$lockstep" 2>/dev/null; then
   mkdir -m 777 "$work/any"
   few() { # THREADS: the run is done, or it ends with 1 and names the limit, and a refused start leaves no lock
     local status
     rm -rf "$work/any/run"
-    setpriv --reuid=65534 --regid=65534 --clear-groups bash -c 'ulimit -u "$0"; exec "$@"' "$1" "${command_of[@]}" cpu.threads=4 \
+    "${nobody[@]}" bash -c 'ulimit -u "$0"; exec "$@"' "$1" "${command_of[@]}" cpu.threads=4 \
       run.directory="$work/any" run.name=run train.max_steps=2 >"$work/.few" 2>&1
     status=$?
     cat "$work/.few"
