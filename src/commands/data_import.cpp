@@ -317,6 +317,8 @@ void import_chat(const ChatArguments& arguments) {
   const auto chat = text::ChatTemplate::choose(arguments.chat_template, folder.empty() ? "." : folder, "--template",
                                                tokenizer.path());
   const text::ConversationEncoder conversations(chat, tokenizer);
+  // Not within the braces: if it throws there, g++ 12 destroys the description twice.
+  const std::optional<std::int32_t> end = data::answer_end(chat, tokenizer);
   const data::ChatEncoder encoder{
       .encode = [&](const text::Chat& c) { return conversations.encode(c.messages, c.variables); },
       .description = {.vocabulary_size = tokenizer.vocabulary_size(),
@@ -328,12 +330,11 @@ void import_chat(const ChatArguments& arguments) {
                       .special_tokens = chat.variables()},
       .tokenizer_path = tokenizer.path(),
       .tokenizer_json = tokenizer.content(),
-      .answer_end = data::answer_end(chat, tokenizer)};
+      .answer_end = end};
   const data::ChatImportResult result =
       run_with_bar([&](const data::ImportProgress& progress) { return data::import_chat(options, encoder, progress); });
   report_chat(options, result);
   print_text("Tokenizer: {}, {} tokens, hash {}.\n", tokenizer.path(), tokenizer.vocabulary_size(), tokenizer.hash());
-  const std::optional<std::int32_t>& end = encoder.answer_end;
   const std::string text = end ? tokenizer.decode(std::span(&*end, 1)) : "";
   print_text("Template: {}. {}\n", chat.source(),
              end ? fmt::format("Each answer ends with {} ({}).", text, *end)

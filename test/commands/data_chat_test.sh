@@ -66,6 +66,8 @@ check "  and refused by a template that has no place for them" refused 2 'tools.
 # A template that never ends
 printf "%s" "{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}" >"$work/endless.jinja"
 check "a template that never ends" refused 2 '\[chat_template\]|endless.jinja: it takes more than' import "$work/two.jsonl" none.h5 --template "$work/endless.jinja"
+printf "%s" "{% if messages|length == 3 and messages[2].content == 'Two' %}{{ raise_exception('no') }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}" >"$work/three.jinja"
+check "a template that refuses what finds its end token" refused 2 'three.jinja refuses the conversation: no' import "$work/two.jsonl" none.h5 --template "$work/three.jinja"
 # A signal ends an import also within a batch of conversations; these take minutes.
 printf "%s" "{% for i in range(150000) %}{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}" >"$work/slow.jinja"
 for i in {1..1000}; do head -1 "$work/two.jsonl"; done >"$work/slow.jsonl"
