@@ -41,7 +41,7 @@ trains() { start "$1" 1 checkpoint.every_steps=5 checkpoint.keep=2 train.epochs=
 ends_with() { kill -USR1 $job; wait $job; local status=$?; job=; [[ $status == "$1" ]] || { tail -5 "$out"; echo "exit status $status"; return 1; }; }
 exists() { [[ -s $work/$name/$1 ]]; }
 check "a training" trains b
-rm "$work/b/metrics.jsonl" "$work/b/log.txt"
+rm "$work/b/log.txt" "$work/b/metrics.jsonl"  # in this order, since a line about the second goes into the first
 check "a removed metrics.jsonl gets the next events" wait_for 30 has_events
 check "a removed log.txt the next lines" wait_for 30 exists log.txt
 check "  which say what happened" wait_for 30 grep -q 'metrics.jsonl was moved or removed' "$work/b/log.txt"
