@@ -32,7 +32,7 @@ installed() {
   check "check.sh of the installation" reports 0 'no problems found' "$LOCKSTEP_HOME/jobs/check.sh" --allocate "$LOCKSTEP_HOME/jobs/resnet18_2gpu.sh"
   check "resnet18_2gpu.sh of the installation: completed" run_to_end "$LOCKSTEP_HOME/jobs/resnet18_2gpu.sh"
   check "it had loaded the module of the site, whose variable names the run" test "$(status_of loaded)" = done
-  check "it ran the installed program" in_log "$job" " $work/opt/bin/lockstep train $LOCKSTEP_HOME/jobs/configs/"
+  check "it ran the installed program" in_log "$job" " $work/opt/bin/lockstep train .* $LOCKSTEP_HOME/jobs/configs/"
   check "lockstep report memory" reports 0 '^\[process_log - .*\] Peak = [1-9][0-9]* MiB, Avg = [0-9.]+ MiB' \
     bash -c 'lockstep report memory runs/loaded/usage/*.csv'
   cd "$repository" || return
