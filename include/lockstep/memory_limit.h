@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -10,7 +11,7 @@ namespace lockstep {
 
 struct MemoryLimit {
   std::string_view what;  // "`ulimit -v` limits the address space of this process"; empty: there is no limit
-  std::uint64_t limit_bytes = 0, used_bytes = 0, peak_bytes = 0;
+  std::uint64_t limit_bytes = std::numeric_limits<std::uint64_t>::max(), used_bytes = 0, peak_bytes = 0;
 
   std::uint64_t free_bytes() const { return limit_bytes - (used_bytes < limit_bytes ? used_bytes : limit_bytes); }
   /// Whether so little was left at some time that what a library allocates may have failed.
@@ -19,15 +20,10 @@ struct MemoryLimit {
 /// The tighter one of `ulimit -v` and `ulimit -d`. Allocates nothing, so that a signal handler can call it.
 MemoryLimit limit_of_process() noexcept;
 
-/// "`ulimit -v` limits the address space of this process to 390.6 MiB, of which 381.0 MiB were used": the tightest
-/// limit, of the process or of its control groups; empty if there is none. Reached: the same, but empty unless that of
-/// the process is reached.
-enum class LimitToName { tightest, reached };
-std::string memory_limit_text(LimitToName limit);
-/// ": " and the tightest limit; empty if there is none.
+/// ": `ulimit -v` limits the address space of this process to 390.6 MiB, of which 381.0 MiB were used": that limit if
+/// it is reached, or else the tightest one of the process and its control groups; empty if there is none.
 std::string memory_limit_in_message();
-/// What this process and its control groups may still use; SIZE_MAX: there is no limit.
-std::size_t memory_left_to_process();
+/// SIZE_MAX: there is no limit.
 std::size_t memory_left_to_control_groups();
 
 /// Throws out_of_memory unless the process can map this much. For libraries that crash when an allocation fails.

@@ -84,7 +84,7 @@ class CpuBackend final : public Backend {
     require(options.threads >= 0, ErrorCode::op_description, "threads must not be negative, found {}", options.threads);
     context_.threads = options.threads > 0 ? options.threads : threads_of_this_rank(options.local_size);
     memory_bytes_ = std::min(available_memory_bytes() / static_cast<std::size_t>(std::max(1, options.local_size)),
-                             memory_left_to_process());
+                             limit_of_process().free_bytes());
     context_.options = cpu_options;
     context_.algorithms = algorithms_.get();
     omp_set_num_threads(context_.threads);

@@ -75,18 +75,19 @@ Error as_error(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   const auto* of_system = dynamic_cast<const std::system_error*>(&error);
   const bool is_thread = of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again;
-  const std::string what = is_thread ? "cannot start a thread" : error.what();
-  if (known != nullptr && known->code() == ErrorCode::out_of_memory) return *known;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr || names_memory(what))
-    return {ErrorCode::out_of_memory,
-            (names_memory(what) ? what : "the system is out of memory") + memory_limit_in_message()};
+  const bool is_allocation = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  const std::string what = is_thread       ? "cannot start a thread"
+                           : is_allocation ? "the system is out of memory"
+                                           : error.what();
+  const ErrorCode code = known != nullptr       ? known->code()
+                         : of_system != nullptr ? ErrorCode::system_call
+                                                : ErrorCode::internal;
+  if (code == ErrorCode::out_of_memory) return *known;
   // Most libraries do not say why they fail.
-  if (known != nullptr && known->code() != ErrorCode::library && known->code() != ErrorCode::comm_mpi) return *known;
-  const std::string limit = memory_limit_text(LimitToName::reached);
-  if (!limit.empty()) return {ErrorCode::out_of_memory, what + ": " + limit};
-  if (known != nullptr) return *known;
-  if (is_thread) return {ErrorCode::system_call, what + ": " + system_text(EAGAIN)};
-  return {of_system != nullptr ? ErrorCode::system_call : ErrorCode::internal, what};
+  const bool says_why = known != nullptr && code != ErrorCode::library && code != ErrorCode::comm_mpi;
+  if (is_allocation || names_memory(what) || (!says_why && limit_of_process().is_reached()))
+    return {ErrorCode::out_of_memory, what + memory_limit_in_message()};
+  return {code, is_thread ? what + ": " + system_text(EAGAIN) : what};
 }
 
 void print_error(const std::string& who, ErrorCode code, const std::string& message) {

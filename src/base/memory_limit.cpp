@@ -40,7 +40,7 @@ std::uint64_t read_number(const std::string& path, std::string_view key, std::ui
 /// since the system drops them first.
 struct ControlGroup {
   std::string name;
-  MemoryLimit memory{.what = "", .limit_bytes = std::numeric_limits<std::uint64_t>::max()};
+  MemoryLimit memory{};
 };
 ControlGroup tightest_group() {
   ControlGroup tightest;
@@ -58,6 +58,7 @@ ControlGroup tightest_group() {
       found.used_bytes = read_number(memory + (is_v1 ? "usage_in_bytes" : "current"), "", 0);
       found.used_bytes -= std::min(found.used_bytes, read_number(stat, of_all + "active_file", 0) +
                                                          read_number(stat, of_all + "inactive_file", 0));
+      found.peak_bytes = found.used_bytes;
       if (found.limit_bytes < kUnlimited && found.free_bytes() < tightest.memory.free_bytes())
         tightest = {group.empty() ? "/" : group, found};
       if (group.empty() || group == "/") break;
@@ -67,17 +68,9 @@ ControlGroup tightest_group() {
   return tightest;
 }
 
-std::string sentence(std::string_view what, std::uint64_t limit_bytes, std::uint64_t used_bytes) {
-  const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return fmt::format("{} to {:.1f} MiB, of which {:.1f} MiB were used; raise that limit, or use less", what,
-                     mib(limit_bytes), mib(used_bytes));
-}
-
 }  // namespace
 
-bool MemoryLimit::is_reached() const {
-  return !what.empty() && limit_bytes < peak_bytes + std::max(kReachedBytes, limit_bytes / 8);
-}
+bool MemoryLimit::is_reached() const { return limit_bytes < peak_bytes + std::max(kReachedBytes, limit_bytes / 8); }
 
 MemoryLimit limit_of_process() noexcept {
   std::array<char, 4096> status{};
@@ -89,32 +82,24 @@ MemoryLimit limit_of_process() noexcept {
     rlimit limit{};
     if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
     const MemoryLimit found{what, limit.rlim_cur, value_of(status.data(), used), value_of(status.data(), peak)};
-    if (tightest.what.empty() || found.free_bytes() < tightest.free_bytes()) tightest = found;
+    if (found.free_bytes() < tightest.free_bytes()) tightest = found;
   };
   consider(RLIMIT_AS, "VmSize:", "VmPeak:", "`ulimit -v` limits the address space of this process");
   consider(RLIMIT_DATA, "VmData:", "VmData:", "`ulimit -d` limits the data of this process");
   return tightest;
 }
 
-std::string memory_limit_text(LimitToName limit) {
-  const MemoryLimit process = limit_of_process();
-  if (limit == LimitToName::reached && !process.is_reached()) return "";
-  const ControlGroup group = tightest_group();
-  if (!process.what.empty() && (process.is_reached() || process.free_bytes() <= group.memory.free_bytes()))
-    return sentence(process.what, process.limit_bytes, process.peak_bytes);
-  if (group.name.empty()) return "";
-  return sentence(fmt::format("the control group {} limits memory", group.name), group.memory.limit_bytes,
-                  group.memory.used_bytes);
-}
-
 std::string memory_limit_in_message() {
-  const std::string limit = memory_limit_text(LimitToName::tightest);
-  return limit.empty() ? "" : ": " + limit;
-}
-
-std::size_t memory_left_to_process() {
-  const MemoryLimit limit = limit_of_process();
-  return limit.what.empty() ? std::numeric_limits<std::size_t>::max() : limit.free_bytes();
+  const MemoryLimit process = limit_of_process();
+  const ControlGroup group = tightest_group();
+  const bool is_of_process = process.is_reached() || process.free_bytes() <= group.memory.free_bytes();
+  if (is_of_process && process.what.empty()) return "";
+  const MemoryLimit& limit = is_of_process ? process : group.memory;
+  const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return fmt::format(
+      ": {} to {:.1f} MiB, of which {:.1f} MiB were used; raise that limit, or use less",
+      is_of_process ? std::string(process.what) : fmt::format("the control group {} limits memory", group.name),
+      mib(limit.limit_bytes), mib(limit.peak_bytes));
 }
 
 std::size_t memory_left_to_control_groups() { return tightest_group().memory.free_bytes(); }
