@@ -226,16 +226,21 @@ class Evaluator {
     if (e.kind != Kind::attribute && e.kind != Kind::subscript) return nullptr;
     const Value* const of = place_of(*e.children[0]);
     if (of == nullptr || !of->is_structured()) return nullptr;
-    const Value key = e.kind == Kind::attribute ? Value(e.text) : value(e.children[1]);
-    if (of->is_object()) {
-      const auto found = of->find(text_of(key));
-      return found != of->end() ? &*found : &kUndefined;
+    const Value* const found = member_in(*of, e.kind == Kind::attribute ? Value(e.text) : value(e.children[1]));
+    return found != nullptr ? found : &kUndefined;
+  }
+
+  /// Null: the object or list has no such member.
+  static const Value* member_in(const Value& of, const Value& key) {
+    if (of.is_object()) {
+      const auto found = of.find(text_of(key));
+      return found != of.end() ? &*found : nullptr;
     }
-    if (!key.is_number_integer()) return nullptr;
-    const auto n = static_cast<std::int64_t>(of->size());
+    if (!of.is_array() || !key.is_number_integer()) return nullptr;
+    const auto n = static_cast<std::int64_t>(of.size());
     auto i = key.get<std::int64_t>();
     if (i < 0) i += n;
-    return i >= 0 && i < n ? &(*of)[static_cast<std::size_t>(i)] : &kUndefined;
+    return i >= 0 && i < n ? &of[static_cast<std::size_t>(i)] : nullptr;
   }
 
   Value evaluate(const Expression& e) {
@@ -294,18 +299,9 @@ class Evaluator {
 
   Value member(const Value& of, const Value& key) const {
     if (of.is_discarded()) damaged("{} of an undefined value", text_of(key));
-    if (of.is_object()) {
-      const auto found = of.find(text_of(key));
-      return found != of.end() ? *found : undefined();
-    }
-    if (key.is_number_integer() && (of.is_array() || of.is_string())) {
-      const std::vector<Value> items = items_of(of);
-      const auto n = static_cast<std::int64_t>(items.size());
-      auto i = key.get<std::int64_t>();
-      if (i < 0) i += n;
-      return i >= 0 && i < n ? items[static_cast<std::size_t>(i)] : undefined();
-    }
-    return undefined();
+    const Value characters = of.is_string() && key.is_number_integer() ? Value(items_of(of)) : Value();
+    const Value* const found = member_in(of.is_string() ? characters : of, key);
+    return found != nullptr ? *found : undefined();
   }
 
   Value slice(const Expression& e) {

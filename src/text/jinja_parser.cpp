@@ -100,16 +100,15 @@ class Parser {
       end_block();
       return {.kind = kind == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop};
     }
-    if (kind == "generation") return generation();
+    if (kind == "generation") return with_body({.kind = Statement::Kind::generation}, {"endgeneration"});
     fail(ErrorCode::chat_template, "the chat template {}, line {}: the statement {} is not supported", source_,
          now().line, kind);
   }
 
-  Statement branch() {
-    const Deeper deeper(*this);  // of elif
-    Statement out{.kind = Statement::Kind::branch, .expression = expression()};
+  /// The bodies of a statement: up to the last of `ends`, and what begins with elif or else before it.
+  Statement with_body(Statement out, const std::vector<std::string_view>& ends) {
     end_block();
-    out.body = statements({"elif", "else", "endif"});
+    out.body = statements(ends);
     ++at_;
     if (take_name("elif")) {
       out.otherwise.push_back(branch());
@@ -117,12 +116,17 @@ class Parser {
     }
     if (take_name("else")) {
       end_block();
-      out.otherwise = statements({"endif"});
+      out.otherwise = statements({ends.back()});
       ++at_;
     }
-    ++at_;  // endif
+    ++at_;  // the last of `ends`
     end_block();
     return out;
+  }
+
+  Statement branch() {
+    const Deeper deeper(*this);  // of elif
+    return with_body({.kind = Statement::Kind::branch, .expression = expression()}, {"elif", "else", "endif"});
   }
 
   Statement loop() {
@@ -134,17 +138,7 @@ class Parser {
     if (!take_name("in")) damaged("expected in, found {}", shown());
     out.expression = binary(0);
     if (take_name("if")) out.condition = expression();
-    end_block();
-    out.body = statements({"else", "endfor"});
-    ++at_;
-    if (take_name("else")) {
-      end_block();
-      out.otherwise = statements({"endfor"});
-      ++at_;
-    }
-    ++at_;  // endfor
-    end_block();
-    return out;
+    return with_body(std::move(out), {"else", "endfor"});
   }
 
   Statement set() {
@@ -156,20 +150,7 @@ class Parser {
       return out;
     }
     out.kind = Statement::Kind::set_block;
-    end_block();
-    out.body = statements({"endset"});
-    at_ += 2;
-    end_block();
-    return out;
-  }
-
-  Statement generation() {
-    Statement out{.kind = Statement::Kind::generation};
-    end_block();
-    out.body = statements({"endgeneration"});
-    at_ += 2;
-    end_block();
-    return out;
+    return with_body(std::move(out), {"endset"});
   }
 
   // Expressions, from the weakest operator to the strongest
@@ -178,8 +159,7 @@ class Parser {
     const Deeper deeper(*this);
     Node value = binary(0);
     if (!take_name("if")) return value;
-    Node out = make(Kind::conditional);
-    add(out, std::move(value));
+    Node out = make_of(std::move(value), Kind::conditional);
     add(out, binary(0));
     add(out, take_name("else") ? expression() : nullptr);
     return out;
@@ -189,6 +169,12 @@ class Parser {
     if (child) of->height = std::max(of->height, child->height + 1);
     if (of->height > kMaxHeight) damaged("an expression has more than {} operators", kMaxHeight);
     of->children.push_back(std::move(child));
+  }
+
+  Node make_of(Node first_child, Kind kind, std::string text = {}) {
+    Node out = make(kind, std::move(text));
+    add(out, std::move(first_child));
+    return out;
   }
 
   /// The operator at this position, if it has this level: or; and; not; comparisons; +, -; ~; *, /, //, %.
@@ -213,16 +199,12 @@ class Parser {
     if (level == kNot) {
       if (!take_name("not")) return binary(kNot + 1);
       const Deeper deeper(*this);
-      Node out = make(Kind::unary, "not");
-      add(out, binary(kNot));
-      return out;
+      return make_of(binary(kNot), Kind::unary, "not");
     }
     Node left = binary(level + 1);
     for (std::string op = operator_of(level); !op.empty(); op = operator_of(level)) {
-      Node out = make(Kind::binary, op);
-      add(out, std::move(left));
-      add(out, binary(level + 1));
-      left = std::move(out);
+      left = make_of(std::move(left), Kind::binary, op);
+      add(left, binary(level + 1));
     }
     return left;
   }
@@ -230,9 +212,8 @@ class Parser {
   Node unary() {
     const Deeper deeper(*this);
     if (is_symbol("-") || is_symbol("+")) {
-      Node out = make(Kind::unary, tokens_[at_++].text);
-      add(out, unary());
-      return out;
+      const std::string sign = tokens_[at_++].text;
+      return make_of(unary(), Kind::unary, sign);
     }
     return filters(postfix(primary()));
   }
@@ -240,26 +221,19 @@ class Parser {
   Node filters(Node value) {
     while (true) {
       if (take_symbol("|")) {
-        Node out = make(Kind::filter, name());
-        add(out, std::move(value));
-        if (take_symbol("(")) arguments(out);
-        value = postfix(std::move(out));
+        value = make_of(std::move(value), Kind::filter, name());
+        if (take_symbol("(")) arguments(value);
+        value = postfix(std::move(value));
       } else if (take_name("is")) {
         const bool is_negated = take_name("not");
-        Node out = make(Kind::test, name());
-        add(out, std::move(value));
+        value = make_of(std::move(value), Kind::test, name());
         if (take_symbol("(")) {
-          arguments(out);
+          arguments(value);
         } else if (now().kind == Token::Kind::string || now().kind == Token::Kind::number) {
-          add(out, primary());
-          out->names.emplace_back();
+          add(value, primary());
+          value->names.emplace_back();
         }
-        if (is_negated) {
-          Node negated = make(Kind::unary, "not");
-          add(negated, std::move(out));
-          out = std::move(negated);
-        }
-        value = std::move(out);
+        if (is_negated) value = make_of(std::move(value), Kind::unary, "not");
       } else {
         return value;
       }
@@ -282,16 +256,13 @@ class Parser {
   Node postfix(Node value) {
     while (true) {
       if (take_symbol(".")) {
-        Node out = make(Kind::attribute, now().kind == Token::Kind::number ? tokens_[at_++].text : name());
-        add(out, std::move(value));
-        value = std::move(out);
+        const std::string key = now().kind == Token::Kind::number ? tokens_[at_++].text : name();
+        value = make_of(std::move(value), Kind::attribute, key);
       } else if (take_symbol("[")) {
         value = subscript(std::move(value));
       } else if (take_symbol("(")) {
-        Node out = make(Kind::call);
-        add(out, std::move(value));
-        arguments(out);
-        value = std::move(out);
+        value = make_of(std::move(value), Kind::call);
+        arguments(value);
       } else {
         return value;
       }
@@ -299,8 +270,7 @@ class Parser {
   }
 
   Node subscript(Node value) {
-    Node out = make(Kind::subscript);
-    add(out, std::move(value));
+    Node out = make_of(std::move(value), Kind::subscript);
     add(out, is_symbol(":") ? nullptr : expression());
     while (take_symbol(":")) {
       out->kind = Kind::slice;
@@ -365,12 +335,11 @@ class Parser {
 
   /// A value in parentheses, or a tuple.
   Node parentheses() {
-    Node list = make(Kind::list);
-    if (take_symbol(")")) return list;
+    if (take_symbol(")")) return make(Kind::list);
     Node first = expression();
     if (take_symbol(")")) return first;
     expect_symbol(",");
-    add(list, std::move(first));
+    Node list = make_of(std::move(first), Kind::list);
     items(list, ")");
     return list;
   }
