@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/communicator.h"
@@ -28,5 +29,10 @@ std::vector<std::string> all_agree(const std::function<std::vector<std::string>(
                                    const std::string& who, const std::function<std::string()>& work);
 /// The same over the ranks of `world`.
 std::vector<std::string> all_agree(World& world, const std::function<std::string()>& work);
+template <typename Work>
+requires std::is_void_v<std::invoke_result_t<Work>>
+void all_agree(World& world, Work work) {
+  all_agree(world, [&work] { return work(), std::string(); });
+}
 
 }  // namespace lockstep

@@ -105,11 +105,7 @@ std::unique_ptr<Memory> CommunicatorMemory::allocate(World& world, Backend& back
   for (std::size_t r = 0; r < sizes.size(); ++r)
     require(sizes[r] == sizes[0], ErrorCode::internal, "rank 0 allocates {} bytes for {}, but rank {} allocates {}",
             sizes[0], purpose, r, sizes[r]);
-  if (attach)
-    all_agree(world, [&]() -> std::string {
-      region->attach(attach(*region));
-      return "";
-    });
+  if (attach) all_agree(world, [&] { region->attach(attach(*region)); });
   return region;
 }
 

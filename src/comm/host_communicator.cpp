@@ -141,7 +141,7 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
   });
   const std::string size_text = std::to_string(size_bytes);
   const std::string& of_leader = paths[static_cast<std::size_t>(leaders_[static_cast<std::size_t>(topology_.node)])];
-  all_agree(world_, [&]() -> std::string {
+  all_agree(world_, [&] {
     for (int r = 0; r < size(); ++r) {
       const std::string theirs =
           paths[static_cast<std::size_t>(r)].substr(0, paths[static_cast<std::size_t>(r)].find('/'));
@@ -149,7 +149,6 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
               size_text, purpose, r, theirs);
     }
     if (local_size > 1) region->open(of_leader.substr(size_text.size()), local_size, purpose);
-    return "";
   });
   region->unlink();
   return region;

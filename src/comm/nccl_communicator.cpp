@@ -264,12 +264,11 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   void start() {
     if (!registers_) ::setenv(kGraphRegister, "0", 0);
     ncclUniqueId id{};
-    all_agree(world_, [&]() -> std::string {
+    all_agree(world_, [&] {
       if (rank() == 0) LOCKSTEP_NCCL_CHECK(nccl().ncclGetUniqueId(&id));
-      return "";
     });
     world_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    all_agree(world_, [&]() -> std::string {
+    all_agree(world_, [&] {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = is_blocking_ ? 1 : 0;
       ncclComm_t comm = nullptr;
@@ -278,7 +277,6 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
       comm_->take(comm);
       comm_->settle(status);
       is_starting_.store(false);
-      return "";
     });
     log_.restore_environment();
     network_ = log_.network();

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -59,7 +58,7 @@ void begin_run(train::Session& session, bool fresh) {
   const train::RunDirectory run = session.run;
   const auto fails = [run] { on_failure([run] { run.write_status("failed"); }, run.file("status")); };
   all_agree(session.world, [&] {
-    if (!session.leader()) return std::string();
+    if (!session.leader()) return;
     if (fresh)
       if (const std::string aside = run.set_aside(); !aside.empty())
         session.notes.push_back(fmt::format("--fresh: the existing run was moved from {} to {}", run.path(), aside));
@@ -73,7 +72,6 @@ void begin_run(train::Session& session, bool fresh) {
           "mpirun leaves the ranks one second to save after Ctrl-C or SIGTERM: start it with "
           "`scripts/launch mpirun ...` so that no step is lost");
     run.write_file("config.yaml", config::to_yaml(session.config));
-    return std::string();
   });
   fails();
   log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
@@ -218,22 +216,14 @@ int print_configuration(const TrainArguments& arguments) {
 }
 
 int run_training(const TrainArguments& arguments, const Arguments& program) {
-  // A file of the configuration may be missing on one node, so an error is reported only when all ranks know it.
-  Config config;
-  std::exception_ptr problem;
-  try {
-    config = configuration_of(arguments);
-  } catch (const Error&) {
-    problem = std::current_exception();
-  }
   train::StopWatch watch;
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of HDF5 would make MPI calls of its own
+  Config config;
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   watch.set_world(world);
-  all_agree(world, [&problem] {
-    if (problem) std::rethrow_exception(problem);
-    return std::string();
-  });
+  // A file of the configuration may be missing on one node, so an error is reported only when all ranks know it.
+  all_agree(world, [&] { config = configuration_of(arguments); });
+  world.set_watchdog_seconds(config.comm.watchdog_seconds);
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   try {
     if (arguments.dry_run) return check_start(config, world, arguments.session);

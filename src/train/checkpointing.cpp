@@ -62,7 +62,6 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
   }
   all_agree(s_.world, [this] {
     if (s_.leader()) s_.run.require_present();
-    return std::string();
   });
   const Clock::time_point begin = Clock::now();
   const RunProgress before = s_.progress;

@@ -78,7 +78,6 @@ void RunDirectory::check_is_shared(World& world) const {
   const std::string probe = file(".seen-" + token);
   all_agree(world, [&] {
     if (world.rank() == 0) write_file(".seen-" + token, token);
-    return std::string();
   });
   bool is_seen = fs::exists(probe);
   for (int i = 0; i < kLooks && !is_seen; ++i) {

@@ -79,10 +79,7 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
 
 void Session::on_all_ranks(const std::function<void()>& part) {
   stop_if_requested(world);
-  all_agree(world, [&part] {
-    part();
-    return std::string();
-  });
+  all_agree(world, part);
   stop_if_requested(world);
 }
 
@@ -225,7 +222,6 @@ void Session::require_memory() {
     require(needed <= there, ErrorCode::out_of_memory,
             "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank{}",
             gib(of_training), batch_.largest_micro_batch(), gib(there), limit);
-    return std::string();
   });
 }
 
