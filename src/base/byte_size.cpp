@@ -1,7 +1,5 @@
 #include "base/byte_size.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -40,17 +38,6 @@ std::optional<std::uint64_t> parse_byte_size(std::string_view text) {
   const double bytes = std::floor(number * found->bytes);
   if (!(bytes >= 1 && bytes <= kMostBytes)) return std::nullopt;
   return static_cast<std::uint64_t>(bytes);
-}
-
-std::string byte_size_text(double size_bytes) {
-  constexpr std::array kNames{"bytes", "kB", "MB", "GB", "TB"};
-  std::size_t unit = 0;
-  while (size_bytes >= 999.5 && unit + 1 < kNames.size()) {
-    size_bytes /= 1000;
-    ++unit;
-  }
-  const int digits = unit > 0 && size_bytes < 9.95 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", size_bytes, digits, kNames[unit]);
 }
 
 }  // namespace lockstep

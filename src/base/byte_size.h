@@ -16,7 +16,4 @@ inline constexpr const char* kByteSizeExample = "a size such as 5GB, 500MB or 1G
 /// is less than a byte or more than 2^62 bytes.
 std::optional<std::uint64_t> parse_byte_size(std::string_view text);
 
-/// "1.2 GB", "340 kB": with powers of 1,000.
-std::string byte_size_text(double size_bytes);
-
 }  // namespace lockstep

@@ -338,16 +338,6 @@ std::int64_t LlamaConfig::n_parameters() const {
   return layers * layer + width + (tied_embeddings ? 1 : 2) * vocabulary * width;
 }
 
-double LlamaConfig::forward_flops(double tokens, std::int64_t sequence_length) const {
-  const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-  const double q = d(heads * head_size), kv = d(key_value_heads * head_size);
-  const double matrices =
-      d(layers) * (d(width) * (q + 2 * kv) + q * d(width) + 3 * d(width) * d(ffn_width)) + d(vocabulary) * d(width);
-  const double mean_context = (d(sequence_length) + 1) / 2;   // a token attends to itself and to those before it
-  const double attention = d(layers) * 2 * q * mean_context;  // q times k, and the probabilities times v
-  return 2 * tokens * (matrices + attention);
-}
-
 std::vector<double> LlamaConfig::rope_frequencies() const {
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < head_size / 2; ++i) {

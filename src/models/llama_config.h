@@ -45,9 +45,6 @@ struct LlamaConfig {
 
   bool operator==(const LlamaConfig&) const = default;
   std::int64_t n_parameters() const;
-  /// The multiplications and additions that the mathematics of a forward pass of `tokens` tokens in windows of
-  /// `sequence_length` needs: matrix products, and attention over the tokens before each one.
-  double forward_flops(double tokens, std::int64_t sequence_length) const;
   /// The angle per position of each pair of elements of a head, in radians: (head_size / 2). The scaling is applied.
   /// Sources: Su et al., "RoFormer", 2021, section 3.2.2; for llama3, transformers' modeling_rope_utils.py.
   std::vector<double> rope_frequencies() const;

@@ -163,10 +163,7 @@ ConversationEncoder::ConversationEncoder(const ChatTemplate& chat, const Tokeniz
     const auto first = std::ranges::find_if(after, [&](std::int32_t id) { return tokenizer_.is_added(id); });
     if (first != after.end()) end_text_ = tokenizer_.decode(std::span(&*first, 1));
   }
-  const EncodedConversation encoded = encode(sample_conversation());
-  if (encoded.answers.empty()) return;
-  const std::int32_t last = encoded.ids[encoded.answers.back().second - 1];
-  if (tokenizer_.is_added(last)) end_token_ = last;
+  static_cast<void>(encode(sample_conversation()));  // throws if it cannot find the answers
 }
 
 std::vector<ConversationEncoder::Part> ConversationEncoder::find_answers(std::span<const ChatMessage> messages,

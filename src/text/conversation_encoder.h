@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,9 +41,6 @@ class ConversationEncoder {
   /// ChatTemplate::render() throws. `variables`: those of Chat.
   EncodedConversation encode(std::span<const ChatMessage> messages, const jinja::Value& variables = nullptr) const;
 
-  /// The token that ends each answer; nothing: the template has none of its own.
-  std::optional<std::int32_t> end_token() const { return end_token_; }
-
  private:
   using Part = std::pair<std::size_t, std::size_t>;  // bytes [begin, end) of a text
   /// One per message of the assistant.
@@ -55,8 +51,7 @@ class ConversationEncoder {
   const Tokenizer& tokenizer_;
   std::string generation_prompt_;
   std::string lead_;      // white space that begins answers, if there is no generation prompt
-  std::string end_text_;  // the end token
-  std::optional<std::int32_t> end_token_;
+  std::string end_text_;  // the token that ends answers; empty: the template has none of its own
 };
 
 }  // namespace lockstep::text

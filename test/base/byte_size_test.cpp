@@ -1,4 +1,4 @@
-// Sizes in bytes: parsing what users write, and formatting.
+// Sizes in bytes: parsing what users write.
 #include "base/byte_size.h"
 
 #include <gtest/gtest.h>
@@ -20,16 +20,6 @@ TEST(ByteSize, RefusesWhatIsNoSize) {
   for (const char* text : {"", "GB", "5", "5 parsecs", "-1GB", "0GB", "0.1B", "1e3GB", "inf GB", "nanGB", "5GB2",
                            " 5GB", "9999999999TB", "0x10MB"})
     EXPECT_FALSE(parse_byte_size(text).has_value()) << text;
-}
-
-TEST(ByteSize, IsShownWithTwoDigitsOrMore) {
-  EXPECT_EQ(byte_size_text(0), "0 bytes");
-  EXPECT_EQ(byte_size_text(999), "999 bytes");
-  EXPECT_EQ(byte_size_text(1000), "1.0 kB");
-  EXPECT_EQ(byte_size_text(9'940'000), "9.9 MB");
-  EXPECT_EQ(byte_size_text(9'960'000), "10 MB");
-  EXPECT_EQ(byte_size_text(999'600), "1.0 MB");
-  EXPECT_EQ(byte_size_text(5e9), "5.0 GB");
 }
 
 }  // namespace

@@ -164,19 +164,6 @@ TEST(LlamaConfig, PresetsHaveTheirKnownSizes) {
   EXPECT_FALSE(llama_preset("smollm"));
 }
 
-TEST(LlamaConfig, CountsTheOperationsOfTheMathematics) {
-  LlamaConfig c{.vocabulary = 10,
-                .width = 4,
-                .ffn_width = 6,
-                .layers = 1,
-                .heads = 2,
-                .key_value_heads = 1,
-                .head_size = 2,
-                .rope_scaling = {}};
-  // q, k, v: 4 x 8; o: 4 x 4; gate, up, down: 3 x 4 x 6; head: 4 x 10; attention: 2 x 4 x (mean context 2).
-  EXPECT_EQ(c.forward_flops(3, 3), 2.0 * 3 * (32 + 16 + 72 + 40 + 16));
-}
-
 TEST(LlamaConfig, RefusesWhatItDoesNotSupportByName) {
   const auto refuses = [](const char* key, const Json& value, const char* word) {
     Json json = small("LlamaForCausalLM");
