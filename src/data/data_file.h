@@ -14,15 +14,15 @@
 
 namespace lockstep::data {
 
-/// The user block, which matches the metadata: HDF5 may open the file. Empty if another program wrote the file. Throws
+/// The user block, whose checksums match the metadata. Empty if another program wrote the file. Throws
 /// data_format if it is a data set of another kind or not an HDF5 file.
 std::optional<UserBlock> checked_user_block(const InputFile& file, hdf5::FileKind kind);
 /// Throws data_damaged if a file whose layout is that of a data set, without a valid user block, has another one: `data
 /// import` wrote it, and its first bytes were overwritten. HDF5 is at the very beginning of files of other programs.
 void require_no_user_block(const InputFile& file, hdf5::FileKind kind);
-/// What `read` returns, which reads a file of another program through HDF5 in a limited child process. This process
-/// does not open the file with HDF5 afterwards, since damage that the child survives may still overwrite memory. Throws
-/// the error of `read`, and data_format if the child crashes.
+/// What `read` returns, which reads a file through HDF5 in a limited child process. This process does not open the file
+/// with HDF5, since damage that the child survives may still overwrite memory. A user block does not exclude damage:
+/// its checksums can be forged. Throws the error of `read`, and data_format if the child crashes.
 std::string read_in_child(const InputFile& file, const std::function<std::string()>& read);
 
 /// Throws the error of a child that could not read the file.

@@ -165,7 +165,6 @@ void read_encoded(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t 
       out.encoded->is_decoded == (out.encoded->formats == kPixels), ErrorCode::data_format,
       "{}: the attribute 'formats' is '{}', which does not fit format_version {}: copy or import the data set again",
       file.path(), printable(out.encoded->formats), version);
-  check_index(file, out);
 }
 
 /// Reads the labels, and the images in either form.
@@ -230,14 +229,21 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
 
 ImageFile open_image_file(const InputFile& file) {
   const std::optional<UserBlock> block = checked_user_block(file, hdf5::FileKind::images);
-  if (!block) {
-    auto out = layout_of<ImageFile>(file, read_in_child(file, [&] { return bytes_of_layout(read_metadata(file)); }));
+  const auto read = [&] {
+    ImageFile found = read_metadata(file, block ? &block->samples : nullptr);
+    if (block) {
+      if (found.images != block->samples || found.labels != block->index) fail_user_block(file, hdf5::FileKind::images);
+      found.images = {};  // there may be millions of chunks, and the parent knows them
+    }
+    return bytes_of_layout(found);
+  };
+  auto out = layout_of<ImageFile>(file, read_in_child(file, read));
+  if (block)
+    out.images = block->samples;
+  else
     require_no_user_block(file, hdf5::FileKind::images);
-    return out;
-  }
-  ImageFile out = read_metadata(file, &block->samples);
-  if (out.images != block->samples || out.labels != block->index) fail_user_block(file, hdf5::FileKind::images);
-  out.has_user_block = true;
+  if (out.encoded) check_index(file, out);
+  out.has_user_block = block.has_value();
   return out;
 }
 

@@ -52,10 +52,9 @@ struct ImageFile {
   bool operator==(const ImageFile&) const = default;
 };
 
-/// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
-/// opens it; a file of another program is opened only in a limited child process.
+/// Throws an Error (data_*) that describes what is wrong. HDF5 opens the file only in a limited child process.
 ImageFile open_image_file(const InputFile& file);
-/// Reads the metadata through HDF5 in this process, for a file that this process wrote. `images`: their position, if it
+/// Reads the metadata, except for the index, through HDF5 in this process. `images`: their position, if it
 /// is known. Without it, HDF5 looks up each chunk, which takes time proportional to the square of the number of chunks.
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images = nullptr);
 /// The positions of the images in a file of ImageFileWriter. HDF5 looks up only a few of its chunks.

@@ -1,5 +1,5 @@
-// The layout of an image or text file as bytes. A child process that reads a file of another program sends them to its
-// parent (data_file.h).
+// The layout of an image or text file as bytes, which a child process that reads the file sends to its parent
+// (data_file.h).
 #pragma once
 
 #include <nlohmann/json.hpp>

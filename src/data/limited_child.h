@@ -1,4 +1,4 @@
-// Runs a function in a child process with limits on memory and time. A library that parses a file of another program
+// Runs a function in a child process with limits on memory and time. A library that parses a damaged or hostile file
 // may crash, loop, request all memory or overwrite memory there without harm to this process (DESIGN, decision 11).
 #pragma once
 

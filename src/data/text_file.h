@@ -65,9 +65,10 @@ struct TextFile {
 /// process.
 bool is_text_file(const InputFile& file);
 
-/// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
-/// opens it; a file of another program is opened only in a limited child process.
+/// Throws an Error (data_*) that describes what is wrong. HDF5 opens the file only in a limited child process.
 TextFile open_text_file(const InputFile& file);
+/// Reads the metadata through HDF5 in this process.
+TextFile read_text_metadata(const InputFile& file);
 
 /// DatasetInfo::content_hash of the file.
 std::string content_hash(const InputFile& file, const TextFile& layout);

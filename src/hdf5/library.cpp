@@ -24,8 +24,8 @@ void start() {
   static const herr_t without_handler = H5dont_atexit();
   static_cast<void>(without_handler);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  // HDF5 crashes if an allocation fails. Of our own files, whose checksums match, it keeps less than this in memory;
-  // those of others are opened in a child process.
+  // HDF5 crashes if an allocation fails. Of checkpoints, it keeps less than this in memory; data sets are opened in a
+  // child process.
   require_mappable(std::size_t{32} << 20, "HDF5");
 }
 

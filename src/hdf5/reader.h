@@ -1,8 +1,8 @@
 // Reads the metadata of an HDF5 file: attributes, and the positions of data sets. The data themselves are read
 // with pread by the callers, without HDF5 (DESIGN, decision 9).
 //
-// HDF5 has one global lock, and it may crash on damaged files. A file is therefore opened here only after its digest
-// was checked, or in a limited child process. Every size is checked before memory is allocated.
+// HDF5 has one global lock, and it may crash on damaged files. Data sets are therefore opened in a limited child
+// process, and checkpoints after their digest was checked. Every size is checked before memory is allocated.
 #pragma once
 
 #include <cstdint>
