@@ -144,8 +144,11 @@ void add_override(const std::string& argument, std::vector<Setting>& out) {
   const auto equals = argument.find('=');
   const std::string key = argument.substr(0, equals), text = hide_variables(argument.substr(equals + 1));
   const Key* known = find_key(key);
-  // A name may begin with a placeholder: checkpoint.name={model}-{step}.
-  if (known != nullptr && known->is_text && text.starts_with('{')) {
+  // A name may begin with a placeholder, as in checkpoint.name={model}-{step}, and a command line has no comments.
+  const bool is_quoted = text.starts_with('"') || text.starts_with('\'');
+  const bool is_literal =
+      text.starts_with('{') || text.starts_with('#') || (!is_quoted && text.find(" #") != std::string::npos);
+  if (known != nullptr && known->is_text && is_literal) {
     out.push_back({key, {.is_list = false, .text = text, .items = {}}, kCommandLine});
     return;
   }

@@ -117,6 +117,9 @@ TEST_F(ParserTest, OverrideValuesAreYaml) {
   EXPECT_EQ(parse({"data.train="}).data.train, "");
   EXPECT_EQ(parse({"checkpoint.name=step-{step}"}).checkpoint.name, "step-{step}");
   EXPECT_EQ(parse({"checkpoint.name={model}-{step}"}).checkpoint.name, "{model}-{step}");
+  for (const char* name : {"exp #1", "#2", "{a} #3"})  // no comments, as in a file
+    EXPECT_EQ(parse({std::string("run.name=") + name}).run.name, name);
+  EXPECT_EQ(parse({"run.name='a #1'"}).run.name, "a #1");
   EXPECT_EQ(parse({"train={epochs: 9, accumulate: 2}"}).train.epochs, 9);
 }
 
