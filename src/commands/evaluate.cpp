@@ -29,6 +29,7 @@
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
 #include "train/adapters.h"
+#include "train/batch_shape.h"
 #include "train/evaluation_loader.h"
 #include "train/inference.h"
 
@@ -38,7 +39,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kMaxBatch = 128;  // samples per rank, unless evaluation.batch_per_rank is set
+constexpr std::int64_t kMaxBatch =
+    128;  // samples per rank, unless evaluation.batch_per_rank is set. A signal ends an evaluation after a batch
 
 struct EvaluateArguments {
   std::vector<std::string> operands, checkpoints;
@@ -221,7 +223,9 @@ std::vector<std::string> open_data(tasks::Task& task, const Config& config, cons
 
 std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
   if (config.evaluation.batch_per_rank > 0) return config.evaluation.batch_per_rank;
-  return std::clamp<std::int64_t>((n_samples + ranks - 1) / ranks, 1, kMaxBatch);
+  const std::int64_t trained = train::configured_global_batch(config, ranks) / ranks;
+  const std::int64_t most = trained > 0 ? std::min(trained, kMaxBatch) : kMaxBatch;
+  return std::clamp<std::int64_t>((n_samples + ranks - 1) / ranks, 1, most);
 }
 
 /// Whether a language model also generates answers. If not, rank 0 reports why.

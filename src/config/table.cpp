@@ -356,7 +356,9 @@ std::vector<Key> evaluation_and_batch_norm_keys() {
       integer(KEY(evaluation.max_samples), 0,
               {kNone, "samples", "Evaluate on this many samples from the beginning of the set. 0: all."}),
       integer(KEY(evaluation.batch_per_rank), 0,
-              {kNone, "samples", "Number of samples per rank and step during evaluation. 0: as in training."},
+              {kNone, "samples",
+               "Number of samples per rank and step during evaluation. 0: as in training, and at most 128 in `lockstep "
+               "evaluate`."},
               kMaxSamples),
       integer(KEY(evaluation.patience), 0,
               {kNone, "evaluations",
