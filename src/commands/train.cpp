@@ -46,9 +46,9 @@ struct TrainArguments {
 };
 
 /// Open MPI's mpirun kills the ranks one second after Ctrl-C or SIGTERM, unless scripts/launch started it in a session
-/// of its own and turns these signals into one that mpirun only passes on. In a batch job, the job script does that.
+/// of its own and turns these signals into one that mpirun only passes on. Job scripts use scripts/launch, too.
 bool loses_steps_when_stopped(const World& world) {
-  return world.size() > 1 && std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("SLURM_JOB_ID") == nullptr &&
+  return world.size() > 1 && std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr &&
          std::getenv("OMPI_MCA_odls_base_sigkill_timeout") == nullptr && ::getsid(0) != ::getppid();
 }
 
