@@ -44,10 +44,10 @@ TEST(MemoryLimitDeathTest, ErrorsOfLibrariesAtTheLimit) {
   EXPECT_EXIT((leave(1 << 20), end_with(as_error(thread), ErrorCode::out_of_memory, "ulimit -v")), exits, "thread");
   // The system names missing memory itself, and operator new too, however large the request was.
   EXPECT_EXIT(
-      (leave(std::uint64_t{1} << 40), end_with(as_error(std::bad_alloc()), ErrorCode::out_of_memory, "ulimit -v")),
+      (leave(std::uint64_t{1} << 46), end_with(as_error(std::bad_alloc()), ErrorCode::out_of_memory, "ulimit -v")),
       exits, "");
   const Error mapped(ErrorCode::comm_shared_memory, "cannot map 1 MiB: Cannot allocate memory");
-  EXPECT_EXIT((leave(std::uint64_t{1} << 40), end_with(as_error(mapped), ErrorCode::out_of_memory, "ulimit -v")), exits,
+  EXPECT_EXIT((leave(std::uint64_t{1} << 46), end_with(as_error(mapped), ErrorCode::out_of_memory, "ulimit -v")), exits,
               "cannot map");
 }
 
@@ -56,7 +56,7 @@ TEST(MemoryLimitDeathTest, OtherErrorsKeepTheirCode) {
   EXPECT_EXIT((leave(1 << 20),
                end_with(as_error(Error(ErrorCode::data_missing, "no file")), ErrorCode::data_missing, "no file")),
               exits, "");
-  EXPECT_EXIT((leave(std::uint64_t{1} << 40), end_with(as_error(kOfLibrary), ErrorCode::internal, "primitive")), exits,
+  EXPECT_EXIT((leave(std::uint64_t{1} << 46), end_with(as_error(kOfLibrary), ErrorCode::internal, "primitive")), exits,
               "");
 }
 
