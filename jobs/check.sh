@@ -24,6 +24,9 @@ for argument in "$@"; do
       elif [[ $(realpath -m "$argument") == "$here"/* ]]; then # do not run a job script as a site file
         echo "jobs/check.sh: $argument is not a job script: it does not exist or has no #SBATCH line" >&2
         exit 2
+      elif [[ $argument == *.sh && ! -e $argument && ! -e ${here%/*}/modules/site/$argument ]]; then
+        echo "jobs/check.sh: there is no file $argument" >&2
+        exit 2
       else
         site=$argument
       fi
@@ -83,13 +86,14 @@ check_partition() { # SCRIPT
 
 # Compares the GPUs that the script requests with those of the partition's nodes, and then asks Slurm itself.
 check_resources() { # SCRIPT
-  local gpus answer largest
+  local gpus per_node answer largest
   gpus=$(gpus_on_node "$1")
   largest=$(sinfo -h ${partition:+-p "$partition"} -o %G | grep -oE 'gpu:([A-Za-z][^:,(]*:)?[0-9]+' | sed 's/.*://' | sort -n | tail -1)
   ((${gpus:-0} <= ${largest:-0})) ||
     problem "$1 requests $gpus GPUs per node, but the nodes of ${partition:-the default partition} have ${largest:-0}" \
     "use another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
-  check_gpus "$device" "${gpus:-0}" "$(ranks_on_node "$1")"
+  per_node=$(ranks_on_node "$1")
+  check_gpus "$device" "${gpus:-0}" "${per_node:-1}"
   if ((n_problems > problems_before)); then return; fi
   answer=$(sbatch --test-only "$1" 2>&1) && return
   answer=$(grep -v 'to start at' <<<"$answer" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
@@ -138,10 +142,22 @@ check_launch() { # SCRIPT
     return
   fi
   command=${started[0]} started=("${started[@]:1}")
+  if [[ -n $lockstep ]] && ! "$lockstep" "$command" --help >/dev/null 2>&1; then
+    problem "$1 launches \`lockstep $command\`, which does not exist" "\`lockstep --help\` lists the commands"
+    return
+  fi
   check_overrides "$command"
   check_data_variable "${started[@]}"
   check_line_breaks "${started[@]}"
+  check_checkpoint "${started[@]}"
   if ((n_problems == problems_before)) && [[ -n $lockstep ]]; then resolve "${started[@]}"; fi
+}
+check_checkpoint() { # WORD...
+  local word before=''
+  for word in "$@"; do
+    [[ $before != --checkpoint || -e $word ]] || problem "the checkpoint $word does not exist" "set CHECKPOINT to one that does, such as RUN/checkpoints/best"
+    before=$word
+  done
 }
 
 # Lets the program's parser read the configuration, and opens the data.
@@ -158,8 +174,8 @@ check_configuration() { # SCRIPT
   fi
   # A login node without GPUs plans for the processor, which has neither fp16 nor tf32.
   case $(value_of precision "${plan[@]}") in fp16 | tf32) plan+=(precision=fp32) ;; esac
-  # The memory of this machine says nothing about the memory of the job's GPUs.
-  answer=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" --nodes "$nodes" 2>&1) ||
+  # The memory of this machine says nothing about the memory of the job's GPUs. Other commands do not read the training set.
+  [[ $command != train ]] || answer=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" --nodes "$nodes" 2>&1) ||
     { [[ $device != cpu ]] && grep -q '\[out_of_memory\]' <<<"$answer"; } || problem "$(refusal <<<"$answer")" "$(remedy <<<"$answer")"
   validation=$(value_of data.validation "${words[@]}")
   if [[ -z $validation || $validation == synthetic ]]; then return; fi
@@ -192,6 +208,7 @@ check_allocation() { # SCRIPT: allocates its nodes for some seconds
 part "site file ${site:-}" check_site
 part "LOCKSTEP_HOME" check_home
 part "modules ${LOCKSTEP_MODULES:-(none)}" use_modules
+export SLURM_ARRAY_TASK_ID=${SLURM_ARRAY_TASK_ID:-0} SLURM_ARRAY_JOB_ID=${SLURM_ARRAY_JOB_ID:-0} # the configuration may use them
 lockstep='' version='' partition='' run='' device='' command='' started=()
 part "program" find_program
 [[ -z $version ]] || note "$lockstep: $version"
@@ -208,12 +225,13 @@ if ((n_problems == problems_before)); then
     check_time "$script"
     if [[ -n $run ]] && ((problems_of_launch == 0)); then part "$script: configuration and data" check_configuration "$script"; fi
     problems_before=$n_problems
+    if [[ $command != train ]]; then run=''; fi # it is that of the configuration, which only a training uses
     [[ -z $run ]] || part "$script: run directory $run" check_run_directory
     if [[ -n $allocate && -n $lockstep && -n $run ]] && ((n_problems == 0)); then
       part "$script: its nodes see the run directory and have the same build" check_allocation "$script"
     fi
   done
 fi
-if [[ -n $to_source ]]; then note "the settings of this shell differ from the site file: source $to_source before sbatch"; fi
+if [[ -n $to_source ]]; then note "the settings of this shell differ from the site file: source ${to_source@Q} before sbatch"; fi
 if ((n_problems > 0)); then echo "problems: $n_problems"; exit 1; fi
 echo "no problems found; submit the job with: sbatch ${scripts[0]}"

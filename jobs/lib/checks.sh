@@ -193,12 +193,15 @@ check_overrides() { # COMMAND
   for word in "${words[@]}"; do
     if [[ $before == --allow-change || $word == --fresh || $word == --allow-change ]]; then
       [[ $1 == train ]] || problem "OVERRIDES has $word, but \`lockstep $1\` has no such option" "leave it out"
+    elif [[ $word == *.y*ml && $word != *=* ]]; then
+      [[ -f $word ]] || problem "OVERRIDES names $word, which does not exist" "correct the path; relative paths start at $PWD"
     else
       [[ $word == *=* || -f $word ]] || problem "OVERRIDES has the word '$word', which is neither key=value nor a YAML file" \
         "write key=value without blanks; put a value with blanks into a YAML file and name the file in OVERRIDES, or write \${NAME} of an exported variable"
     fi
     before=$word
   done
+  [[ $before != --allow-change ]] || problem "OVERRIDES ends with --allow-change" "name the key behind it, as in --allow-change optimizer.learning_rate"
 }
 
 # YAML turns a line break in a value into a blank, so the run would be written elsewhere.
@@ -221,8 +224,8 @@ check_data_variable() { # WORD...
 
 # The rule for jobs and for check.sh: with device=cuda, each rank has a GPU of its own. Other jobs need none.
 check_gpus() { # DEVICE GPUS-PER-NODE RANKS-PER-NODE
-  [[ $1 != cuda ]] || (($2 >= $3)) || problem "the job starts $3 ranks per node, but has only $2 GPUs per node" \
-    "use --gpus-per-node=$3, or --ntasks-per-node=$2 and more nodes, or OVERRIDES=device=cpu to train without GPUs"
+  [[ $1 != cuda ]] || (($2 >= $3)) || problem "the job needs a GPU for each of its ranks: it has $2 per node, for $3" \
+    "use --gpus-per-node=$3, or fewer ranks per node (--ntasks-per-node) and more nodes, or OVERRIDES=device=cpu to train without GPUs"
 }
 
 # ---- The nodes of the job ----------------------------------------------------------------------------------------------
@@ -230,9 +233,16 @@ check_gpus() { # DEVICE GPUS-PER-NODE RANKS-PER-NODE
 look_on_node='if [[ -e $1 ]]; then seen=yes; else seen=no; fi
 printf "node %s %s %s\n" "$(hostname)" "$seen" "$("$2" --version 2>&1 | head -1)"'
 
+# Removes the folders from RUN up to FIRST that are still empty.
+leave_no_folder() { # RUN FIRST
+  local folder=$1
+  while rmdir "$folder" 2>/dev/null && [[ $folder != "$2" ]]; do folder=${folder%/*}; done
+}
+
 # Checks that RUN can be written here. With SRUN-OPTIONs, also checks that the other nodes see it and have the same build.
 check_nodes() { # RUN [SRUN-OPTION...]
-  local run=$1 token output node seen text other
+  local run=$1 first=$1 token output node seen text other
+  while [[ $first == */* && ! -e ${first%/*} && -n ${first%/*} ]]; do first=${first%/*}; done # the topmost folder that is made here
   if ! mkdir -p "$run" 2>/dev/null || ! token=$(mktemp "$run/.seen.XXXXXX" 2>/dev/null); then
     problem "the run directory $run cannot be created or written on $(hostname)" \
       "set LOCKSTEP_RUNS=FOLDER in the site file, or OVERRIDES=run.directory=FOLDER; the folder must be on a file system that all nodes share"
@@ -241,12 +251,12 @@ check_nodes() { # RUN [SRUN-OPTION...]
   token=$(realpath "$token")
   if (($# == 1)); then # only this node
     rm -f "$token"
-    rmdir "$run" 2>/dev/null # if it is still empty
+    leave_no_folder "$run" "$first"
     return
   fi
   output=$(timeout 120 srun "${@:2}" --ntasks-per-node=1 --mpi=none bash -c "$look_on_node" bash "$token" "$lockstep" 2>&1)
   rm -f "$token"
-  rmdir "$run" 2>/dev/null # if it is still empty
+  leave_no_folder "$run" "$first"
   if ! grep -q '^node ' <<<"$output"; then
     problem "no command could be started on the nodes: $(head -1 <<<"$output")" "try \`srun ${*:2} hostname\` by hand; sinfo lists nodes that are down"
     return

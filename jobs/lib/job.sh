@@ -10,6 +10,8 @@
 # requeued. A job that lost a node is always requeued. docs/clusters.md describes the variables.
 
 [ -n "${BASH_VERSION:-}" ] || { echo "job scripts need bash: use sbatch or bash, not sh" >&2; exit 2; }
+set +e # the commands below report their failures themselves, and some are expected
+if [[ ${LOCKSTEP_REQUEUE:-} =~ ^(yes|true|on)$ ]]; then LOCKSTEP_REQUEUE=1; fi
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export LOCKSTEP_HOME=${jobs%/*}
 configs=$jobs/configs
@@ -50,7 +52,7 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   ranks=$((SLURM_JOB_NUM_NODES * per_node))
   prepare "$command" "${words[@]}"
   report "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
-    "$(n_of "$ranks" rank) on $(n_of "$SLURM_JOB_NUM_NODES" node), $SLURM_JOB_NODELIST; $run"
+    "$(n_of "$ranks" rank) on $(n_of "$SLURM_JOB_NUM_NODES" node), $SLURM_JOB_NODELIST${run:+; $run}"
   record_nodes
   set_for_launcher
 
@@ -60,7 +62,7 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
     line=("$LOCKSTEP_HOME/scripts/launch" "${block_term[@]}" $mpirun -n "$ranks" --map-by "ppr:$per_node:node")
   fi
   line+=("$lockstep" "$command" "${words[@]}")
-  report "${line[@]}"
+  report "$(shell_words "${line[@]}")"
   before=$(status_file)
   before_checkpoint=$(checkpoint_file)
   log_begin=$(stat -Lc %s /dev/stderr)
@@ -80,8 +82,16 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
 # --fresh starts over once. A job that is requeued resumes what it has trained since.
 leave_out_fresh() {
   local word kept=()
-  for word in "${words[@]}"; do [[ $word == --fresh ]] || kept+=("$word"); done
+  for word in "${words[@]}"; do [[ $word == --fresh || $word == --fresh=* ]] || kept+=("$word"); done
   words=("${kept[@]}")
+}
+# Prints words so that a shell reads them as they are.
+shell_words() { # WORD...
+  local word text=()
+  for word in "$@"; do
+    if [[ $word =~ ^[][A-Za-z0-9_./:,=+@%-]+$ ]]; then text+=("$word"); else text+=("${word@Q}"); fi
+  done
+  echo "${text[*]}"
 }
 n_of() { if [[ $1 == 1 ]]; then echo "1 $2"; else echo "$1 $2s"; fi; } # NUMBER NOUN
 
@@ -147,7 +157,7 @@ require_slurm() { # COMMAND WORD...
   find_program
   problem "$0 is a batch script and was started outside a Slurm job (SLURM_JOB_ID is not set)" \
     "submit it with: sbatch $0; or, on a machine without Slurm, run:
-    $LOCKSTEP_HOME/scripts/launch mpirun --bind-to none -n $((nodes * ${per_node:-1})) ${lockstep:-lockstep} $*"
+    $LOCKSTEP_HOME/scripts/launch mpirun --bind-to none -n $((nodes * ${per_node:-1})) $(shell_words "${lockstep:-lockstep}" "$@")"
   exit 2
 }
 
@@ -162,7 +172,11 @@ prepare() { # COMMAND WORD...
   if ((n_problems == 0)); then resolve "${@:2}"; fi
   check_gpus "$device" "${SLURM_GPUS_ON_NODE:-0}" "$per_node"
   if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi
-  if ((n_problems == 0)); then check_nodes "$run" "${nodes[@]}"; fi
+  if [[ $1 != train ]]; then
+    run='' # it is that of the configuration, which only a training uses
+  elif ((n_problems == 0)); then
+    check_nodes "$run" "${nodes[@]}"
+  fi
   if ((n_problems > 0)); then
     report "nothing was started (problems: $n_problems); jobs/check.sh finds them before a job is submitted"
     exit 2
@@ -200,7 +214,11 @@ finish() { # COMMAND STATUS-OF-THE-LAUNCHER
       if [[ -n $received ]]; then requeue_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
     *) end_failed ;;
   esac
-  report "submit the same script again to $(what_follows)"
+  if [[ $received == TERM ]] && scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | grep -q ' Requeue=1'; then
+    report "if the job was preempted, Slurm may requeue it (squeue shows it); otherwise submit the same script again to $(what_follows)"
+  else
+    report "submit the same script again to $(what_follows)"
+  fi
   exit "$((status > 0 ? status : 1))"
 }
 end_failed() { # the error is repeated, since the launcher writes more after it
@@ -241,8 +259,8 @@ after_loss() {
     return
   fi
   limit=$(scontrol show config | sed -n 's/^SlurmdTimeout *= *\([0-9]*\).*/\1/p')
-  report "$(date '+%F %T') a node does not answer: waiting for Slurm to requeue the job (SlurmdTimeout is ${limit:=300} s)"
-  limit=$((SECONDS + limit + 60))
+  report "$(date '+%F %T') a node does not answer: waiting for Slurm to requeue the job${limit:+ (SlurmdTimeout is $limit s)}"
+  limit=$((SECONDS + ${limit:-300} + 60))
   while ((SECONDS < limit)) && [[ $(job_state) == RUNNING ]]; do sleep 2; done
   requeue_if 1
 }

@@ -63,6 +63,14 @@ begin_job train.sh stopped
 check "without LOCKSTEP_REQUEUE: the job trains" wait_for in_log 'resumed from'
 kill -USR2 $job
 ends "  it ends with 75" 75 'submit the same script again to resume from runs/stopped/checkpoints/step-'
+begin_job train.sh stopped REQUEUE_OF_JOB=1
+check "preempted, while Slurm requeues such jobs: the job trains" wait_for in_log 'resumed from'
+kill -TERM $job
+ends "  the advice is not to submit it twice" 75 'Slurm may requeue it .*; otherwise submit the same script again'
+begin_job train.sh stopped LOCKSTEP_REQUEUE=yes
+check "LOCKSTEP_REQUEUE=yes: the job trains" wait_for in_log 'resumed from'
+kill -USR2 $job
+ends "  it is requeued" 0 'requeueing the job, to resume from'
 
 # ---- Evaluation ----------------------------------------------------------------------------------------------------------
 cp "$(realpath "$runs/stopped/checkpoints/latest")" "$work/model.h5"
@@ -125,10 +133,16 @@ check "  start over" test -s "$runs/kept.1/checkpoints/step-00000003.h5"
 begin_job train.sh kept OVERRIDES='--fresh train.max_steps=2' SLURM_RESTART_COUNT=1
 ends "OVERRIDES with --fresh after a requeue" 0 'status: done'
 check "  resume" test ! -e "$runs/kept.2"
+begin_job train.sh kept OVERRIDES='--fresh=1 train.max_steps=3' SLURM_RESTART_COUNT=1
+ends "  also as --fresh=1" 0 'status: done'
+check "  resume" test ! -e "$runs/kept.2"
+sed '/^\. /i set -euo pipefail' "$work/jobs/train.sh" >"$work/jobs/strict.sh"
+begin_job strict.sh kept OVERRIDES='train.max_steps=4'
+ends "a script with set -euo pipefail" 0 'status: done'
 
 # ---- Names and secrets -----------------------------------------------------------------------------------------------------
 # Names are data: nothing in them is executed or split.
-for name in "it's \"quoted\" \$(touch pwned)" '-x'; do
+for name in "it's \"quoted\" \$(touch pwned)" '-x' 'exp #1' '#2'; do
   begin_job train.sh named SLURM_JOB_NAME="$name" OVERRIDES=train.max_steps=1 LOCKSTEP_RUNS="$work/ru'n \"s"
   ends "a job with the name $name" 0 'status: done'
   check "  writes to the directory of that name" grep -qx done "$work/ru'n \"s/$name/status"

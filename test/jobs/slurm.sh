@@ -20,7 +20,7 @@ END_OF_SCRIPT
 fake scontrol <<END_OF_SCRIPT
 case \$1 in
   requeue) echo "\$2" >>"$work/requeued" ;;
-  *) echo "JobId=7 JobState=RUNNING " ;;
+  *) echo "JobId=7 JobState=RUNNING Requeue=\${REQUEUE_OF_JOB:-0} " ;;
 esac
 END_OF_SCRIPT
 export PATH=$work/slurm:$PATH
