@@ -174,7 +174,7 @@ std::string top_text(const std::string& run, const std::string& status, double a
     const double per_step = number(step, "run_seconds") / done;
     text += fmt::format(" of {} {} {:.0f} %", text_of(last, "", 12), bar_text(done / last, 30), 100 * done / last);
     const double left = (last - done) * per_step;
-    if (left > 0) text += fmt::format("   remaining: {}", duration_text(left));
+    if (left > 0 && status == "running") text += fmt::format("   remaining: {}", duration_text(left));
   }
   text += "\n" + figures_text(step);
   if (progress.evaluation()) text += evaluation_text(*progress.evaluation());

@@ -39,6 +39,10 @@ check "a run in progress" top "$work/b"
 check "  is running" shows '/b   running '
 check "  is half done" shows '^step 4 of 8 \[={15} {15}\] 50 %   remaining: [0-9]+ s$'
 check "  was not evaluated" shows_not evaluated
+echo stopped >"$work/b/status"
+check "a stopped run" top "$work/b"
+check "  has no time remaining" shows '^step 4 of 8 \[={15} {15}\] 50 %$'
+echo running >"$work/b/status"
 
 # On a terminal, the state is redrawn until the run ends.
 script -qc "timeout 20 '$lockstep' top --every 0.2 '$work/b'" "$work/typescript" >"$work/terminal" &
