@@ -99,6 +99,15 @@ std::string read_report(int reading) {
 
 }  // namespace
 
+#ifdef LOCKSTEP_FUZZ  // a fuzzer must see what happens, and forks of a sanitized process take a long time
+ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
+  try {
+    return {.good = true, .result = read(), .code = {}, .sentence = {}};
+  } catch (const Error& e) {
+    return {.good = false, .result = {}, .code = e.code(), .sentence = e.what()};
+  }
+}
+#else
 ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   int ends[2];
   const bool is_open = ::pipe2(ends, O_CLOEXEC) == 0;
@@ -146,5 +155,6 @@ ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   }
   return verdict;
 }
+#endif
 
 }  // namespace lockstep::data

@@ -60,6 +60,43 @@ void read_answers_metadata(const InputFile& file, const hdf5::Reader& hdf5, Text
   out.answers_xxh3 = optional_text(hdf5, "answers_xxh3");
 }
 
+TextFile read_text_metadata(const InputFile& file) {
+  const std::string& path = file.path();
+  const hdf5::Reader hdf5 = open_hdf5(path);
+  read_format_version(hdf5, path, kTextFormat, kChatFormatVersion);
+  TextFile out;
+  const hdf5::DatasetPlace tokens = hdf5.dataset("tokens"), documents = hdf5.dataset("documents");
+  const hdf5::DatasetPlace tokenizer = hdf5.dataset("tokenizer");
+  check_kind((tokens.type == "uint16" || tokens.type == "uint32") && tokens.dims.size() == 1, file, "tokens",
+             "uint16 or uint32 (tokens)", tokens);
+  check_kind(documents.type == "uint64" && documents.dims.size() == 1, file, "documents", "uint64 (documents + 1)",
+             documents);
+  check_kind(tokenizer.type == "uint8" && tokenizer.dims.size() == 1, file, "tokenizer", "uint8 (bytes)", tokenizer);
+  require(tokens.dims[0] > 0 && documents.dims[0] > 1, ErrorCode::data_empty, "{} contains no tokens", path);
+  require(documents.dims[0] - 1 <= tokens.dims[0], ErrorCode::data_format,
+          "{}: {} documents cannot have {} tokens; each has at least one", path, documents.dims[0] - 1, tokens.dims[0]);
+  out.tokens = range_of(file, "tokens", tokens);
+  out.documents = range_of(file, "documents", documents);
+  out.tokenizer = range_of(file, "tokenizer", tokenizer);
+  require(out.tokenizer.size_bytes <= kMaxTokenizerBytes, ErrorCode::data_format,
+          "{}: its tokenizer has {} bytes; at most {} are possible", path, out.tokenizer.size_bytes,
+          kMaxTokenizerBytes);
+  out.token_bytes = tokens.type == "uint16" ? 2 : 4;
+  // Both fit into 64 signed bits, since the data are inside the file.
+  out.n_tokens = static_cast<std::int64_t>(tokens.dims[0]);
+  out.n_documents = static_cast<std::int64_t>(documents.dims[0]) - 1;
+  if (std::ranges::count(hdf5.datasets(), "/answers") > 0) read_answers_metadata(file, hdf5, out);
+  if (std::ranges::count(hdf5.datasets(), "/tokens_xxh3") > 0) {
+    const hdf5::DatasetPlace hashes = hdf5.dataset("tokens_xxh3");
+    check_kind(hashes.type == "uint64" && hashes.dims.size() == 1 && hashes.dims[0] == n_blocks(out.tokens), file,
+               "tokens_xxh3", "uint64 (blocks of 16 MiB)", hashes);
+    out.block_hashes = range_of(file, "tokens_xxh3", hashes);
+  }
+  out.description = read_description(hdf5, path);
+  out.documents_xxh3 = optional_text(hdf5, "documents_xxh3");
+  return out;
+}
+
 /// The largest of the ids in `bytes`, and its index.
 template <typename Stored>
 std::pair<std::uint32_t, std::size_t> largest_id(std::span<const std::byte> bytes) {
@@ -154,43 +191,6 @@ bool is_text_file(const InputFile& file) {
   const ChildVerdict verdict = run_in_limited_child(read_format);
   if (!verdict.good && !verdict.code) fail_foreign(file, verdict);  // a second look would take as long
   return verdict.good && verdict.result == kTextFormat;
-}
-
-TextFile read_text_metadata(const InputFile& file) {
-  const std::string& path = file.path();
-  const hdf5::Reader hdf5 = open_hdf5(path);
-  read_format_version(hdf5, path, kTextFormat, kChatFormatVersion);
-  TextFile out;
-  const hdf5::DatasetPlace tokens = hdf5.dataset("tokens"), documents = hdf5.dataset("documents");
-  const hdf5::DatasetPlace tokenizer = hdf5.dataset("tokenizer");
-  check_kind((tokens.type == "uint16" || tokens.type == "uint32") && tokens.dims.size() == 1, file, "tokens",
-             "uint16 or uint32 (tokens)", tokens);
-  check_kind(documents.type == "uint64" && documents.dims.size() == 1, file, "documents", "uint64 (documents + 1)",
-             documents);
-  check_kind(tokenizer.type == "uint8" && tokenizer.dims.size() == 1, file, "tokenizer", "uint8 (bytes)", tokenizer);
-  require(tokens.dims[0] > 0 && documents.dims[0] > 1, ErrorCode::data_empty, "{} contains no tokens", path);
-  require(documents.dims[0] - 1 <= tokens.dims[0], ErrorCode::data_format,
-          "{}: {} documents cannot have {} tokens; each has at least one", path, documents.dims[0] - 1, tokens.dims[0]);
-  out.tokens = range_of(file, "tokens", tokens);
-  out.documents = range_of(file, "documents", documents);
-  out.tokenizer = range_of(file, "tokenizer", tokenizer);
-  require(out.tokenizer.size_bytes <= kMaxTokenizerBytes, ErrorCode::data_format,
-          "{}: its tokenizer has {} bytes; at most {} are possible", path, out.tokenizer.size_bytes,
-          kMaxTokenizerBytes);
-  out.token_bytes = tokens.type == "uint16" ? 2 : 4;
-  // Both fit into 64 signed bits, since the data are inside the file.
-  out.n_tokens = static_cast<std::int64_t>(tokens.dims[0]);
-  out.n_documents = static_cast<std::int64_t>(documents.dims[0]) - 1;
-  if (std::ranges::count(hdf5.datasets(), "/answers") > 0) read_answers_metadata(file, hdf5, out);
-  if (std::ranges::count(hdf5.datasets(), "/tokens_xxh3") > 0) {
-    const hdf5::DatasetPlace hashes = hdf5.dataset("tokens_xxh3");
-    check_kind(hashes.type == "uint64" && hashes.dims.size() == 1 && hashes.dims[0] == n_blocks(out.tokens), file,
-               "tokens_xxh3", "uint64 (blocks of 16 MiB)", hashes);
-    out.block_hashes = range_of(file, "tokens_xxh3", hashes);
-  }
-  out.description = read_description(hdf5, path);
-  out.documents_xxh3 = optional_text(hdf5, "documents_xxh3");
-  return out;
 }
 
 TextFile open_text_file(const InputFile& file) {

@@ -67,8 +67,6 @@ bool is_text_file(const InputFile& file);
 
 /// Throws an Error (data_*) that describes what is wrong. HDF5 opens the file only in a limited child process.
 TextFile open_text_file(const InputFile& file);
-/// Reads the metadata through HDF5 in this process.
-TextFile read_text_metadata(const InputFile& file);
 
 /// DatasetInfo::content_hash of the file.
 std::string content_hash(const InputFile& file, const TextFile& layout);

@@ -62,7 +62,6 @@ void read_windows(const std::string& path, const data::TextWindows& windows) {
 }
 
 void read_all_of(const std::string& path) {
-  no_crash([&] { data::read_text_metadata(data::InputFile(path)); });  // with sanitizers, which a child hides
   no_crash([&] {
     const data::InputFile file(path);
     const data::TextFile layout = data::open_text_file(file);
