@@ -20,7 +20,7 @@ before_queueing() {
   cd "$work/jobs" || return
   export OVERRIDES="$short"
   check "check.sh: no problems" reports 0 'no problems found' "$ask" --allocate "$script" "$repository/jobs/resnet50_8nodes.sh"
-  check "check.sh: no site file" reports 1 'the site file .*/nope.sh cannot be read' "$ask" "$work/nope.sh" "$script"
+  check "check.sh: no site file" reports 2 'there is no file .*/nope.sh' "$ask" "$work/nope.sh" "$script"
   { cat "$repository/modules/site/generic-mpirun.sh"; echo 'export LOCKSTEP_LAUNCHR=srun'; } >"$site"
   check "check.sh: a variable that nothing reads" reports 1 'sets LOCKSTEP_LAUNCHR, which nothing reads' "$ask" "$site" "$script"
   { cat "$repository/modules/site/generic-mpirun.sh"; echo 'export LOCKSTEP_RUNS=$NO_SUCH_SCRATCH/runs'; } >"$site"
@@ -31,7 +31,7 @@ before_queueing() {
   sed 's/per-node=4/per-node=16/g' "$script" >"$work/sixteen.sh"
   check "check.sh: fewer GPUs per node than requested" reports 1 'requests 16 GPUs per node, but the nodes of main have 8' "$ask" "$work/sixteen.sh"
   sed 's/--ntasks-per-node=4/--ntasks-per-node=6/' "$script" >"$work/six.sh"
-  check "check.sh: fewer GPUs than ranks" reports 1 'starts 6 ranks per node, but has only 4 GPUs' \
+  check "check.sh: fewer GPUs than ranks" reports 1 'needs a GPU for each of its ranks: it has 4 per node, for 6' \
     env OVERRIDES="data.train=synthetic data.validation=synthetic" "$ask" "$work/six.sh"
   check "check.sh: none are needed with device=cpu" reports 0 'no problems found' "$ask" "$work/six.sh"
   sed 's/--nodes=1/--nodes=9/' "$script" >"$work/nine.sh"
@@ -70,7 +70,7 @@ in_jobs() {
     bash "$repository/jobs/resnet50_1gpu.sh" "$work/output"
   LOCKSTEP_SITE=$work/nope.sh check "job: no site file" job_reports 'the site file .*/nope.sh cannot be read' "$repository/jobs/resnet50_1gpu.sh"
   LOCKSTEP_MODULES=no-such/1.0 check "job: no such module" job_reports 'the module no-such/1.0 is missing|there is no command' "$repository/jobs/resnet50_1gpu.sh"
-  OVERRIDES="data.train=synthetic" check "job: fewer GPUs than ranks" job_reports 'starts 4 ranks per node, but has only 2 GPUs' \
+  OVERRIDES="data.train=synthetic" check "job: fewer GPUs than ranks" job_reports 'needs a GPU for each of its ranks: it has 2 per node, for 4' \
     --gpus-per-node=2 "$repository/jobs/resnet50_4gpu.sh"
   LOCKSTEP_RUNS=/dev/shm/lockstep-test check "job: a run directory that other nodes do not see" \
     job_reports 'node2 does not see the run directory /dev/shm' --nodelist=node1,node2 "$repository/jobs/resnet50_2nodes.sh"
