@@ -54,7 +54,7 @@ test-mutations:
 test-plans: tests
 	@LOCKSTEP=$(abspath $(TEST_OUT)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
 
-test-cluster: $(BUILD)/lockstep
+test-cluster: $(BUILD)/lockstep $(OUT)/test/doctor/preload.so
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
 
 # ---- For ARM (docs/contributing.md) ------------------------------------------------------------------------------------
