@@ -52,13 +52,13 @@ check "a removed status is written again" wait_for 30 exists status
 check "  and the run stops as others do" ends_with 75
 check "  with its status" grep -qx stopped "$work/c/status"
 check "a training" trains d
-rm "$work/d/status"
-mkfifo "$work/d/status"
+mkfifo "$work/d/pipe"
+mv -f "$work/d/pipe" "$work/d/status" # at once, since the run creates a file that was removed
 check "a pipe in place of the status does not hold the run up" ends_with 1
 check "  but is an error" grep -qF '[run_directory]' "$out"
 check "a training" trains e
-rm "$work/e/metrics.jsonl"
-mkfifo "$work/e/metrics.jsonl"
+mkfifo "$work/e/pipe"
+mv -f "$work/e/pipe" "$work/e/metrics.jsonl"
 check "a pipe in place of metrics.jsonl neither" ends_with 75
 check "  and is reported once" bash -c "(( \$(grep -c 'metrics are not recorded until' '$out') == 1 ))"
 finish
