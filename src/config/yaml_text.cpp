@@ -1,10 +1,12 @@
 #include "config/yaml_text.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <sstream>
 #include <utility>
 
 #include "base/printable.h"
@@ -54,6 +56,28 @@ std::string_view line_of(std::string_view text, int line) {
   return text.substr(0, text.find('\n'));
 }
 
+/// Forgets what it reads.
+struct Skip final : YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// Whether anything follows the first document. YAML::LoadAll never returns from a `,` where a document begins, which
+/// it takes for one empty document after the other.
+bool has_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Skip skip;
+  return parser.HandleNextDocument(skip) && parser.HandleNextDocument(skip);
+}
+
 }  // namespace
 
 std::string hide_variables(std::string_view text) {
@@ -79,10 +103,11 @@ std::string show_variables(std::string_view text) {
 
 YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind) {
   try {
-    const auto documents = YAML::LoadAll(text);
-    require(documents.size() <= 1, ErrorCode::config_syntax, "{}: expected one YAML document, found {} (`---`)", source,
-            documents.size());
-    return documents.empty() ? YAML::Node() : documents.front();
+    require(
+        !has_second_document(text), ErrorCode::config_syntax,
+        "{}: expected one YAML document, found more after its end (`---`, or a text or `,` that belongs to nothing)",
+        source);
+    return YAML::Load(text);
   } catch (const YAML::Exception& e) {
     const int line = e.mark.is_null() ? 0 : e.mark.line;
     const bool has_line = kind == TextOf::file && !e.mark.is_null();

@@ -326,7 +326,8 @@ TEST_F(ParserTest, BadFilesAreReported) {
   expect_error({"train.epochs", "3"}, ErrorCode::config_file,
                "to set the key, write train.epochs=VALUE without blanks");
   expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "expected lines of `key: value`, found a list");
-  expect_error({file("run: {seed: 1}\n---\nrun: {seed: 2}\n")}, ErrorCode::config_syntax, "found 2 (`---`)");
+  expect_error({file("run: {seed: 1}\n---\nrun: {seed: 2}\n")}, ErrorCode::config_syntax,
+               "or a text or `,` that belongs to nothing)");
   expect_error({file("[a]: 3\n")}, ErrorCode::config_syntax,
                "a.yaml:1: expected `key: value`, found a key that is not a name");
   try {
@@ -362,6 +363,14 @@ TEST_F(ParserTest, SyntaxErrorsAreExplained) {
   expect_error({file("run:\n  name: *a\n")}, ErrorCode::config_syntax,
                "a value that begins with * needs quotes, found:   name: *a");
   expect_error({"run.name=\"a"}, ErrorCode::config_syntax, "a quoted text is not closed, found: \"a");
+}
+
+TEST_F(ParserTest, ACommaThatSeparatesNothingIsRefusedAtOnce) {
+  for (const std::string text : {",", ",a", " , a", "\"a\", b", "[a], b", "'a',", "- a\n,", "\n,\n"}) {
+    SCOPED_TRACE(text);
+    expect_error({"run.name=" + text}, ErrorCode::config_syntax, "");
+    expect_error({file(text)}, ErrorCode::config_syntax, "");
+  }
 }
 
 TEST_F(ParserTest, AnAddressOfMlflowIsOfAServerAndHasNoPassword) {
