@@ -2,12 +2,12 @@
 # Checks which folder may include which, and which files may include a vendor's header. Prints each line that breaks a
 # rule.
 #
-#   main -> commands -> doctor -> train; doctor -> comm, config, base
-#   commands -> scaling -> train; scaling -> config, base
-#   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
-#   comm, data, text, checkpoint, hdf5, config, base -> include            commands and train include these too,
-#   commands -> page -> base; commands, train -> mlflow -> config, base
-#   commands, train, tasks -> generate -> models
+#   main -> commands -> train -> inference -> run -> tasks -> models -> layers -> graph -> include
+#                                                                          left may include any right
+#   commands -> doctor -> run, comm, config, base; commands -> scaling -> run, config, base
+#   comm, data, text, checkpoint, hdf5, config, base -> include            commands, train, inference and run include these too,
+#   commands -> page -> base; commands, train, run -> mlflow -> config, base
+#   commands, train, inference, tasks -> generate -> models
 #   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base, models base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
@@ -40,13 +40,15 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
   awk -F: '
   BEGIN {
     # For each folder of src, the other folders of src that it may include.
-    may["main"] = " commands train tasks models layers graph comm data text checkpoint hdf5 config base "
+    may["main"] = " commands train inference run tasks models layers graph comm data text checkpoint hdf5 config base "
     may["backend_factory"] = " base "
-    may["commands"] = " page mlflow doctor scaling train tasks generate models layers graph comm data text checkpoint hdf5 config base "
-    may["doctor"] = " train comm config base "
-    may["scaling"] = " train config base "
+    may["commands"] = " page mlflow doctor scaling train inference run tasks generate models layers graph comm data text checkpoint hdf5 config base "
+    may["doctor"] = " run comm config base "
+    may["scaling"] = " run config base "
     may["mlflow"] = " config base "
-    may["train"] = " mlflow tasks generate models layers graph comm data text checkpoint hdf5 config base "
+    may["train"] = " mlflow inference run tasks generate models layers graph comm data text checkpoint hdf5 config base "
+    may["inference"] = " run tasks generate models layers graph comm data text checkpoint config base "
+    may["run"] = " mlflow tasks models comm data text checkpoint hdf5 config base "
     may["tasks"] = " generate models layers graph data text base "
     may["generate"] = " models layers graph base "
     may["models"] = " layers graph base "
@@ -68,7 +70,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     owner["pcre2"] = "^src/text/pattern[.]cpp$"
     owner["utf8proc"] = "^src/text/(normalizer|multiple_choice|jinja_values)[.]cpp$"
     owner["spdlog/"] = "^src/base/"
-    owner["google/protobuf/"] = "^src/train/"
+    owner["google/protobuf/"] = "^src/run/"
     owner["immintrin"] = "^kernels/cpu/|^src/comm/sum"
     owner["cuda"] = "^kernels/cuda/|^src/comm/nccl"
     owner["cudnn"] = owner["cublas"] = owner["nvtx3/"] = "^kernels/cuda/"
@@ -82,7 +84,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
 
     # versions.cpp includes headers of all libraries, to list their versions.
     for (v in owner)
-      if (file != "src/train/versions.cpp" && index(header, v) == 1 && file !~ owner[v]) broken("<" header "> belongs to the files " owner[v])
+      if (file != "src/run/versions.cpp" && index(header, v) == 1 && file !~ owner[v]) broken("<" header "> belongs to the files " owner[v])
 
     # The folder of the file, and the folder of the header that it includes.
     n = split(file, at, "/")

@@ -28,7 +28,7 @@
 #include "commands/usage.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
-#include "train/metrics.h"
+#include "run/metrics.h"
 
 namespace {
 
@@ -72,7 +72,7 @@ int report(ErrorCode code, const std::string& message) {
 }
 
 void print_version(bool as_json) {
-  const std::string json = train::versions_json();
+  const std::string json = run::versions_json();
   if (as_json) {
     fmt::print("{}\n", json);
     return;

@@ -106,6 +106,13 @@ class World {
   virtual void barrier() = 0;
   /// Copies `data` of `root` to all ranks. Throws Error (internal) if its size is not the same on every rank.
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
+  /// `text` becomes that of rank 0.
+  void broadcast_text(std::string& text) {
+    std::uint64_t length = text.size();
+    broadcast(std::as_writable_bytes(std::span(&length, 1)), 0);
+    text.resize(length);
+    broadcast(std::as_writable_bytes(std::span(text)), 0);
+  }
   /// Returns every rank's bytes, in rank order, on every rank. Lengths may differ.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
   /// Returns true on every rank if `mine` is true on any of them. A rank that failed can report it this way, so that

@@ -13,8 +13,8 @@
 #include "commands/report.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
-#include "train/adapters.h"
-#include "train/inference.h"
+#include "inference/adapters.h"
+#include "inference/inference.h"
 
 namespace lockstep::commands {
 namespace {
@@ -29,7 +29,7 @@ std::string base_of_run(const std::string& file) {
   const fs::path folder = fs::weakly_canonical(file, error).parent_path();
   const fs::path config = folder.parent_path() / "config.yaml";
   if (folder.filename() != "checkpoints" || !fs::exists(config, error)) return "";
-  return train::base_of(config::parse({config.string()}).model);
+  return inference::base_of(config::parse({config.string()}).model);
 }
 
 int write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
@@ -68,7 +68,7 @@ int export_adapters(const std::string& source, const std::string& target, const 
   const std::string base = options.base.empty() ? base_of_run(source) : options.base;
   const std::size_t n_tensors = file.tensors.size();
   const Published published = published_adapters(source, target, file, options);
-  checkpoint::write_peft(target, std::move(file.tensors), train::lora_of(file), base, file.state, published.files);
+  checkpoint::write_peft(target, std::move(file.tensors), inference::lora_of(file), base, file.state, published.files);
   print_text("{}: {} tensors of step {}, adapters for {}\n", target, n_tensors,
              file.state.value("step", std::int64_t{0}),
              base.empty() ? "a model that is not named: --base DIRECTORY names it" : base);
@@ -80,12 +80,12 @@ int import_adapters(const std::string& source, const std::string& target, const 
   ModelFile file = checkpoint::read_model_file(source);
   checkpoint::require_usable(source, file.tensors);
   std::vector<checkpoint::NamedTensor> adapters = file.tensors;
-  const ModelFile complete = train::with_base(std::move(file), base);
+  const ModelFile complete = inference::with_base(std::move(file), base);
   const std::string path = complete.state.at("base_path").get<std::string>();
   StateJson state = initial_state(complete.state.at("model"));
   if (complete.state.contains("inference")) state["inference"] = complete.state.at("inference");
   std::vector<checkpoint::NamedTensor> of_base(complete.tensors.begin() + std::ssize(adapters), complete.tensors.end());
-  state["base"] = {{"hash", train::hash_of_base(of_base)}};
+  state["base"] = {{"hash", inference::hash_of_base(of_base)}};
   const std::size_t n_tensors = save_imported(target, std::move(adapters), state);
   print_text("{}: {} tensors; adapters of rank {} for {}\n", target, n_tensors,
              state.at("model").at("lora.rank").dump(), path);
@@ -108,10 +108,10 @@ int merge_files(const std::string& base, const std::string& adapters, const std:
   const std::string file = is_run ? checkpoint_of_run(adapters) : adapters;
   ModelFile of_adapters = checkpoint::read_model_file(file, options.weights);
   require(
-      train::holds_adapters(of_adapters), ErrorCode::checkpoint_mismatch,
+      inference::holds_adapters(of_adapters), ErrorCode::checkpoint_mismatch,
       "{} has no adapters: expected the run or the checkpoint of a training with model.lora, or a directory of PEFT",
       file);
-  ModelFile model = train::merged(train::with_base(std::move(of_adapters), base));
+  ModelFile model = inference::merged(inference::with_base(std::move(of_adapters), base));
   checkpoint::require_usable(file, model.tensors);
   if (!is_file)
     return write_merged_directory(std::move(model), checkpoint::read_model_file(base), file, target, options);

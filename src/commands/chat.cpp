@@ -16,7 +16,7 @@
 #include "lockstep/error.h"
 #include "text/chat_template.h"
 #include "text/conversation_encoder.h"
-#include "train/text_model.h"
+#include "inference/text_model.h"
 
 namespace lockstep::commands {
 namespace {
@@ -136,7 +136,7 @@ std::vector<std::int32_t> end_tokens_of(const TextModelSource& source) {
 
 int converse(const GenerateArguments& a, TextModelSource& source, Backend& backend) {
   Conversation conversation(a, source);
-  train::TextModel model(source.model, {.slots = 1, .capacity = source.model.positions, .chunk = kChunk},
+  inference::TextModel model(source.model, {.slots = 1, .capacity = source.model.positions, .chunk = kChunk},
                          source.config.precision, source.file, backend);
   source.file.tensors.clear();
   generate::GeneratorOptions options = a.options;

@@ -24,7 +24,7 @@
 #include "commands/report.h"
 #include "commands/stoppable.h"
 #include "lockstep/error.h"
-#include "train/inference.h"
+#include "inference/inference.h"
 
 namespace lockstep::commands {
 namespace {
@@ -172,7 +172,7 @@ int verify_model_of_others(const std::string& path) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(path);
   if (!file.config.empty()) {
     Config config;
-    train::set_model(config, file);  // compares config.json with the tensors
+    inference::set_model(config, file);  // compares config.json with the tensors
   }
   checkpoint::require_usable(path, file.tensors);
   print_text("{} is complete: {} tensors, {} bytes; all values are finite{}. Files of this format have no checksums.\n",

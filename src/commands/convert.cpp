@@ -33,11 +33,11 @@
 #include "tasks/image_classification/description.h"
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/task.h"
-#include "train/adapters.h"
-#include "train/inference.h"
-#include "train/metrics.h"
-#include "train/published_model.h"
-#include "train/run_card.h"
+#include "inference/adapters.h"
+#include "inference/inference.h"
+#include "run/metrics.h"
+#include "run/published_model.h"
+#include "run/run_card.h"
 
 namespace lockstep::commands {
 namespace {
@@ -95,7 +95,7 @@ int export_onnx(const std::string& source, const std::string& target, checkpoint
           "will contain the files of transformers",
           source, kLlama, kOnnx, target);
   Config config;
-  train::set_model(config, file);
+  inference::set_model(config, file);
   const bool imagenet = config.model.stem == "imagenet";
   models::OnnxOptions options;
   options.height = options.width = imagenet ? 224 : 32;
@@ -150,7 +150,7 @@ std::string run_of(const std::string& source) {
 }
 
 /// The files of the tokenizer and of generation in a PEFT directory, or in the run to which a checkpoint belongs.
-train::Files tokenizer_beside(const std::string& source) {
+run::Files tokenizer_beside(const std::string& source) {
   if (is_folder(source)) return checkpoint::read_tokenizer_files(source);
   const std::string run = run_of(source);
   std::error_code error;
@@ -177,13 +177,13 @@ Config config_of(const std::string& run) {
 
 /// The files of the tokenizer: those in the directory `given`, with the chat template of the training, or those of the
 /// training.
-train::Files published_files(const std::string& source, const std::string& given, const Config& config,
+run::Files published_files(const std::string& source, const std::string& given, const Config& config,
                              const models::LlamaConfig& model) {
-  train::Files own = tokenizer_beside(source);
-  if (own.empty()) own = train::tokenizer_files(config, model);
+  run::Files own = tokenizer_beside(source);
+  if (own.empty()) own = run::tokenizer_files(config, model);
   if (given.empty()) return own;
-  train::Files files = checkpoint::read_tokenizer_files(given);
-  train::complete_files(files, model, -1, own[train::kTemplateFile]);
+  run::Files files = checkpoint::read_tokenizer_files(given);
+  run::complete_files(files, model, -1, own[run::kTemplateFile]);
   return files;
 }
 
@@ -191,29 +191,29 @@ train::Files published_files(const std::string& source, const std::string& given
 std::string versions_of(const std::string& run) {
   const fs::path path = fs::path(run) / "metrics.json";
   std::error_code error;
-  if (run.empty() || !fs::is_regular_file(path, error)) return train::versions_json();
+  if (run.empty() || !fs::is_regular_file(path, error)) return run::versions_json();
   const auto summary = nlohmann::ordered_json::parse(read_file(path.string()), nullptr, /*allow_exceptions=*/false);
-  return summary.is_object() && summary.contains("versions") ? summary["versions"].dump() : train::versions_json();
+  return summary.is_object() && summary.contains("versions") ? summary["versions"].dump() : run::versions_json();
 }
 
 std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfig& model, const Config& config,
-                     const train::Files& files, const std::string& run, const std::string& target,
+                     const run::Files& files, const std::string& run, const std::string& target,
                      const ExportOptions& options, DType dtype, const std::string& merged_base = "") {
   const auto step = file.state.value("step", std::int64_t{0});
-  return text_of(train::make_card(
+  return text_of(run::make_card(
       {.config = config,
        .model = model,
        .files = files,
        .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : config.run.name,
        .run = run,
        .configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "",
-       .answer_end = train::answer_end_of(file.state),
+       .answer_end = run::answer_end_of(file.state),
        .step = step,
        .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
        .is_trained = step > 0 || !merged_base.empty(),
        .merged_base = merged_base,
        .averages = options.weights == checkpoint::WeightsOf::averages,
-       .slices = train::slices_of(file.state),
+       .slices = run::slices_of(file.state),
        .dtype = std::string(name(dtype)),
        .versions = versions_of(run)}));
 }
@@ -233,7 +233,7 @@ Config exported_config(const std::string& run, const ExportOptions& options) {
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
   const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
-  models::check_llama_tensors(config, train::shapes_of(file.tensors), source);
+  models::check_llama_tensors(config, inference::shapes_of(file.tensors), source);
   checkpoint::require_usable(source, file.tensors);
   const auto step = file.state.value("step", std::int64_t{0});
   const std::string imported_dtype = step == 0 ? text_in(file.state, kImported, "dtype") : "";
@@ -244,14 +244,14 @@ int export_directory(const std::string& source, const std::string& target, const
 
   const std::string run = run_of(source);
   const Config of_run = exported_config(run, options);
-  train::Files files = published_files(source, options.files, of_run, config);
+  run::Files files = published_files(source, options.files, of_run, config);
   const bool has_tokenizer = files.contains("tokenizer.json") || files.contains("tokenizer.model");
   if (imported_config.empty())
     files[checkpoint::kHuggingFaceConfig] = models::to_json(config).dump(2) + "\n";
   else
     files[checkpoint::kHuggingFaceConfig] =
         name(dtype) == imported_dtype ? imported_config : with_dtype(imported_config, dtype);
-  train::add_answer_end(files, train::answer_end_of(file.state));
+  run::add_answer_end(files, run::answer_end_of(file.state));
   const std::size_t n_tensors = file.tensors.size();
   files[checkpoint::kModelCard] = card_for(file, config, of_run, files, run, target, options, dtype);
   const std::uint64_t max_shard_bytes = parse_byte_size(of_run.checkpoint.max_shard_size).value();
@@ -272,10 +272,10 @@ Published published_adapters(const std::string& source, const std::string& targe
   const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
   const std::string run = run_of(source);
   Published out{.files = {}, .config = exported_config(run, options)};
-  out.config.model.lora = train::lora_of(file);
+  out.config.model.lora = inference::lora_of(file);
   if (!options.base.empty()) out.config.model.from = options.base;
   out.files = published_files(source, options.files, out.config, model);
-  train::add_answer_end(out.files, train::answer_end_of(file.state));
+  run::add_answer_end(out.files, run::answer_end_of(file.state));
   out.files[checkpoint::kModelCard] = card_for(file, model, out.config, out.files, run, target, options, DType::fp32);
   return out;
 }
@@ -289,7 +289,7 @@ Published published_merged(const std::string& source, const std::string& target,
   out.files = published_files(source, takes_base ? base.path : options.files, out.config, model);
   out.files[checkpoint::kHuggingFaceConfig] =
       base.config.empty() ? models::to_json(model).dump(2) + "\n" : with_dtype(base.config, dtype);
-  train::add_answer_end(out.files, train::answer_end_of(file.state));
+  run::add_answer_end(out.files, run::answer_end_of(file.state));
   out.files[checkpoint::kModelCard] =
       card_for(file, model, out.config, out.files, run, target, options, dtype, base.path);
   return out;
@@ -332,7 +332,7 @@ int import_resnet(const std::string& source, const std::string& target, std::vec
                   const StateJson& recorded) {
   Config config;
   checkpoint::require_usable(source, tensors);
-  config.model = models::infer_resnet(train::shapes_of(tensors), source);
+  config.model = models::infer_resnet(inference::shapes_of(tensors), source);
   const Config::Model& model = config.model;
   StateJson state = initial_state(StateJson(tasks::make_task(config)->model_stamp()));
   if (recorded.contains("inference"))
@@ -360,7 +360,7 @@ std::string tokenizer_hash_of(const std::string& source) {
 int import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
                  const StateJson& imported) {
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
-  models::check_llama_tensors(config, train::shapes_of(file.tensors), file.path);
+  models::check_llama_tensors(config, inference::shapes_of(file.tensors), file.path);
   checkpoint::require_usable(file.path, file.tensors);
   StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}});
   if (!imported.is_null()) state[kImported] = imported;
@@ -384,7 +384,7 @@ int import_safetensors(const std::string& source, const std::string& target) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   file.config = family_of(file.state) == kLlama ? text_in(file.state, "model", "config") : "";
   if (!file.config.empty()) return import_llama(std::move(file), source, target, nullptr);
-  require(!models::has_llama_names(train::shapes_of(file.tensors)), ErrorCode::usage,
+  require(!models::has_llama_names(inference::shapes_of(file.tensors)), ErrorCode::usage,
           "{} contains the weights of a language model: give the directory of the file, which must also contain {}",
           source, checkpoint::kHuggingFaceConfig);
   return import_resnet(source, target, std::move(file.tensors), file.state);

@@ -10,13 +10,14 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/progress_bar.h"
 #include "commands/commands.h"
 #include "commands/data_words.h"
 #include "commands/report.h"
 #include "data/image_file.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
-#include "train/metrics.h"
+#include "run/metrics.h"
 
 namespace lockstep::commands {
 namespace {
@@ -197,7 +198,7 @@ using VerifyProgress = std::function<void(std::uint64_t bytes)>;
 /// Shows the progress of `verify`, and counts the bytes that it has checked.
 data::Verification verify_with_bar(std::uint64_t total_bytes, std::uint64_t& checked_bytes,
                                    const std::function<data::Verification(const VerifyProgress&)>& verify) {
-  train::ProgressBar bar("verify", static_cast<std::int64_t>(total_bytes), true);
+  ProgressBar bar("verify", static_cast<std::int64_t>(total_bytes), true);
   return verify([&](std::uint64_t bytes) {
     checked_bytes += bytes;
     bar.update(static_cast<std::int64_t>(checked_bytes), "");

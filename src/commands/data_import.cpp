@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/number_text.h"
+#include "base/progress_bar.h"
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "commands/data_words.h"
@@ -31,7 +32,7 @@
 #include "text/chat_template.h"
 #include "text/conversation_encoder.h"
 #include "text/tokenizer.h"
-#include "train/metrics.h"
+#include "run/metrics.h"
 
 namespace lockstep::commands {
 namespace {
@@ -45,10 +46,10 @@ void require_data_set_name(const std::string& output) {
 /// Shows the progress of an import, and ends it if a signal asks to stop. In that case the output is as it was before.
 template <typename Import>
 auto run_with_bar(Import import) {
-  std::unique_ptr<train::ProgressBar> bar;
+  std::unique_ptr<ProgressBar> bar;
   return import(data::ImportProgress([&](std::int64_t done, std::int64_t total) {
     throw_if_stopped();
-    if (!bar) bar = std::make_unique<train::ProgressBar>("import", total, true);
+    if (!bar) bar = std::make_unique<ProgressBar>("import", total, true);
     bar->update(done, "");
   }));
 }

@@ -28,10 +28,10 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
-#include "train/adapters.h"
+#include "inference/adapters.h"
 #include "train/batch_shape.h"
-#include "train/evaluation_loader.h"
-#include "train/inference.h"
+#include "inference/evaluation_loader.h"
+#include "inference/inference.h"
 
 namespace lockstep::commands {
 namespace {
@@ -246,9 +246,9 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
   Config config = configure(request, model);
   stop_if_requested(world);
   const checkpoint::ModelFile file =
-      train::with_base(checkpoint::read_model_file(model.path, request.weights), train::base_of(config.model));
+      inference::with_base(checkpoint::read_model_file(model.path, request.weights), inference::base_of(config.model));
   Config of_file = config;
-  train::set_model(of_file, file);
+  inference::set_model(of_file, file);
   if (request.describes_model) check_same_model(config, of_file, model.path);
   config.model = of_file.model;
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
@@ -265,18 +265,18 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
   if (!warning.empty() && world.rank() == 0) log::warning("{}", warning);
   const bool has_answers = answers_too(arguments, config, model, world);
   const std::shared_ptr<const data::Dataset> set = task->validation_set();
-  auto inference = std::make_unique<train::Inference>(config, *task, set->fields(), *backend,
+  auto inference = std::make_unique<inference::Inference>(config, *task, set->fields(), *backend,
                                                       batch_of(config, set->info().n_samples, world.size()));
   inference->load(file);
   const Clock::time_point begin = Clock::now();
-  const train::Evaluation result = train::evaluate(*inference, config, *task, set, *backend, world, "evaluation");
+  const inference::Evaluation result = inference::evaluate(*inference, config, *task, set, *backend, world, "evaluation");
   const double seconds = seconds_since(begin);
   inference.reset();  // frees its memory before the generator allocates its own
 
   const tasks::CountUnit& unit = task->count_unit();
   const auto count = static_cast<std::int64_t>(result.sums.count);
   const double loss_rate = result.sums.count / seconds;
-  const double rate = task->processed_count(train::evaluated_samples(config, *set)) / seconds;
+  const double rate = task->processed_count(inference::evaluated_samples(config, *set)) / seconds;
   const Json step = file.state.contains("step") ? Json(file.state["step"]) : Json();
   Outcome out{.object = {{"event", "evaluation"}, {"checkpoint", model.path}, {"step", step}, {unit.name, count}},
               .text = {},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/progress_bar.h"
 #include "commands/stoppable.h"
 #include "data/answer_end.h"
 #include "data/conversations.h"
@@ -19,8 +20,8 @@
 #include "tasks/language_modelling/model_source.h"
 #include "text/answer_match.h"
 #include "text/known_tokens.h"
-#include "train/metrics.h"
-#include "train/text_model.h"
+#include "run/metrics.h"
+#include "inference/text_model.h"
 
 namespace lockstep::commands {
 namespace {
@@ -126,7 +127,7 @@ struct Part {
 Part answer_part(generate::Generator& generator, const Questions& questions, std::size_t begin, std::size_t n,
                  const text::Tokenizer& tokenizer, text::Stemming stemming, bool shows_progress, World& world) {
   Part part;
-  train::ProgressBar bar("answers", static_cast<std::int64_t>(n), shows_progress, train::WithoutTerminal::lines);
+  ProgressBar bar("answers", static_cast<std::int64_t>(n), shows_progress, WithoutTerminal::lines);
   std::int64_t n_steps = 0, n_done = 0;
   generate::GeneratorEvents events;
   events.done = [&](std::size_t, const std::vector<generate::Reply>&) { bar.update(++n_done, ""); };
@@ -223,7 +224,7 @@ AnswersOutcome evaluate_answers(const AnswersArguments& a, const Config& config,
   require(slots <= kMostSequences, ErrorCode::usage,
           "--batch {} with {} beams makes {} sequences at the same time, expected at most {}: give --batch {}", a.batch,
           a.beams, slots, kMostSequences, std::max<std::int64_t>(1, kMostSequences / a.beams));
-  train::TextModel text_model(
+  inference::TextModel text_model(
       model,
       {.slots = slots, .capacity = std::min(model.positions, questions.longest + a.max_new_tokens), .chunk = kChunk},
       config.precision, file, backend);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/current_world.h"
 #include "base/file.h"
+#include "base/progress_bar.h"
 #include "comm/world.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
@@ -19,8 +20,8 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "text/multiple_choice.h"
-#include "train/metrics.h"
-#include "train/text_scorer.h"
+#include "run/metrics.h"
+#include "inference/text_scorer.h"
 
 namespace lockstep::commands {
 namespace {
@@ -59,10 +60,10 @@ Questions read_questions(const std::string& path, std::int64_t most) {
 
 /// Returns a text for each choice of each question. If a text is too long for the model, the beginning of its context
 /// is cut off.
-std::vector<train::ScoredText> encode(const Questions& questions, const std::string& path,
+std::vector<inference::ScoredText> encode(const Questions& questions, const std::string& path,
                                       const TextModelSource& source) {
   const auto most = static_cast<std::size_t>(source.model.positions) + 1;
-  std::vector<train::ScoredText> out;
+  std::vector<inference::ScoredText> out;
   for (std::size_t q = 0; q < questions.list.size(); ++q) {
     const ChoiceQuestion& question = questions.list[q];
     for (std::size_t c = 0; c < question.choices.size(); ++c) {
@@ -140,13 +141,13 @@ Results judge(const Questions& questions, std::span<const double> log_likelihood
 }
 
 /// Each rank computes its part of the texts. All ranks return the results for all texts.
-std::vector<double> score_part(std::span<const train::ScoredText> texts, const TextModelSource& source,
+std::vector<double> score_part(std::span<const inference::ScoredText> texts, const TextModelSource& source,
                                Backend& backend, World& world) {
   const std::size_t n_ranks = static_cast<std::size_t>(world.size()), rank = static_cast<std::size_t>(world.rank());
   const std::size_t begin = texts.size() * rank / n_ranks, end = texts.size() * (rank + 1) / n_ranks;
-  train::TextScorer scorer(source.model, texts, source.config.precision, source.file, backend);
-  train::ProgressBar bar("choices", static_cast<std::int64_t>(end - begin),
-                         world.rank() == 0 && source.config.log.progress, train::WithoutTerminal::lines);
+  inference::TextScorer scorer(source.model, texts, source.config.precision, source.file, backend);
+  ProgressBar bar("choices", static_cast<std::int64_t>(end - begin),
+                         world.rank() == 0 && source.config.log.progress, WithoutTerminal::lines);
   std::int64_t n_batches = 0;
   const std::vector<double> mine = scorer.score(texts.subspan(begin, end - begin), [&](std::int64_t n_done) {
     bar.update(n_done, "");
@@ -177,7 +178,7 @@ int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
   TextModelSource source = open_text_model(a.model);
   check_outputs({a.json, a.answers}, {source.base});
   const Questions questions = read_questions(a.choices, source.config.evaluation.max_samples);
-  const std::vector<train::ScoredText> texts = encode(questions, a.choices, source);
+  const std::vector<inference::ScoredText> texts = encode(questions, a.choices, source);
   const auto [backend, warning] =
       open_model_backend(source.config, source.file, source.sets_precision ? PrecisionOf::user : PrecisionOf::model,
                          {.device = source.config.device,

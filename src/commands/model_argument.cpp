@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "lockstep/error.h"
 #include "tasks/image_classification/description.h"
-#include "train/inference.h"
+#include "inference/inference.h"
 
 namespace lockstep::commands {
 
@@ -66,7 +66,7 @@ ModelBackend open_model_backend(Config& config, const checkpoint::ModelFile& fil
                                 const BackendOptions& options) {
   if (precision == PrecisionOf::model && file.state.contains("precision"))
     config.precision =
-        train::parse_recorded({"precision=" + file.state["precision"].get<std::string>()}, file.path).precision;
+        inference::parse_recorded({"precision=" + file.state["precision"].get<std::string>()}, file.path).precision;
   ModelBackend out{.backend = make_backend(options), .warning = {}};
   try {
     const std::string warning = out.backend->check_precision(config.precision);

@@ -117,7 +117,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   if (steps > 0) train::check_schedule(config, steps);
   if (algorithms)  // a layer without a stored choice runs with a fixed algorithm
     *algorithms =
-        train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
+        train::AlgorithmStore(run::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
             .load();
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
@@ -325,7 +325,7 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
       std::vector<std::string> inputs = configuration_files(options->configuration, config);
       inputs.push_back(options->device);
       inputs.push_back(options->model);
-      inputs.push_back(train::RunDirectory(config).file("algorithms.json"));
+      inputs.push_back(run::RunDirectory(config).file("algorithms.json"));
       check_outputs({options->json}, inputs);
       const PlanReport plan = plan_report(config, options->ranks, options->nodes, options->device, options->model);
       report(options->json, plan.json, plan.text);

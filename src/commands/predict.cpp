@@ -17,6 +17,7 @@
 #include "base/number_text.h"
 #include "base/printable.h"
 #include "base/process.h"
+#include "base/progress_bar.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
@@ -26,8 +27,8 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/image_classification/description.h"
-#include "train/inference.h"
-#include "train/metrics.h"
+#include "inference/inference.h"
+#include "run/metrics.h"
 
 namespace lockstep::commands {
 namespace {
@@ -134,7 +135,7 @@ struct Prediction {
 };
 
 /// Reads, decodes and predicts the files in batches, while reader threads prepare the next ones.
-std::vector<Prediction> predict(train::Inference& inference, std::vector<std::string> files,
+std::vector<Prediction> predict(inference::Inference& inference, std::vector<std::string> files,
                                 std::shared_ptr<const data::ImageFiles> set, Backend& backend) {
   const auto n = static_cast<std::int64_t>(files.size());
   const std::int64_t batch = inference.capacity(), steps = (n + batch - 1) / batch;
@@ -146,7 +147,7 @@ std::vector<Prediction> predict(train::Inference& inference, std::vector<std::st
                             .prefetch = 2,
                             .last_step = steps,
                             .backend = &backend});
-  train::ProgressBar bar("predict", n, true);
+  ProgressBar bar("predict", n, true);
   std::vector<Prediction> out;
   for (std::int64_t step = 0; step < steps; ++step) {
     const data::Batch& images = loader.next();
@@ -250,7 +251,7 @@ int run_predict(const PredictArguments& arguments) {
   check_outputs({arguments.json, arguments.csv}, inputs_of(arguments, request, model));
   const checkpoint::ModelFile file = checkpoint::read_model_file(
       model, arguments.averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model);
-  train::set_model(config, file);
+  inference::set_model(config, file);
   require(config.model.family == "resnet", ErrorCode::usage,
           "predict classifies images, but {} is a language model; `lockstep evaluate` reports its loss", model);
   const auto [backend, warning] =
@@ -271,7 +272,7 @@ int run_predict(const PredictArguments& arguments) {
                                              .resize = input.resize > 0 ? input.resize : input.height});
   const std::int64_t batch =
       config.evaluation.batch_per_rank > 0 ? config.evaluation.batch_per_rank : std::min(n, kMaxBatch);
-  train::Inference inference(config, *task, set->fields(), *backend, batch);
+  inference::Inference inference(config, *task, set->fields(), *backend, batch);
   inference.load(file);
   std::vector<Prediction> predictions = predict(inference, std::move(request.files), set, *backend);
   for (const auto& [path, reason] : request.unread)

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/number_text.h"
+#include "base/progress_bar.h"
 #include "base/standard_streams.h"
 #include "commands/commands.h"
 #include "commands/report.h"
@@ -20,8 +21,8 @@
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "mlflow/upload.h"
-#include "train/metrics.h"
-#include "train/run_lock.h"
+#include "run/metrics.h"
+#include "run/run_lock.h"
 
 namespace lockstep::commands {
 namespace {
@@ -79,7 +80,7 @@ std::string final_status(const std::string& run) {
 }
 
 void send(mlflow::Upload& upload, const std::string& run, const std::string& status) {
-  train::ProgressBar bar(
+  ProgressBar bar(
       "sending",
       static_cast<std::int64_t>(fs::exists(run + "/metrics.jsonl") ? fs::file_size(run + "/metrics.jsonl") : 0), true);
   upload.open();
@@ -112,7 +113,7 @@ int report_mlflow(CommandLine line) {
   while (line.run.size() > 1 && line.run.ends_with('/')) line.run.pop_back();
   const mlflow::UploadOptions options = upload_options(line);
   // During training, the run itself writes RUN/mlflow.json.
-  if (!options.config.log.mlflow.empty() && !line.dry_run) train::RunLock::require_free(line.run);
+  if (!options.config.log.mlflow.empty() && !line.dry_run) run::RunLock::require_free(line.run);
   const std::string status = final_status(line.run);
   std::signal(SIGPIPE, SIG_IGN);  // raised if the server closes the connection
   const mlflow::Limits limits;

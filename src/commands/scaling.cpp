@@ -26,7 +26,7 @@
 #include "scaling/slurm_submission.h"
 #include "scaling/study.h"
 #include "scaling/study_lock.h"
-#include "train/metrics.h"
+#include "run/metrics.h"
 
 namespace lockstep::commands {
 namespace {
@@ -77,7 +77,7 @@ Study study_of(const RunArguments& arguments, const Config& config) {
               .repeats = arguments.repeats,
               .seed = arguments.seed,
               .job = "",
-              .build = scaling::build_text(train::versions_json())};
+              .build = scaling::build_text(run::versions_json())};
   int ranks_per_node = arguments.ranks_per_node;
   if (study.launcher == Launcher::slurm) {
     study.job = arguments.job.empty() ? scaling::default_job(program_path()) : absolute(arguments.job);

@@ -27,12 +27,12 @@
 #include "lockstep/log.h"
 #include "mlflow/sender.h"
 #include "train/banner.h"
-#include "train/run_lock.h"
+#include "run/run_lock.h"
 #include "train/session.h"
-#include "train/stop_watch.h"
-#include "train/trace_file.h"
+#include "base/signal_watch.h"
+#include "run/trace_file.h"
 #include "train/trainer.h"
-#include "train/usage_log.h"
+#include "run/usage_log.h"
 
 namespace lockstep::commands {
 
@@ -55,7 +55,7 @@ bool loses_steps_when_stopped(const World& world) {
 /// Called once nothing has refused the start: from here on, the run directory belongs to this job, including its status
 /// and its log.
 void begin_run(train::Session& session, bool fresh) {
-  const train::RunDirectory run = session.run;
+  const run::RunDirectory run = session.run;
   const auto fails = [run] { on_failure([run] { run.write_status("failed"); }, run.file("status")); };
   all_agree(session.world, [&] {
     if (!session.leader()) return;
@@ -121,8 +121,8 @@ mlflow::UploadOptions mlflow_options(const train::Session& session) {
 /// Everything that can refuse a start is in the constructor of Session, which writes nothing. So a refused start leaves
 /// RUN as it was. `sender` is created when the run begins. If the run does not end in this function, the caller tells
 /// the sender how it ended.
-int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
-                    const std::shared_ptr<train::RunLock>& lock, std::optional<mlflow::Sender>& sender) {
+int start_and_train(const Config& config, World& world, const train::SessionOptions& options, SignalWatch& watch,
+                    const std::shared_ptr<run::RunLock>& lock, std::optional<mlflow::Sender>& sender) {
   // Ranks may compile and time plans for minutes while others wait for them.
   constexpr double kSlowStart = 10;
   world.set_watchdog_seconds(kSlowStart * config.comm.watchdog_seconds);
@@ -134,13 +134,20 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
     return run.replace_status("running", "stopped");
   });
   if (config.run.is_checked) check_first(session);
-  std::optional<train::TraceFile> trace;
+  std::optional<run::TraceFile> trace;
   if (config.trace) trace.emplace(world, session.run.path());
   session.start();
   train::write_banner(session);
   if (session.leader() && !config.log.mlflow.empty()) sender.emplace(mlflow_options(session));
-  std::optional<train::UsageLog> usage;
-  if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
+  std::optional<run::UsageLog> usage;
+  if (config.log.usage_seconds > 0) {
+    Backend& backend = *session.backend;
+    usage.emplace(world, run::UsageLogOptions{
+                             .directory = session.run.file("usage"),
+                             .interval_seconds = config.log.usage_seconds,
+                             .pci_bus = backend.device().pci_bus,
+                             .usage_of = [&](const std::string& pci_bus) { return backend.usage_of(pci_bus); }});
+  }
   world.set_watchdog_seconds(config.comm.watchdog_seconds);
   watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });
   const train::Outcome outcome = train::train(session, *lock);
@@ -151,9 +158,9 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   return outcome.status;
 }
 
-int train_locked(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch) {
-  const auto lock = std::make_shared<train::RunLock>(config.run.path(), world);
-  const train::RunDirectory run(config);
+int train_locked(const Config& config, World& world, const train::SessionOptions& options, SignalWatch& watch) {
+  const auto lock = std::make_shared<run::RunLock>(config.run.path(), world);
+  const run::RunDirectory run(config);
   watch.set_last_action([lock] {
     lock->release();
     return true;
@@ -176,7 +183,7 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
               plan_report(config, world.size(), world.n_nodes()).text);
   const train::Session session(config, world, options);
   if (!is_leader) return kExitDone;
-  train::RunLock::require_free(session.run.path());
+  run::RunLock::require_free(session.run.path());
   session.run.check_can_be_created();
   for (const std::string& note : session.notes) log::info("{}", note);
   checkpoint::Reader* from = session.first_checkpoint();
@@ -216,7 +223,7 @@ int print_configuration(const TrainArguments& arguments) {
 }
 
 int run_training(const TrainArguments& arguments, const Arguments& program) {
-  train::StopWatch watch;
+  SignalWatch watch;
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of HDF5 would make MPI calls of its own
   Config config;
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));

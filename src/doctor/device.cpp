@@ -14,7 +14,7 @@
 #include "lockstep/error.h"
 #include "lockstep/ops/add.h"
 #include "lockstep/ops/matmul.h"
-#include "train/matmul_rate.h"
+#include "base/matmul_rate.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -110,7 +110,7 @@ double measure_memory(Backend& backend) {
   const std::size_t size_bytes = static_cast<std::size_t>(kStreamElements) * sizeof(float);
   const auto a = allocate(backend, size_bytes), b = allocate(backend, size_bytes), y = allocate(backend, size_bytes);
   const auto workspace = allocate(backend, add->memory_requirements().forward_workspace_bytes);
-  for (const auto* memory : {&a, &b}) train::fill_random(backend, **memory, DType::fp32, *stream);
+  for (const auto* memory : {&a, &b}) fill_random(backend, **memory, DType::fp32, *stream);
   const auto compute = [&] {
     add->forward({.a = a->data(), .b = b->data(), .y = y->data()}, {workspace->data(), nullptr}, *stream);
     stream->synchronize();
@@ -191,9 +191,9 @@ DeviceFacts measure_device(Backend* backend, const std::string& problem, World& 
       if (const auto log = kernel_log()) facts.xid_errors = xid_errors_in(*log, facts.pci_bus);
   });
   attempt(facts.problem, world, [&] { compare_products(*backend, facts); });
-  attempt(facts.problem, world, [&] { facts.matmul_fp32 = train::measure_matmul_rate(*backend, Precision::fp32); });
+  attempt(facts.problem, world, [&] { facts.matmul_fp32 = measure_matmul_rate(*backend, Precision::fp32); });
   attempt(facts.problem, world, [&] {
-    if (computes_in_bf16(*backend)) facts.matmul_bf16 = train::measure_matmul_rate(*backend, Precision::bf16);
+    if (computes_in_bf16(*backend)) facts.matmul_bf16 = measure_matmul_rate(*backend, Precision::bf16);
   });
   attempt(facts.problem, world, [&] { facts.memory_rate = measure_memory(*backend); });
   attempt(facts.problem, world, [&] { measure_transfers(*backend, facts); });

@@ -23,7 +23,6 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "lockstep/error.h"
-#include "train/broadcast.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -274,7 +273,7 @@ FolderFacts measure_folder(World& world, const std::string& path, FolderUse use,
   if (measures && facts.problem.empty()) measure_space(facts.path, facts);
 
   std::string shared = fmt::format("{}/.lockstep-doctor.{}.{}", facts.path, world.host(), ::getpid());
-  train::broadcast_text(world, shared);
+  world.broadcast_text(shared);
   const std::string mine = fmt::format("{}/{}", shared, world.node());
   const bool only_reads = world.any(use == FolderUse::data && !facts.is_writable);
   if (only_reads) {

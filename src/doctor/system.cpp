@@ -15,7 +15,7 @@
 #include "comm/world.h"
 #include "doctor/figure.h"
 #include "doctor/thresholds.h"
-#include "train/metrics.h"
+#include "run/metrics.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -186,7 +186,7 @@ void check_limits(const Place& place, const SystemFacts& system, std::vector<Che
 
 SystemFacts measure_system(bool computes_on_gpu) {
   SystemFacts facts{.computes_on_gpu = computes_on_gpu};
-  const auto versions = nlohmann::json::parse(train::versions_json());
+  const auto versions = nlohmann::json::parse(run::versions_json());
   facts.versions["lockstep"] = fmt::format("{} ({})", version(), commit());
   facts.versions["compiler"] = compiler();
   for (const auto& [name, text] : versions["libraries"].items()) facts.versions[name] = text.get<std::string>();

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
-#include "train/run_lock.h"
+#include "run/run_lock.h"
 
 namespace lockstep::scaling {
 namespace {
@@ -26,7 +26,7 @@ void wait_until_free(const std::string& run) {
   using namespace std::chrono_literals;
   for (int attempts = 0;; ++attempts) {
     try {
-      train::RunLock::require_free(run);
+      run::RunLock::require_free(run);
       return;
     } catch (const Error&) {
       constexpr int kAttempts = 40;

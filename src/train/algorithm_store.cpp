@@ -100,7 +100,7 @@ void save(const std::string& path, const std::string& machine, const Algorithms&
 
 }  // namespace
 
-AlgorithmStore::AlgorithmStore(const RunDirectory& run, const DeviceInfo& device, std::int64_t batch)
+AlgorithmStore::AlgorithmStore(const run::RunDirectory& run, const DeviceInfo& device, std::int64_t batch)
     : run_(run),
       machine_(fmt::format("{}; {}; lockstep {}; batch {}", device.name, fmt::join(device.libraries, ", "), version(),
                            batch)) {

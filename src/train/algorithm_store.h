@@ -11,13 +11,13 @@
 
 #include "lockstep/algorithms.h"
 #include "lockstep/backend.h"
-#include "train/run_directory.h"
+#include "run/run_directory.h"
 
 namespace lockstep::train {
 
 class AlgorithmStore {
  public:
-  AlgorithmStore(const RunDirectory& run, const DeviceInfo& device, std::int64_t batch);
+  AlgorithmStore(const run::RunDirectory& run, const DeviceInfo& device, std::int64_t batch);
 
   /// False with LOCKSTEP_CACHE=none: nothing is timed then, and a layer without a stored choice runs with a fixed
   /// algorithm.
@@ -36,7 +36,7 @@ class AlgorithmStore {
   void save_in_cache(const Algorithms& algorithms) const;
 
  private:
-  RunDirectory run_;
+  run::RunDirectory run_;
   std::string machine_, cache_;  // cache_ empty: none
 };
 

@@ -25,7 +25,7 @@ void warn_if_it_fails(Work work) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(Session& session, Recorder& recorder, const RunLock& lock)
+Checkpointing::Checkpointing(Session& session, Recorder& recorder, const run::RunLock& lock)
     : s_(session),
       recorder_(recorder),
       lock_(lock),
@@ -113,7 +113,7 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
   if (s_.config.checkpoint.best != Config::Checkpoint{}.best) json["quality_of"] = s_.config.checkpoint.best;
   if (const checkpoint::StateJson patience = s_.progress.patience.state(); !patience.is_null())
     json["patience"] = patience;
-  add_slices(s_.progress.slices, json);
+  run::add_slices(s_.progress.slices, json);
   if (s_.plan->loss_scaling()) {
     const LossScale loss_scale = s_.replica->loss_scale();
     json["loss_scale"] = {{"scale", loss_scale.scale}, {"good_steps", loss_scale.good_steps}};

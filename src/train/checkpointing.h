@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "checkpoint/background_saver.h"
 #include "train/recorder.h"
-#include "train/run_lock.h"
+#include "run/run_lock.h"
 #include "train/session.h"
 
 namespace lockstep::train {
@@ -19,7 +19,7 @@ namespace lockstep::train {
 class Checkpointing {
  public:
   /// A save fails if the run directory no longer belongs to this job.
-  Checkpointing(Session& session, Recorder& recorder, const RunLock& lock);
+  Checkpointing(Session& session, Recorder& recorder, const run::RunLock& lock);
 
   /// Whether a save is due: by steps, epochs or rank 0's clock, or at the end of the run. The same on all ranks.
   bool due_after(std::int64_t step) const;
@@ -42,7 +42,7 @@ class Checkpointing {
     std::int64_t step = 0;
     bool is_best = false;
     RunProgress before;  // with the best so far without it
-    Totals totals;       // when it was begun
+    run::Totals totals;       // when it was begun
     Clock::time_point begin;
     double blocked_seconds = 0;  // in which training waited for the copy, or for the end
   };
@@ -54,7 +54,7 @@ class Checkpointing {
 
   Session& s_;
   Recorder& recorder_;
-  const RunLock& lock_;
+  const run::RunLock& lock_;
   checkpoint::KnownFiles known_files_;  // used by the thread of saver_, which ends first
   checkpoint::BackgroundSaver saver_;
   Running running_;

@@ -3,11 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/progress_bar.h"
 #include "base/stop_signal.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
 #include "tasks/language_modelling/text_sampler.h"
-#include "train/evaluation_loader.h"
+#include "inference/evaluation_loader.h"
 
 namespace lockstep::train {
 
@@ -19,7 +20,7 @@ std::optional<LossSums> evaluate(Session& session) {
   const Config& config = session.config;
   const std::shared_ptr<const data::Dataset> set = session.task->validation_set();
   const data::LoaderOptions options =
-      evaluation_loader(config, *set, session.plan->evaluation_batch(), session.world, *session.backend);
+      inference::evaluation_loader(config, *set, session.plan->evaluation_batch(), session.world, *session.backend);
   const std::int64_t steps = options.last_step;
   data::Loader loader(set, options);
   ProgressBar bar("evaluation", steps, session.leader() && config.log.progress);
@@ -30,7 +31,7 @@ std::optional<LossSums> evaluate(Session& session) {
     const StepSums sums =
         session.replica->sum_over_ranks({.loss = mine, .flags = {.stop_requests = stop_requested() ? 1.0 : 0.0}});
     if (sums.flags.stop_requests > 0) return std::nullopt;
-    add(all, sums.loss);
+    all += sums.loss;
     bar.update(step + 1, "");
   }
   return all;
@@ -65,7 +66,7 @@ void Validation::write_samples(std::int64_t steps_done) {
   while (n_ranks > 1 && world.any(false)) {
   }
   if (world.any(stop_requested())) return;
-  std::vector<TextSample> samples;
+  std::vector<run::TextSample> samples;
   for (const std::string& prompt : sampler->prompts()) samples.push_back({.prompt = prompt, .text = ""});
   const std::vector<std::string> all =
       world.all_gather(replies.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

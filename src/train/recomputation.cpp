@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "graph/flops.h"
 #include "lockstep/ops/add.h"
-#include "train/matmul_rate.h"
+#include "base/matmul_rate.h"
 
 namespace lockstep::train {
 namespace {

@@ -9,10 +9,11 @@
 #include "base/number_text.h"
 #include "base/printable.h"
 #include "base/process.h"
+#include "base/progress_bar.h"
 #include "comm/traffic.h"
 #include "config/parser.h"
 #include "lockstep/log.h"
-#include "train/evaluation_loader.h"
+#include "inference/evaluation_loader.h"
 #include "train/skipped_steps.h"
 
 namespace lockstep::train {
@@ -34,7 +35,7 @@ int cores_of_rank(const World& world) {
   return usable < n_processors() ? usable : std::max(1, usable / world.local_size());
 }
 
-DataSource source_of(const Session& session) {
+run::DataSource source_of(const Session& session) {
   const data::Dataset& set = *session.task->train_set();
   return {.readers = session.config.data.readers,
           .cores = cores_of_rank(session.world),
@@ -48,7 +49,7 @@ double mean_loss(const LossSums& sums) { return tasks::loss_measure().of(sums); 
 
 Recorder::Recorder(Session& session)
     : session_(session),
-      naming_(naming_of(*session.task)),
+      naming_(run::naming_of(*session.task)),
       metrics_({.directory = session.run.path(),
                 .naming = naming_,
                 .resume_step = session.resumed_from.empty() ? -1 : session.progress.step,
@@ -74,12 +75,12 @@ bool Recorder::logs(std::int64_t step) const {
 /// The events contain the totals of earlier starts. If the previous start was killed, the steps between the last event
 /// and the checkpoint are added as if they had been as fast as those before.
 void Recorder::continue_totals() {
-  const History& history = metrics_.history();
+  const run::History& history = metrics_.history();
   totals_ = history.totals;
   final_train_ = history.train_measures;
   evaluated_ = history.evaluated;
   if (session_.config.ema.is_on()) evaluated_averages_ = history.evaluated_averages;
-  const double rate = rate_of(totals_.count, totals_.training_seconds);
+  const double rate = run::rate_of(totals_.count, totals_.training_seconds);
   if (rate == 0) return;
   const std::int64_t samples = session_.samples_after(session_.progress.step) - session_.samples_after(history.step);
   const double count = session_.task->nominal_count(samples);
@@ -89,8 +90,8 @@ void Recorder::continue_totals() {
   totals_.run_seconds += count / rate;
 }
 
-Totals Recorder::totals() const {
-  Totals now = totals_;
+run::Totals Recorder::totals() const {
+  run::Totals now = totals_;
   now.run_seconds += seconds_since(begin_);
   return now;
 }
@@ -124,7 +125,7 @@ std::vector<double> Recorder::measures_of(const LossSums& sums) const {
 }
 
 double Recorder::utilization_of(double flops, double seconds) const {
-  return rate_of(flops, seconds * session_.matmul_rate);
+  return run::rate_of(flops, seconds * session_.matmul_rate);
 }
 
 /// "loss 1.2345 | perplexity 3.4"
@@ -139,7 +140,7 @@ std::string Recorder::text_of(const std::vector<double>& measures, int tasks::Me
 
 void Recorder::step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
   if (result.is_applied || had_no_weight(result))
-    add(epoch_sums_, result.sums);
+    epoch_sums_ += result.sums;
   else
     ++totals_.skipped_steps;
   const double processed = session_.task->processed_count(session_.global_batch_of(step));
@@ -162,7 +163,7 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
 }
 
 void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
-  StepRecord record{.step = step + 1, .epoch = step / session_.steps_per_epoch + 1};
+  run::StepRecord record{.step = step + 1, .epoch = step / session_.steps_per_epoch + 1};
   record.samples = session_.samples_after(step + 1);
   record.measures = measures_of(result.sums);
   record.learning_rate = learning_rate;
@@ -170,8 +171,8 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.totals = totals();
   if (session_.plan->loss_scaling()) record.loss_scale = result.loss_scale.scale;
   record.step_seconds = clock.seconds;
-  record.rate = rate_of(session_.task->processed_count(session_.global_batch_of(step)), clock.seconds);
-  record.loss_rate = rate_of(result.sums.count, clock.seconds);
+  record.rate = run::rate_of(session_.task->processed_count(session_.global_batch_of(step)), clock.seconds);
+  record.loss_rate = run::rate_of(result.sums.count, clock.seconds);
   record.model_flops_utilization = utilization_of(session_.flops_of(step), clock.seconds);
   record.last_step = session_.last_step;
   record.ranks = session_.world.size();
@@ -201,11 +202,11 @@ void Recorder::count_data(const StepClock& clock) {
 }
 
 /// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
-void Recorder::gather_ranks(StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock) {
+void Recorder::gather_ranks(run::StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock) {
   struct RankFigures {
     double loss, processed, data_wait, exposed, waited, host_memory, cpu;
     double device_memory, device, exchange;  // -1 where unknown
-    DataUsage data;
+    run::DataUsage data;
   };
   const DeviceUsage usage = session_.backend->usage();
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
@@ -226,7 +227,7 @@ void Recorder::gather_ranks(StepRecord& record, std::int64_t step, const StepRes
   exchange_seconds_ = exchanged.value_or(0);
   waits_.clear();
   hosts_.clear();
-  std::vector<DataUsage> data;
+  std::vector<run::DataUsage> data;
   for (const std::string& bytes : session_.world.all_gather(
            std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)) + session_.world.host())) {
     RankFigures m{};
@@ -235,9 +236,9 @@ void Recorder::gather_ranks(StepRecord& record, std::int64_t step, const StepRes
     wait_sums_.resize(std::max(wait_sums_.size(), waits_.size()));
     wait_sums_[waits_.size() - 1] += m.waited;
     hosts_.push_back(bytes.substr(sizeof(m)));
-    PerRank& ranks = record.per_rank;
+    run::PerRank& ranks = record.per_rank;
     ranks.loss.push_back(m.loss);
-    ranks.rate.push_back(rate_of(m.processed, record.step_seconds));
+    ranks.rate.push_back(run::rate_of(m.processed, record.step_seconds));
     ranks.data_wait_seconds.push_back(m.data_wait);
     ranks.exposed_communication_seconds.push_back(m.exposed);
     ranks.memory_bytes.push_back(m.device_memory >= 0 ? m.device_memory : m.host_memory);
@@ -260,11 +261,11 @@ void Recorder::gather_ranks(StepRecord& record, std::int64_t step, const StepRes
 /// Collective, unless this step is logged.
 void Recorder::report_data(bool is_logged) {
   if (!is_logged) {
-    std::vector<DataUsage> data;
+    std::vector<run::DataUsage> data;
     for (const std::string& bytes :
          session_.world.all_gather(std::string(reinterpret_cast<const char*>(&data_), sizeof(data_)))) {
       data.emplace_back();
-      std::memcpy(&data.back(), bytes.data(), sizeof(DataUsage));
+      std::memcpy(&data.back(), bytes.data(), sizeof(run::DataUsage));
     }
     data_watch_.update(data);
   }
@@ -295,19 +296,19 @@ void Recorder::warn_of_slow_rank() {
 }
 
 void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* validation) {
-  EpochRecord record{.step = step + 1,
+  run::EpochRecord record{.step = step + 1,
                      .epoch = (step + 1) / session_.steps_per_epoch,
                      .epochs = session_.config.train.epochs,
                      .count = static_cast<std::int64_t>(epoch_sums_.count),
                      .learning_rate = learning_rate,
                      .train = measures_of(epoch_sums_),
-                     .rate = rate_of(epoch_processed_, epoch_training_seconds_),
-                     .loss_rate = rate_of(epoch_count_, epoch_training_seconds_),
+                     .rate = run::rate_of(epoch_processed_, epoch_training_seconds_),
+                     .loss_rate = run::rate_of(epoch_count_, epoch_training_seconds_),
                      .epoch_seconds = seconds_since(epoch_begin_),
                      .totals = totals()};
   if (validation) record.validation = measures_of(*validation);
   metrics_.epoch(record);
-  log::info("{}", epoch_line(record, naming_));
+  log::info("{}", run::epoch_line(record, naming_));
   last_epoch_sums_ = epoch_sums_;
   epoch_sums_ = {};
   epoch_count_ = epoch_processed_ = epoch_training_seconds_ = 0;
@@ -322,9 +323,9 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSum
   has_worked_ = true;
   const auto count = static_cast<std::int64_t>(sums.count);
   const double n_models = of_averages ? 2 : 1;
-  const std::int64_t n_samples = evaluated_samples(session_.config, *session_.task->validation_set());
-  const double rate = rate_of(n_models * session_.task->processed_count(n_samples), seconds);
-  const double loss_rate = rate_of(n_models * sums.count, seconds);
+  const std::int64_t n_samples = inference::evaluated_samples(session_.config, *session_.task->validation_set());
+  const double rate = run::rate_of(n_models * session_.task->processed_count(n_samples), seconds);
+  const double loss_rate = run::rate_of(n_models * sums.count, seconds);
   metrics_.evaluation({.step = step,
                        .epoch = step / session_.steps_per_epoch,
                        .count = count,
@@ -340,16 +341,16 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSum
     log::info("  the averages of the weights (ema) | {}", text_of(average_measures, &tasks::Measure::result_digits));
 }
 
-void Recorder::samples(std::int64_t step, const std::vector<TextSample>& samples) {
+void Recorder::samples(std::int64_t step, const std::vector<run::TextSample>& samples) {
   constexpr std::size_t kMostOfPrompt = 80, kMostOfText = 400;  // bytes in the log
   metrics_.samples({.step = step, .epoch = step / session_.steps_per_epoch, .samples = samples});
-  for (const TextSample& sample : samples)
+  for (const run::TextSample& sample : samples)
     log::info("sample after step {} | {} | {}", step, printable(sample.prompt, kMostOfPrompt),
               printable(sample.text, kMostOfText));
 }
 
 void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
-                          const Totals& totals) {
+                          const run::Totals& totals) {
   const double size_bytes = static_cast<double>(file_size_bytes(path));
   metrics_.checkpoint({.step = step,
                        .path = path,

@@ -6,10 +6,11 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/progress_bar.h"
 #include "data/loader.h"
 #include "lockstep/ops/step_scalars.h"
-#include "train/data_watch.h"
-#include "train/metrics.h"
+#include "run/data_watch.h"
+#include "run/metrics.h"
 #include "train/session.h"
 #include "train/slow_rank.h"
 
@@ -44,13 +45,13 @@ class Recorder {
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   /// `of_averages`: of the averages of the weights; null: there are none. `seconds`: of both.
   void evaluation(std::int64_t step, const LossSums& sums, const LossSums* of_averages, double seconds);
-  void samples(std::int64_t step, const std::vector<TextSample>& samples);
+  void samples(std::int64_t step, const std::vector<run::TextSample>& samples);
   /// `totals`: when the checkpoint was begun.
   void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
-                  const Totals& totals);
+                  const run::Totals& totals);
   void finish(const std::string& status, std::int64_t step);
   /// The totals of the run so far, over all its starts.
-  Totals totals() const;
+  run::Totals totals() const;
   /// The rank for which the others have waited, on average over the logged steps of this start, during more than
   /// log.slow_rank_percent of their time. The same on all ranks.
   std::optional<SlowRank> slow_rank() const;
@@ -62,7 +63,7 @@ class Recorder {
 
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
-  void gather_ranks(StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock);
+  void gather_ranks(run::StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock);
   double utilization_of(double flops, double seconds) const;
   void warn_of_slow_rank();
   void count_data(const StepClock& clock);
@@ -72,8 +73,8 @@ class Recorder {
   std::string text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const;
 
   Session& session_;
-  const Naming naming_;
-  Metrics metrics_;
+  const run::Naming naming_;
+  run::Metrics metrics_;
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double waited_seconds_ = 0, interval_seconds_ = 0;  // since the last logged step: waiting for sums over ranks, of all
@@ -85,18 +86,18 @@ class Recorder {
   std::vector<std::string> hosts_;                    // of each rank
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
   std::optional<data::LoaderUsage> first_usage_;      // up to the first step of this start
-  DataUsage data_;                                    // of this rank, since then
-  DataWatch data_watch_;                              // of all ranks
+  run::DataUsage data_;                                    // of this rank, since then
+  run::DataWatch data_watch_;                              // of all ranks
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0;
   double flops_ = 0, flops_seconds_ = 0;  // of the steps of this start
-  Totals totals_;                         // run_seconds: of earlier starts only
+  run::Totals totals_;                         // run_seconds: of earlier starts only
   // Of the epoch, in this start: what counts in the loss, all that is processed, and the time of its steps
   double epoch_count_ = 0, epoch_processed_ = 0, epoch_training_seconds_ = 0;
   bool has_worked_ = false;  // this start has made a step or an evaluation
   LossSums epoch_sums_, last_epoch_sums_;
   std::vector<double> final_train_;  // measures of the last step; empty: there was none
-  Evaluated evaluated_, evaluated_averages_;
+  run::Evaluated evaluated_, evaluated_averages_;
 };
 
 }  // namespace lockstep::train

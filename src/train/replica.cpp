@@ -35,7 +35,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       backend_(backend),
       communicator_(communicator),
       stream_(backend.make_stream()),
-      parameter_arena_(plan, backend, communicator) {
+      parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard(), &communicator) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
@@ -307,7 +307,7 @@ void Replica::apply_update() {
                       *stream_);
     if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
   });
-  const ParameterArena::Update parameter_arena = parameter_arena_.update();
+  const graph::ParameterArena::Update parameter_arena = parameter_arena_.update();
   part(kOptimizerSpan, [&] {
     optimizer_->apply({.parameters = parameter_arena.masters,
                        .weights = parameter_arena.compute_weights,

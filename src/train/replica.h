@@ -32,7 +32,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "train/device_trace.h"
 #include "train/gradient_accumulator.h"
-#include "train/parameter_arena.h"
+#include "graph/parameter_arena.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
@@ -166,7 +166,7 @@ class Replica {
   Backend& backend_;
   Communicator& communicator_;
   std::unique_ptr<Stream> stream_, second_stream_;  // the second one is null if the plan does not use it
-  ParameterArena parameter_arena_;
+  graph::ParameterArena parameter_arena_;
   std::unique_ptr<Memory> gradients_, low_precision_gradients_, optimizer_memory_, activations_, workspace_,
       second_workspace_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -5,7 +5,7 @@
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
-#include "train/inference.h"
+#include "inference/inference.h"
 #include "train/replica.h"
 
 namespace lockstep::train {
@@ -16,7 +16,7 @@ const std::string kInitialWeightsLabel = "initial weights";
 std::vector<StateTensor> Replica::tensors() const { return plan_.state(); }
 
 bool Replica::is_in_pieces(const StateTensor& tensor) const {
-  const Shard& shard = plan_.shard();
+  const graph::Shard& shard = plan_.shard();
   const bool is_sharded = tensor.state == StateTensor::kNoState ? plan_.shards_masters() : !shard.is_whole();
   return is_sharded && tensor.begin < shard.whole_begin();
 }
@@ -56,7 +56,7 @@ float* Replica::place_to_write(const StateTensor& tensor) {
 
 void Replica::copy_pieces_to_gradients(int state) {
   const float* const from = std::as_const(*this).stored(state);
-  for (const ShardPiece& piece : plan_.shard().own_pieces())
+  for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
     backend_.copy_to_device(gradient_arena() + piece.begin, from + piece.stored, piece.n_elements * sizeof(float),
                             *stream_);
   stream_->synchronize();
@@ -65,7 +65,7 @@ void Replica::copy_pieces_to_gradients(int state) {
 void Replica::store_written() {
   if (!written_state_) return;
   float* const to = stored(*written_state_);
-  for (const ShardPiece& piece : plan_.shard().own_pieces())
+  for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
     backend_.copy_to_device(to + piece.stored, gradient_arena() + piece.begin, piece.n_elements * sizeof(float),
                             *stream_);
   stream_->synchronize();
@@ -138,7 +138,7 @@ void Replica::initialize(std::uint32_t seed) {
                                    *sums_ready_, *sums_done_, kInitialWeightsLabel);
     stream_->wait(*sums_done_);
   }
-  for (const ShardPiece& piece : plan_.shard().pieces()) {
+  for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
     float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
     backend_.copy_to_device(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
   }
@@ -163,7 +163,7 @@ void Replica::write_base(const graph::Parameter& parameter, std::span<const floa
 
 void Replica::load_base(const checkpoint::ModelFile& file) {
   for (const graph::Parameter& p : parameters().parameters())
-    if (p.is_base) write_base(p, packed_parameter(file, p));
+    if (p.is_base) write_base(p, inference::packed_parameter(file, p));
 }
 
 void Replica::initialize_base(std::uint32_t seed) {

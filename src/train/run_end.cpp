@@ -13,10 +13,10 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "models/llama_config.h"
-#include "train/adapters.h"
-#include "train/metrics.h"
-#include "train/published_model.h"
-#include "train/run_card.h"
+#include "inference/adapters.h"
+#include "run/metrics.h"
+#include "run/published_model.h"
+#include "run/run_card.h"
 
 namespace lockstep::train {
 
@@ -64,27 +64,27 @@ checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_
 
 /// Writes a language model as a directory for transformers, or adapters as a directory for PEFT, with the tokenizer and
 /// a model card.
-void write_language_model(const Session& session, std::int64_t steps_done, const std::string& name, Files files,
+void write_language_model(const Session& session, std::int64_t steps_done, const std::string& name, run::Files files,
                           checkpoint::WeightsOf weights) {
   const Config& config = session.config;
   const models::LlamaConfig model =
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
-  files = with_tokenizer(std::move(files), config, model);
+  files = run::with_tokenizer(std::move(files), config, model);
   const checkpoint::StateJson state = exported_state(session, steps_done);
-  add_answer_end(files, answer_end_of(state));
-  files[checkpoint::kModelCard] = text_of(make_card({.config = config,
+  run::add_answer_end(files, run::answer_end_of(state));
+  files[checkpoint::kModelCard] = run::text_of(run::make_card({.config = config,
                                                      .model = model,
                                                      .files = files,
                                                      .name = config.run.name,
                                                      .run = session.run.path(),
                                                      .configuration = config::learning_yaml(config),
-                                                     .answer_end = answer_end_of(state),
+                                                     .answer_end = run::answer_end_of(state),
                                                      .step = steps_done,
                                                      .steps_per_epoch = session.steps_per_epoch,
                                                      .averages = weights == checkpoint::WeightsOf::averages,
                                                      .slices = session.progress.slices,
                                                      .dtype = std::string(lockstep::name(DType::fp32)),
-                                                     .versions = versions_json()}));
+                                                     .versions = run::versions_json()}));
   const std::string directory = session.run.file(name);
   const auto max_shard_bytes = parse_byte_size(config.checkpoint.max_shard_size);
   checkpoint::HuggingFaceOptions options;
@@ -93,7 +93,7 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   try {
     if (config.model.lora.is_on()) {
       files.erase(checkpoint::kHuggingFaceConfig);
-      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, base_of(config.model), state, files);
+      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, inference::base_of(config.model), state, files);
     } else {
       checkpoint::write_huggingface(directory, std::move(tensors), files, options);
     }
@@ -103,14 +103,14 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
                  error.what());
     return;
   }
-  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model) log::info("{}", license_note(directory));
+  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model) log::info("{}", run::license_note(directory));
 }
 
 /// Writes the trained model: as a directory if the task names the files of one, otherwise as a .safetensors file.
 /// `name` is that of the file or directory in RUN.
 void write_model(const Session& session, std::int64_t steps_done, const std::string& name,
                  checkpoint::WeightsOf weights) {
-  if (Files files = session.task->model_files(); !files.empty()) {
+  if (run::Files files = session.task->model_files(); !files.empty()) {
     write_language_model(session, steps_done, name, std::move(files), weights);
     return;
   }

@@ -14,8 +14,7 @@
 #include "train/algorithm_store.h"
 #include "train/autotune.h"
 #include "train/batch_fit.h"
-#include "train/broadcast.h"
-#include "train/matmul_rate.h"
+#include "base/matmul_rate.h"
 #include "train/resume_changes.h"
 #include "train/schedule.h"
 #include "train/weight_gradient_stream.h"
@@ -193,7 +192,7 @@ void Session::make_plan() {
 /// Collective. All ranks use the algorithms that rank 0 has chosen.
 void Session::share_algorithms(const Algorithms& known) {
   std::string text = nlohmann::json(known.choices()).dump();
-  broadcast_text(world, text);
+  world.broadcast_text(text);
   algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>(), known.under_load(), known.untimed());
 }
 

@@ -22,8 +22,8 @@
 #include "tasks/task.h"
 #include "train/patience.h"
 #include "train/replica.h"
-#include "train/run_directory.h"
-#include "train/slices.h"
+#include "run/run_directory.h"
+#include "run/slices.h"
 #include "train/step_plan.h"
 
 namespace lockstep::train {
@@ -37,7 +37,7 @@ struct RunProgress {
   LossSums epoch_sums;       // of the epoch so far
   bool is_measured = false;  // the checkpoint that the run resumes from records its quality
   Patience patience;
-  Slices slices;  // of the data
+  run::Slices slices;  // of the data
 };
 
 struct SessionOptions {
@@ -53,7 +53,7 @@ class Session {
 
   Config config;  // resolved
   World& world;
-  RunDirectory run;
+  run::RunDirectory run;
   std::unique_ptr<tasks::Task> task;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Communicator> communicator;  // from start() on

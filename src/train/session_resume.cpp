@@ -18,11 +18,10 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
-#include "train/adapters.h"
-#include "train/broadcast.h"
+#include "inference/adapters.h"
 #include "train/evaluation.h"
-#include "train/inference.h"
-#include "train/metrics.h"
+#include "inference/inference.h"
+#include "run/metrics.h"
 #include "train/resume_changes.h"
 #include "train/session.h"
 
@@ -58,12 +57,12 @@ constexpr const char* kConfigFile = "config.yaml";
 void check_initial_adapters(const Config& config, const checkpoint::ModelFile& file, const std::string& base_hash) {
   const Config::Model& model = config.model;
   const std::string place = config.places({"model.initialize_from", "model.from"});
-  require(holds_adapters(file), ErrorCode::config_conflict,
+  require(inference::holds_adapters(file), ErrorCode::config_conflict,
           "{}with model.lora and model.from, model.initialize_from is for adapters, but {} is a whole model: set only "
           "model.from={}",
           place, file.path, file.path);
-  require_same_base(file.state, file.path, base_hash, model.from);
-  const Config::Model::Lora theirs = lora_of(file);
+  inference::require_same_base(file.state, file.path, base_hash, model.from);
+  const Config::Model::Lora theirs = inference::lora_of(file);
   require(theirs.rank == model.lora.rank && theirs.alpha == model.lora.alpha && theirs.rslora == model.lora.rslora &&
               std::ranges::is_permutation(theirs.targets, model.lora.targets),
           ErrorCode::config_conflict,
@@ -117,7 +116,7 @@ std::string Session::list_checkpoints() {
 
 /// Throws if checkpoints are missing: starting over would replace the record of what was trained.
 void Session::require_none_lost() {
-  const RecordedSteps recorded = recorded_steps(run.path());
+  const run::RecordedSteps recorded = run::recorded_steps(run.path());
   require(
       recorded.checkpoint < 0, ErrorCode::checkpoint_not_found,
       "the run has saved a checkpoint of step {}, as {} records, but {} contains none: restore one, or add --fresh to "
@@ -228,7 +227,7 @@ void Session::restore() {
                                 steps_per_epoch, before, progress.step, progress.step / steps_per_epoch));
   progress.epoch_sums = loss_sums(state.value("epoch_sums", std::vector<double>()));
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
-  progress.slices = slices_after(state, config);
+  progress.slices = run::slices_after(state, config);
   restore_loss_scale(state);
   find_best();
   if (measures_the_same(state, config, *task)) progress.patience.restore(state.value("patience", nlohmann::json()));
@@ -267,14 +266,14 @@ void Session::find_best() {
       log::warning("the best checkpoint so far is not known: {}", error.what());
     }
   }
-  broadcast_text(world, text);
+  world.broadcast_text(text);
   const nlohmann::json quality = text.empty() ? nlohmann::json() : nlohmann::json::parse(text);
   progress.has_best = quality.is_number();
   if (progress.has_best) progress.best = quality.get<double>();
 }
 
 void Session::read_base() {
-  const std::string source = base_of(config.model);
+  const std::string source = inference::base_of(config.model);
   require(!source.empty() || config.data.train == "synthetic", ErrorCode::config_conflict,
           "{}model.lora trains adapters beside a model that exists: set model.from=DIRECTORY, or "
           "model.initialize_from=CHECKPOINT",
@@ -284,16 +283,16 @@ void Session::read_base() {
     return;
   }
   base_ = checkpoint::read_model_file(source);
-  require(!holds_adapters(base_), ErrorCode::config_conflict,
+  require(!inference::holds_adapters(base_), ErrorCode::config_conflict,
           "{}{} has adapters, which need a base themselves: set model.from=DIRECTORY to that base, and "
           "model.initialize_from={} to train the adapters further",
           config.places({"model.from", "model.initialize_from"}), source, source);
-  check_tensors(config.model, base_);
+  inference::check_tensors(config.model, base_);
   checkpoint::require_usable(source, base_.tensors);
   for (const graph::Parameter& p : plan->parameters().parameters())
-    if (p.is_base) (void)packed_parameter(base_, p);
-  base_hash = hash_of_base(base_.tensors);
-  if (reader_) require_same_base(reader_->state(), reader_->path(), base_hash, source);
+    if (p.is_base) (void)inference::packed_parameter(base_, p);
+  base_hash = inference::hash_of_base(base_.tensors);
+  if (reader_) inference::require_same_base(reader_->state(), reader_->path(), base_hash, source);
   notes.push_back(fmt::format("the base of the adapters is {}", source));
 }
 
@@ -314,12 +313,12 @@ void Session::read_initial_weights() {
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
-  check_tensors(model, file);
-  require(has_base || !holds_adapters(file), ErrorCode::config_conflict,
+  inference::check_tensors(model, file);
+  require(has_base || !inference::holds_adapters(file), ErrorCode::config_conflict,
           "{}{} has adapters, but model.lora.rank is 0: set it, or merge them with `lockstep checkpoint merge`",
           config.places({"model.initialize_from"}), source);
   if (has_base) check_initial_adapters(config, file, base_hash);
-  progress.slices = slices_before(file.state, config);
+  progress.slices = run::slices_before(file.state, config);
   initial_weights_ = std::move(file.tensors);
   checkpoint::require_usable(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);

@@ -192,7 +192,10 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   groups_ = apply_groups(config, table_, optimizer_.segments);
   loss_scaling_ = describe_loss_scaling(config);
   buckets_ = cut_buckets(config, table_, topology_.wire, batch_.ranks);
-  shard_ = Shard(table_, buckets_, batch_.rank);
+  std::vector<ElementRange> pieces;
+  for (const comm::Bucket& bucket : buckets_)
+    if (bucket.is_sharded()) pieces.push_back(bucket.shard(batch_.rank));
+  shard_ = pieces.empty() ? graph::Shard(table_) : graph::Shard(table_, pieces);
   loader_bytes_ = data::Loader::buffer_bytes(fields, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }

@@ -19,7 +19,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "tasks/task.h"
 #include "train/batch_shape.h"
-#include "train/shard.h"
+#include "graph/shard.h"
 #include "train/state_tensors.h"
 #include "train/step_state.h"
 
@@ -94,7 +94,7 @@ class StepPlan {
   DType compute_dtype() const { return storage_type(config_.precision); }
   const OptimizerDescription& optimizer() const { return optimizer_; }  // of all parameters
   /// The part of this rank; without train.shard, the whole model.
-  const Shard& shard() const { return shard_; }
+  const graph::Shard& shard() const { return shard_; }
   /// Whether a rank has only its shard of the fp32 masters: ops read weights in 16 bits, which all ranks have.
   bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32; }
   /// Elements of the arena of fp32 masters.
@@ -144,7 +144,7 @@ class StepPlan {
   std::vector<OptimizerGroup> groups_;
   std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
-  Shard shard_;
+  graph::Shard shard_;
   std::size_t exchange_bytes_ = 0;  // of the graphs
   std::size_t loader_bytes_ = 0;
 };

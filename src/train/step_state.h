@@ -33,13 +33,6 @@ inline LossSums loss_sums(std::span<const double> numbers) {
   return {.loss = numbers[0], .correct = numbers[1], .count = numbers[2], .weight = numbers.back()};
 }
 
-inline void add(LossSums& total, const LossSums& more) {
-  total.loss += more.loss;
-  total.correct += more.correct;
-  total.count += more.count;
-  total.weight += more.weight;
-}
-
 /// What is summed over ranks once per step besides gradients: in exchange memory, by one all-reduce of doubles.
 struct StepSums {
   LossSums loss;

@@ -19,7 +19,7 @@ namespace {
 
 class Trainer {
  public:
-  Trainer(Session& session, const RunLock& lock)
+  Trainer(Session& session, const run::RunLock& lock)
       : s_(session),
         recorder_(session),
         schedule_(session.config.schedule, session.config.optimizer.learning_rate, session.steps_per_epoch,
@@ -135,7 +135,7 @@ class Trainer {
 
 }  // namespace
 
-Outcome train(Session& session, const RunLock& lock) {
+Outcome train(Session& session, const run::RunLock& lock) {
   Trainer trainer(session, lock);
   const int status = trainer.run();
   return {.status = status, .slow_rank = trainer.slow_rank()};

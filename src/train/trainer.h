@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "train/run_lock.h"
+#include "run/run_lock.h"
 #include "train/session.h"
 #include "train/slow_rank.h"
 
@@ -15,6 +15,6 @@ struct Outcome {
 };
 
 /// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held.
-Outcome train(Session& session, const RunLock& lock);
+Outcome train(Session& session, const run::RunLock& lock);
 
 }  // namespace lockstep::train

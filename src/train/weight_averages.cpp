@@ -12,8 +12,8 @@ WeightAverages::WeightAverages(const StepPlan& plan, Backend& backend)
                        .scratch = begin,
                        .op = backend.make(MovingAverageDescription{.n_elements = n_elements, .momentum = {}})});
   };
-  const Shard& shard = plan.shard();
-  for (const ShardPiece& piece : shard.own_pieces())
+  const graph::Shard& shard = plan.shard();
+  for (const graph::ShardPiece& piece : shard.own_pieces())
     add(plan.shards_masters() ? piece.stored : piece.begin, piece.stored, piece.begin, piece.n_elements);
   const std::size_t whole = shard.whole_begin(), first_master = plan.parameters().n_with_masters() - plan.n_masters();
   add(whole - first_master, shard.whole_stored(), whole, plan.parameters().n_gradients() - whole);

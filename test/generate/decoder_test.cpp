@@ -11,7 +11,7 @@
 
 #include "test/support/cuda_on_host/backend.h"
 #include "test/support/cuda_on_host/launches.h"
-#include "train/parameter_arena.h"
+#include "graph/parameter_arena.h"
 
 namespace lockstep::generate {
 namespace {
@@ -32,7 +32,7 @@ TEST(Decoder, CapturesDecodingAndNothingElse) {
   table.set_base([](const std::string&) { return true; });  // no gradients
   Decoder decoder(kTiny, {.slots = 2, .capacity = 16, .chunk = 8}, DType::fp32, false, *backend, table);
   table.fix_order({});
-  train::ParameterArena parameters(table, DType::fp32, *backend);
+  graph::ParameterArena parameters(table, DType::fp32, *backend);
   const graph::Bindings weights{.parameters = parameters.masters(),
                                 .compute_weights = parameters.compute_weights(),
                                 .compute_dtype = parameters.compute_dtype()};

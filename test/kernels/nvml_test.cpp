@@ -14,7 +14,7 @@
 #include "comm/world.h"
 #include "doctor/device.h"
 #include "test/support/program.h"
-#include "train/usage_log.h"
+#include "run/usage_log.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -93,7 +93,7 @@ TEST_F(NvmlTest, IsLoggedDuringARun) {
   const auto world = comm::single_world();
   const auto file = folder / ("gpu_memory_log_" + world->host() + ".csv");
   {
-    const train::UsageLog log(*world, {.directory = folder.string(),
+    const run::UsageLog log(*world, {.directory = folder.string(),
                                        .interval_seconds = 0.1,
                                        .pci_bus = kGpu,
                                        .usage_of = [&](const std::string& pci_bus) { return nvml->usage(pci_bus); }});

@@ -41,7 +41,7 @@ class AlgorithmStoreTest : public testing::Test {
     Config config;
     config.run.directory = folder_;
     config.run.name = "run";
-    return AlgorithmStore(RunDirectory(config), kDevice, 32);
+    return AlgorithmStore(run::RunDirectory(config), kDevice, 32);
   }
   std::string cache_file() const { return folder_ + "/cache/algorithms.json"; }
   std::string run_file() const { return folder_ + "/run/algorithms.json"; }

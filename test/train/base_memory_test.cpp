@@ -12,7 +12,7 @@
 #include "test/support/recording_backend.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"
-#include "train/text_model.h"
+#include "inference/text_model.h"
 
 namespace lockstep {
 namespace {
@@ -119,7 +119,7 @@ TEST_P(BaseMemory, OfGenerationIsThatOfTheWeightsInTheirType) {
   for (const checkpoint::NamedTensor& tensor : file.tensors) n_values += tensor.values.size();
   const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});  // the run's backend is frozen
   test::RecordingBackend backend(*cpu);
-  const train::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
+  const inference::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
                                {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);
   for (const test::Call& call : backend.recording().calls())
     if (call.what == "allocate") greatest = std::max(greatest, call.size_bytes);

@@ -11,7 +11,7 @@
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/task.h"
 #include "test/data/text_files.h"
-#include "train/inference.h"
+#include "inference/inference.h"
 
 namespace lockstep {
 namespace {
@@ -69,7 +69,7 @@ std::vector<float> losses_of(const char* model, const std::string& path, bool pa
   const auto task = tasks::make_language_modelling(config, set, nullptr);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const std::int64_t n = set->info().n_samples;
-  train::Inference inference(config, *task, set->fields(), *backend, n);
+  inference::Inference inference(config, *task, set->fields(), *backend, n);
   inference.load(weights_of(tasks::model_source(config.model)));
 
   std::vector<std::vector<std::byte>> memory;
@@ -84,7 +84,7 @@ std::vector<float> losses_of(const char* model, const std::string& path, bool pa
     set->read(i, 0, fields);
   }
   for (const auto& field : memory) batch.fields.emplace_back(field);
-  const train::Inference::Result result = inference.run(batch);
+  const inference::Inference::Result result = inference.run(batch);
   double sum = 0;
   for (const float loss : result.outputs) sum += loss;
   EXPECT_NEAR(result.sums.loss, sum, 1e-5 * sum);

@@ -13,7 +13,7 @@
 #include "checkpoint/llama2c.h"
 #include "layers/layers.h"
 #include "lockstep/backend.h"
-#include "train/parameter_arena.h"
+#include "graph/parameter_arena.h"
 
 namespace lockstep {
 namespace {
@@ -47,7 +47,7 @@ class Logits {
     std::vector<graph::ParameterId> order;
     for (std::size_t i = 0; i < table_.parameters().size(); ++i) order.push_back(static_cast<graph::ParameterId>(i));
     table_.fix_order(order);
-    arena_ = std::make_unique<train::ParameterArena>(table_, DType::fp32, *backend_);
+    arena_ = std::make_unique<graph::ParameterArena>(table_, DType::fp32, *backend_);
     activations_ = backend_->allocate(graph_.memory().size_bytes(), "activations");
     workspace_ = backend_->allocate(std::max<std::size_t>(graph_.workspace_bytes(), 64), "workspace");
     load(file);
@@ -92,7 +92,7 @@ class Logits {
   graph::Graph graph_;
   graph::TensorId tokens_ = graph::kNoTensor, positions_ = graph::kNoTensor, start_ = graph::kNoTensor;
   graph::ActivationId out_ = graph::kNoActivation;
-  std::unique_ptr<train::ParameterArena> arena_;
+  std::unique_ptr<graph::ParameterArena> arena_;
   std::unique_ptr<Memory> activations_, workspace_;
 };
 

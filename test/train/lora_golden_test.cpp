@@ -16,8 +16,8 @@
 #include "test/support/device.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"
-#include "train/adapters.h"
-#include "train/text_model.h"
+#include "inference/adapters.h"
+#include "inference/text_model.h"
 
 namespace lockstep {
 namespace {
@@ -126,15 +126,15 @@ TEST(LoraFiles, LogitsOfAnAdapterOfPeft) {
   const std::string base = write_base(golden, testing::TempDir() + "/base");
   const std::string again = testing::TempDir() + "/again";
   const checkpoint::ModelFile theirs = checkpoint::read_peft("test/golden/lora_qwen2");
-  checkpoint::write_peft(again, theirs.tensors, train::lora_of(theirs), base, theirs.state, {});
+  checkpoint::write_peft(again, theirs.tensors, inference::lora_of(theirs), base, theirs.state, {});
   const std::vector<std::int32_t> tokens = golden["logits"]["tokens"];
   const std::vector<int> positions = golden["logits"]["positions"];
   for (const std::string& folder : {std::string("test/golden/lora_qwen2"), again}) {
     const checkpoint::ModelFile file =
-        train::merged(train::with_base(checkpoint::read_model_file(folder), folder == again ? "" : base));
+        inference::merged(inference::with_base(checkpoint::read_model_file(folder), folder == again ? "" : base));
     const models::LlamaConfig config = models::parse_llama_config(golden["config"].dump(), "golden");
     const auto backend = make_backend({.device = "cpu", .threads = 1});
-    train::TextModel model(config, {.slots = 2, .capacity = 16, .chunk = 16}, Precision::fp32, file, *backend);
+    inference::TextModel model(config, {.slots = 2, .capacity = 16, .chunk = 16}, Precision::fp32, file, *backend);
     std::vector<generate::NewToken> new_tokens;
     for (std::size_t t = 0; t < tokens.size(); ++t)
       new_tokens.push_back({.id = tokens[t],

@@ -1,5 +1,5 @@
 // The matmul rate is measured with random numbers: a device that multiplies zeros draws less power, and is faster.
-#include "train/matmul_rate.h"
+#include "base/matmul_rate.h"
 
 #include <gtest/gtest.h>
 

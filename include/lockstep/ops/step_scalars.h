@@ -27,6 +27,14 @@ struct LossSums {
   double correct = 0;  // samples whose largest logit is the label's; in a tie, the first is the largest
   double count = 0;    // samples that were counted (label >= 0)
   double weight = 0;   // sum of their class weights, which divides the loss; without weights, 1 for each sample
+
+  LossSums& operator+=(const LossSums& more) {
+    loss += more.loss;
+    correct += more.correct;
+    count += more.count;
+    weight += more.weight;
+    return *this;
+  }
 };
 
 }  // namespace lockstep

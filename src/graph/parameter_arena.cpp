@@ -1,0 +1,82 @@
+#include "graph/parameter_arena.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "graph/nf4.h"
+#include "lockstep/bf16.h"
+#include "lockstep/error.h"
+#include "lockstep/fp16.h"
+
+namespace lockstep::graph {
+
+ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend)
+    : ParameterArena(table, compute_dtype, backend, table.n_with_masters(), {}, nullptr) {}
+
+ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend,
+                               std::size_t n_masters, const Shard& shard, Communicator* communicator)
+    : backend_(backend),
+      compute_dtype_(compute_dtype),
+      n_with_masters_(table.n_with_masters()),
+      first_master_(table.n_with_masters() - n_masters),
+      shard_(shard) {
+  const auto allocate = [&](std::size_t size_bytes, bool is_gathered, const std::string& purpose) {
+    return !shard.is_whole() && is_gathered ? communicator->allocate(size_bytes, purpose) : backend.allocate(size_bytes, purpose);
+  };
+  const bool has_weights = compute_dtype_ != DType::fp32;
+  if (table.n_nf4_bytes() > 0) nf4_weights_ = backend.allocate(table.n_nf4_bytes(), "weights in NF4");
+  masters_ = allocate(n_masters * sizeof(float), !has_weights, "parameters");
+  const std::unique_ptr<Stream> stream = backend.make_stream();
+  for (const Constant& c : table.constants())
+    backend.copy_to_device(masters_of(*masters_) + (c.begin - first_master_), c.values.data(),
+                           c.values.size() * sizeof(float), *stream);
+  stream->synchronize();
+  if (!has_weights) return;
+  compute_weights_ = allocate(table.n_total() * size_bytes(compute_dtype_), true, "weights in the compute type");
+  cast_ = backend.make(CastDescription{.from = DType::fp32, .to = compute_dtype_});
+}
+
+void ParameterArena::refresh(Stream& stream) {
+  const auto round = [&](std::size_t begin, std::size_t n_elements, std::size_t stored) {
+    auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
+    cast_->apply({.source = masters() + stored, .target = target, .n_elements = n_elements}, {}, stream);
+  };
+  if (is_stale_ && cast_) {
+    for (const ShardPiece& piece : shard_.own_pieces()) round(piece.begin, piece.n_elements, piece.stored);
+    const std::size_t whole = shard_.whole_begin();
+    round(whole, n_with_masters_ - whole, shard_.whole_stored());
+  }
+  is_stale_ = false;
+}
+
+void ParameterArena::write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream) {
+  std::vector<std::byte> quantised(parameter.nf4.size_bytes);
+  for (std::size_t i = 0; i < parameter.parts.size(); ++i) {
+    const ParameterPart& part = parameter.parts[i];
+    quantize_nf4(values.subspan(part.begin, part.n_elements()), parameter.nf4.matrices[i], quantised);
+  }
+  auto* const target = static_cast<std::byte*>(nf4_weights_->data()) + parameter.nf4_begin;
+  backend_.copy_to_device(target, quantised.data(), quantised.size(), stream);
+  stream.synchronize();
+}
+
+void ParameterArena::write_without_master(std::size_t begin, std::span<const float> values, Stream& stream) {
+  require(compute_weights_ != nullptr && begin >= n_with_masters_, ErrorCode::internal,
+          "element {} of the parameters has an fp32 master", begin);
+  auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
+  const auto copy = [&](const auto& rounded) {
+    backend_.copy_to_device(target, rounded.data(), rounded.size() * sizeof(rounded[0]), stream);
+    stream.synchronize();
+  };
+  if (compute_dtype_ == DType::bf16) {
+    std::vector<Bf16> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), to_bf16);
+    copy(rounded);
+  } else {
+    std::vector<Fp16> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), to_fp16);
+    copy(rounded);
+  }
+}
+
+}  // namespace lockstep::graph

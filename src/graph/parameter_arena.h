@@ -1,0 +1,78 @@
+// The parameters of a replica: fp32 masters with the running statistics, and, where ops compute in bf16 or fp16, the
+// weights that they read, which are the masters rounded to that type (DESIGN, decision 17).
+//
+// Two things write masters. The optimizer rounds what it writes itself. All other writes (initial values, a checkpoint,
+// imported weights) go through edit(), and the next refresh() rounds the whole arena once. A replica calls refresh()
+// before each pass over a graph, so the weights that are read are never stale. With train.shard, a rank rounds the
+// masters that it has, and the weights of the others are gathered afterwards (weight_gather.h). Statistics are read as
+// fp32 only: their places in the arena of weights are not kept up to date.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "lockstep/backend.h"
+#include "lockstep/communicator.h"
+#include "lockstep/ops/cast.h"
+#include "graph/shard.h"
+
+namespace lockstep::graph {
+
+class ParameterArena {
+ public:
+  /// `n_masters`: elements of the arena of masters. Collective if something is sharded: what ranks gather is in the
+  /// memory of `communicator`.
+  ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend, std::size_t n_masters,
+                 const Shard& shard, Communicator* communicator);
+  /// The order of `table` is fixed. Ops compute in `compute_dtype`. Constants get their values; everything else is
+  /// undefined.
+  ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend);
+
+  /// With train.shard in 16 bits, the masters of this rank's pieces, followed by those that every rank has (Shard).
+  const float* masters() const { return masters_of(*masters_); }
+  /// The offset of masters() in the arena: the master of element i is masters()[i - first_master()] if every rank has
+  /// it.
+  std::size_t first_master() const { return first_master_; }
+  /// In compute_dtype(); null where that is fp32.
+  const void* compute_weights() const { return compute_weights_ ? compute_weights_->data() : nullptr; }
+  DType compute_dtype() const { return compute_dtype_; }
+  /// The matrices in NF4; null if there are none.
+  const std::byte* nf4_weights() const {
+    return nf4_weights_ ? static_cast<const std::byte*>(nf4_weights_->data()) : nullptr;
+  }
+
+  /// For the ops of a step's update: the optimizer writes both, and statistics exist in fp32 only.
+  struct Update {
+    float* masters = nullptr;
+    void* compute_weights = nullptr;
+  };
+  Update update() { return {masters_of(*masters_), compute_weights_ ? compute_weights_->data() : nullptr}; }
+
+  /// For all other writes of masters. Not while another thread calls it.
+  float* edit() {
+    is_stale_ = true;
+    return masters_of(*masters_);
+  }
+  /// Rounds the masters if they were edited since the last call.
+  void refresh(Stream& stream);
+  /// For a parameter without a master (Parameter::has_master): rounds the values to the compute type. `begin`: an
+  /// element of the arena.
+  void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
+  /// For a parameter in NF4: quantises its elements.
+  void write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream);
+
+ private:
+  static float* masters_of(const Memory& memory) { return static_cast<float*>(memory.data()); }
+
+  Backend& backend_;
+  DType compute_dtype_;
+  std::size_t n_with_masters_, first_master_;
+  Shard shard_;
+  std::unique_ptr<Memory> masters_, compute_weights_;  // the second null where ops compute in fp32
+  std::unique_ptr<Memory> nf4_weights_;                // null if there are none
+  std::unique_ptr<Cast> cast_;                         // likewise
+  bool is_stale_ = true;
+};
+
+}  // namespace lockstep::graph

@@ -1,0 +1,198 @@
+#include "inference/adapters.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <unordered_map>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/stop_signal.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/peft.h"
+#include "graph/nf4.h"
+#include "lockstep/bf16.h"
+#include "lockstep/error.h"
+#include "models/llama_config.h"
+#include "models/llama_tensors.h"
+#include "models/lora.h"
+#include "inference/inference.h"
+
+namespace lockstep::inference {
+namespace {
+
+using checkpoint::ModelFile;
+using checkpoint::NamedTensor;
+
+constexpr const char* kRank = "lora.rank";
+constexpr const char* kBasePrecision = "base_precision";
+constexpr const char* kNameBase =
+    "name the base with model.from=DIRECTORY, in `checkpoint import` and `export` with --base DIRECTORY, and in "
+    "`checkpoint merge` as BASE";
+
+std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
+
+/// The path of the base of adapters: `given`, or if that is empty, the one that the file names.
+std::string find_base(const ModelFile& file, const std::string& given) {
+  const std::string base = given.empty() ? file.state.value("base_path", std::string()) : given;
+  require(!base.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
+          file.path, kNameBase);
+  std::error_code error;
+  require(std::filesystem::exists(base, error), ErrorCode::model_mismatch,
+          "{} has adapters for {}, which does not exist here: {}", file.path, base, kNameBase);
+  return base;
+}
+
+/// The description of a base model, in the form in which a state records it.
+checkpoint::StateJson model_of(const ModelFile& base, const std::vector<std::string>& ignore_keys) {
+  Config config;
+  config.model.ignore_keys = ignore_keys;
+  set_model(config, base);
+  require(config.model.family == "llama", ErrorCode::model_mismatch,
+          "{} is a {}, but adapters need a language model as their base: {}", base.path, config.model.family,
+          kNameBase);
+  return {{"family", "llama"}, {"config", config.model.config}};
+}
+
+/// What the state of adapters records about them and about reading their base.
+Config::Model recorded_with(const ModelFile& adapters) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : adapters.state["model"].items())
+    if (key.starts_with("lora.") || key == "ignore_keys") keys.push_back(fmt::format("model.{}={}", key, value.dump()));
+  return parse_recorded(keys, adapters.path).model;
+}
+
+/// Checks that every layer has the adapters of all targets, with shapes that match the base.
+void check_adapters(const ModelFile& file, const models::LlamaConfig& config) {
+  const Config::Model::Lora lora = lora_of(file);
+  const models::TensorShapes shapes = shapes_of(file.tensors), of_base = models::llama_tensors(config);
+  std::size_t n_expected = 0;
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    for (const std::string& layer : models::lora_layers(lora, "model.layers." + std::to_string(i))) {
+      const Shape weight = of_base.at(layer + ".weight");
+      for (const auto& [suffix, shape] : {std::pair{models::kLoraA, Shape{lora.rank, weight[1]}},
+                                          std::pair{models::kLoraB, Shape{weight[0], lora.rank}}}) {
+        const auto found = shapes.find(layer + std::string(suffix));
+        require(found != shapes.end(), ErrorCode::model_mismatch, "{} has no tensor {}{}, which the base needs: {}",
+                file.path, layer, suffix, kNameBase);
+        require(found->second == shape, ErrorCode::model_mismatch,
+                "{}{} of {} has the shape {}, but {} beside this base: {}", layer, suffix, file.path,
+                found->second.text(), shape.text(), kNameBase);
+        ++n_expected;
+      }
+    }
+  require(n_expected == shapes.size(), ErrorCode::model_mismatch,
+          "{} has {} tensors of adapters, but this base has {} places for them: {}", file.path, shapes.size(),
+          n_expected, kNameBase);
+}
+
+/// Turns the matrices of the layers into those with which the adapters were trained: quantised, and expanded to the
+/// type in which the run computed.
+void round_to_nf4(ModelFile& file) {
+  const bool is_bf16 = file.state.value("precision", std::string()) == "bf16";
+  for (NamedTensor& tensor : file.tensors) {
+    const auto is_of = [&](const models::LoraTarget& target) {
+      return tensor.name.ends_with("." + std::string(target.layer) + ".weight");
+    };
+    if (std::ranges::none_of(models::kLoraTargets, is_of)) continue;
+    const Nf4Layout layout = Nf4Layout::of(std::array{tensor.shape[0]}, tensor.shape[1]);
+    std::vector<std::byte> quantised(layout.size_bytes);
+    graph::quantize_nf4(tensor.values, layout.matrices.front(), quantised);
+    tensor.values = graph::dequantize_nf4(tensor.values.size(), layout.matrices.front(), quantised);
+    if (!is_bf16) continue;
+    for (float& value : tensor.values) value = to_float(to_bf16(value));
+  }
+}
+
+}  // namespace
+
+bool holds_adapters(const ModelFile& file) {
+  const auto model = file.state.find("model");
+  if (model == file.state.end() || !model->contains(kRank)) return false;
+  return !file.tensors.empty() &&
+         std::ranges::all_of(file.tensors, [](const NamedTensor& t) { return models::is_adapter(t.name); });
+}
+
+Config::Model::Lora lora_of(const ModelFile& file) { return recorded_with(file).lora; }
+
+std::string base_of(const Config::Model& model) {
+  return model.from != Config::Model{}.from ? model.from : model.initialize_from;
+}
+
+std::string hash_of_base(const std::vector<NamedTensor>& tensors) {
+  std::vector<const NamedTensor*> sorted;
+  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
+  std::ranges::sort(sorted, {}, [](const NamedTensor* tensor) -> const std::string& { return tensor->name; });
+  StreamingHash hash;
+  for (const NamedTensor* tensor : sorted) {
+    hash.update(bytes_of(tensor->name + " " + tensor->shape.text() + "\n"));
+    hash.update(bytes_of(tensor->values));
+  }
+  return hash_text(hash.digest());
+}
+
+void require_same_base(const checkpoint::StateJson& state, const std::string& adapters, const std::string& hash,
+                       const std::string& base) {
+  const auto recorded = state.find("base");
+  if (recorded == state.end() || !recorded->is_object()) return;
+  const auto before = recorded->find("hash");
+  if (before == recorded->end() || !before->is_string()) return;
+  require(*before == hash, ErrorCode::model_mismatch,
+          "{} has adapters for another base than {} (the hash of its weights is {}, not {}): {}", adapters,
+          base.empty() ? "these random weights" : base, hash, before->get<std::string>(), kNameBase);
+}
+
+ModelFile with_base(ModelFile file, const std::string& base) {
+  if (!holds_adapters(file)) return file;
+  const std::string path = find_base(file, base);
+  ModelFile of_base = checkpoint::read_model_file(path);
+  require(!holds_adapters(of_base), ErrorCode::model_mismatch,
+          "{} has adapters itself, but is named as the base of {}: {}", path, file.path, kNameBase);
+  checkpoint::StateJson model = model_of(of_base, recorded_with(file).ignore_keys);
+  check_adapters(file, models::parse_llama_config(model["config"].get<std::string>(), path));
+  if (file.state.contains("base")) require_same_base(file.state, file.path, hash_of_base(of_base.tensors), path);
+  file.state["model"].update(model);
+  if (!file.state.contains("inference") && of_base.state.contains("inference"))
+    file.state["inference"] = of_base.state["inference"];
+  file.state["base_path"] = path;
+  for (NamedTensor& tensor : of_base.tensors) file.tensors.push_back(std::move(tensor));
+  return file;
+}
+
+ModelFile merged(ModelFile file) {
+  if (!file.state.contains("model") || !file.state["model"].contains(kRank)) return file;
+  if (file.state["model"].value(kBasePrecision, std::string()) == "nf4") round_to_nf4(file);
+  const double scale = models::lora_scale(lora_of(file));
+  std::unordered_map<std::string, NamedTensor*> by_name;
+  for (NamedTensor& tensor : file.tensors) by_name[tensor.name] = &tensor;
+  for (const NamedTensor& a : file.tensors) {
+    if (!a.name.ends_with(models::kLoraA)) continue;
+    throw_if_stopped();
+    const std::string layer = a.name.substr(0, a.name.size() - models::kLoraA.size());
+    const NamedTensor& b = *by_name.at(layer + std::string(models::kLoraB));
+    NamedTensor& weight = *by_name.at(layer + ".weight");
+    const std::int64_t out = weight.shape[0], in = weight.shape[1], rank = a.shape[0];
+    std::vector<double> row(static_cast<std::size_t>(in));
+    for (std::int64_t o = 0; o < out; ++o) {
+      float* const values = weight.values.data() + o * in;
+      std::ranges::fill(row, 0.0);
+      for (std::int64_t r = 0; r < rank; ++r) {
+        const double factor = scale * double{b.values[static_cast<std::size_t>(o * rank + r)]};
+        const float* const of_a = a.values.data() + r * in;
+        for (std::int64_t i = 0; i < in; ++i) row[static_cast<std::size_t>(i)] += factor * double{of_a[i]};
+      }
+      for (std::int64_t i = 0; i < in; ++i)
+        values[i] = static_cast<float>(double{values[i]} + row[static_cast<std::size_t>(i)]);
+    }
+  }
+  std::erase_if(file.tensors, [](const NamedTensor& tensor) { return models::is_adapter(tensor.name); });
+  checkpoint::StateJson model = checkpoint::StateJson::object();
+  for (const auto& [key, value] : file.state["model"].items())
+    if (!key.starts_with("lora.") && key != kBasePrecision) model[key] = value;
+  file.state["model"] = std::move(model);
+  file.state.erase("base");
+  file.state.erase("base_path");
+  return file;
+}
+
+}  // namespace lockstep::inference

@@ -1,0 +1,240 @@
+#include "inference/inference.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/progress_bar.h"
+#include "base/stop_signal.h"
+#include "checkpoint/finite.h"
+#include "checkpoint/huggingface.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+#include "models/llama_tensors.h"
+#include "models/resnet_table.h"
+#include "tasks/language_modelling/model_source.h"
+#include "inference/evaluation_loader.h"
+
+namespace lockstep::inference {
+namespace {
+
+/// A rank that waits in a collective for longer than the watchdog allows ends the job. Ranks therefore meet often.
+constexpr std::int64_t kStepsBetweenMeetings = 8;
+
+void check_place(const checkpoint::ModelFile& file, const std::string& name, const Shape& expected,
+                 const checkpoint::NamedTensor* found) {
+  require(found != nullptr, ErrorCode::checkpoint_mismatch, "{} has no tensor {} of shape {}, which the model needs",
+          file.path, name, expected.text());
+  require(found->shape == expected, ErrorCode::checkpoint_mismatch,
+          "{} of {} has the shape {}; the model needs the shape {}", name, file.path, found->shape.text(),
+          expected.text());
+}
+
+constexpr const char* kLlama = "llama";
+
+/// Returns null if there is no tensor of this name.
+const checkpoint::NamedTensor* find(const checkpoint::ModelFile& file, const std::string& name) {
+  const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
+  return found == file.tensors.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors) {
+  models::TensorShapes shapes;
+  for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
+  return shapes;
+}
+
+Config parse_recorded(const std::vector<std::string>& keys, const std::string& path) {
+  constexpr std::string_view kPlace = "command line: ";  // the place of overrides in messages
+  try {
+    return config::parse(keys);
+  } catch (const Error& error) {
+    std::string_view problem = error.what();
+    if (problem.starts_with(kPlace)) problem.remove_prefix(kPlace.size());
+    fail(ErrorCode::checkpoint_damaged, "{} describes its model wrongly: {}", path, problem);
+  }
+}
+
+void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file) {
+  if (model.family == kLlama && !file.config.empty())
+    models::check_llama_tensors(tasks::model_source(model), shapes_of(file.tensors), file.path);
+}
+
+void fix_order_for_inference(graph::ParameterTable& table) {
+  std::vector<graph::ParameterId> order;
+  for (std::size_t i = 0; i < table.parameters().size(); ++i)
+    if (table.parameters()[i].trainable) order.push_back(static_cast<graph::ParameterId>(i));
+  table.fix_order(order);
+}
+
+void set_model(Config& config, const checkpoint::ModelFile& file) {
+  Config::Model model;
+  if (file.state.contains("model")) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : file.state["model"].items())
+      keys.push_back(fmt::format("model.{}={}", key, value.dump()));
+    model = parse_recorded(keys, file.path).model;
+  } else if (!file.config.empty()) {
+    const std::string path = file.path + "/" + checkpoint::kHuggingFaceConfig;
+    const models::LlamaConfig described = models::parse_llama_config(file.config, path, config.model.ignore_keys);
+    models::check_llama_tensors(described, shapes_of(file.tensors), file.path);
+    model.family = kLlama;
+    model.config = models::to_json(described).dump();
+  } else {
+    const models::TensorShapes shapes = shapes_of(file.tensors);
+    require(!models::has_llama_names(shapes), ErrorCode::checkpoint_mismatch,
+            "{} contains the weights of a language model, which {} describes: give the directory that contains both",
+            file.path, checkpoint::kHuggingFaceConfig);
+    model = models::infer_resnet(shapes, file.path);
+  }
+  config.model = model;
+}
+
+/// The arenas of the graph.
+struct Inference::Memories {
+  std::unique_ptr<Memory> activations, workspace, exchange, scalars;
+};
+
+Inference::Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields,
+                     Backend& backend, std::int64_t capacity)
+    : backend_(backend), capacity_(capacity), stream_(backend.make_stream()) {
+  const DType dtype = storage_type(config.precision);
+  graph_ = std::make_unique<graph::Graph>(graph::GraphOptions{.mode = graph::Mode::inference,
+                                                              .dtype = dtype,
+                                                              .tf32 = config.precision == Precision::tf32,
+                                                              .batch = capacity,
+                                                              .layout_batch = capacity},
+                                          table_);
+  tasks::Wiring wiring{.fields = {}, .shapes = {}, .global_batch = capacity};
+  for (const data::Field& field : fields) {
+    batch_.push_back(field);
+    const std::size_t size_bytes = static_cast<std::size_t>(capacity) * field.size_bytes();
+    fields_.push_back(graph_->memory().add(field.name, size_bytes, /*persistent=*/true));
+    wiring.fields[field.name] = fields_.back();
+    wiring.shapes[field.name] = field.shape;
+  }
+  wiring.sums_offset = graph_->add_exchange(sizeof(LossSums));
+  const graph::ActivationId output = task.wire(*graph_, wiring);
+  graph_->plan(backend);
+  fix_order_for_inference(table_);
+  // Only the loss follows, which writes no tensor, so the outputs still exist at the end.
+  const graph::Activation& activation = graph_->activation(output);
+  output_ = activation.data;
+  n_outputs_ = activation.shape.n_elements() / capacity;
+  require(activation.dtype == DType::fp32 && output_ != graph::kNoTensor, ErrorCode::internal,
+          "the outputs of the model are not stored in fp32");
+  outputs_.resize(static_cast<std::size_t>(capacity * n_outputs_));
+
+  parameters_ = std::make_unique<graph::ParameterArena>(table_, dtype, backend);
+  memories_ =
+      std::make_unique<Memories>(Memories{.activations = backend.allocate(graph_->memory().size_bytes(), "activations"),
+                                          .workspace = backend.allocate(graph_->workspace_bytes(), "workspace"),
+                                          .exchange = backend.allocate(graph_->exchange_bytes(), "loss"),
+                                          .scalars = backend.allocate(sizeof(StepScalars), "scalars")});
+  graph_->bind({.parameters = parameters_->masters(),
+                .compute_weights = parameters_->compute_weights(),
+                .compute_dtype = parameters_->compute_dtype(),
+                .nf4_weights = parameters_->nf4_weights(),
+                .exchange = static_cast<std::byte*>(memories_->exchange->data()),
+                .activations = static_cast<std::byte*>(memories_->activations->data()),
+                .workspace = memories_->workspace->data(),
+                .scalars = static_cast<StepScalars*>(memories_->scalars->data())});
+}
+
+Inference::~Inference() = default;
+
+std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter) {
+  std::vector<float> packed(parameter.n_elements);
+  for (const graph::ParameterPart& part : parameter.parts) {
+    const checkpoint::NamedTensor* tensor = find(file, part.name);
+    check_place(file, part.name, part.shape, tensor);
+    if (parameter.layout)
+      graph::pack_part(parameter, part, tensor->values, packed);
+    else
+      std::ranges::copy(tensor->values, packed.begin() + static_cast<std::ptrdiff_t>(part.begin));
+  }
+  return packed;
+}
+
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, graph::ParameterArena& parameters,
+                     Backend& backend, Stream& stream) {
+  checkpoint::require_usable(file.path, file.tensors);
+  float* const arena = parameters.edit();
+  const auto copy = [&](const std::vector<float>& values, std::size_t begin) {
+    backend.copy_to_device(arena + begin, values.data(), values.size() * sizeof(float), stream);
+    stream.synchronize();
+  };
+  for (const graph::Parameter& parameter : table.parameters()) {
+    const std::vector<float> packed = packed_parameter(file, parameter);
+    if (parameter.is_in_nf4)
+      parameters.write_nf4(parameter, packed, stream);
+    else if (!parameter.has_master)
+      parameters.write_without_master(parameter.begin, packed, stream);
+    else
+      copy(packed, parameter.begin);
+  }
+  for (const graph::RunningStatistic& statistic : table.statistics()) {
+    std::size_t begin = statistic.begin;
+    for (const char* name : {".running_mean", ".running_var"}) {
+      const checkpoint::NamedTensor* tensor = find(file, statistic.name + name);
+      check_place(file, statistic.name + name, {statistic.channels}, tensor);
+      copy(tensor->values, begin);
+      begin += static_cast<std::size_t>(statistic.channels);
+    }
+  }
+}
+
+void Inference::load(const checkpoint::ModelFile& file) {
+  load_parameters(file, table_, *parameters_, backend_, *stream_);
+}
+
+Inference::Result Inference::run(const data::Batch& batch) {
+  require(batch.n_samples <= capacity_ && batch.fields.size() == fields_.size(), ErrorCode::internal,
+          "a batch of {} samples with {} fields; expected at most {} with {}", batch.n_samples, batch.fields.size(),
+          capacity_, fields_.size());
+  if (batch.n_samples == 0) return {};
+  parameters_->refresh(*stream_);
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    // The rest of the batch is padding, which has no label and is not counted.
+    const std::size_t size_bytes = std::min(batch.fields[i].size(), batch.bytes_of(batch_[i], capacity_));
+    backend_.copy_to_device(graph_->tensor(fields_[i]), batch.fields[i].data(), size_bytes, *stream_);
+  }
+  graph_->forward(*stream_);
+  Result result;
+  const auto n_values = static_cast<std::size_t>(batch.n_samples * n_outputs_);
+  backend_.copy_to_host(outputs_.data(), graph_->tensor(output_), n_values * sizeof(float), *stream_);
+  backend_.copy_to_host(&result.sums, memories_->exchange->data(), sizeof(LossSums), *stream_);
+  stream_->synchronize();
+  result.outputs = std::span(outputs_).first(n_values);
+  return result;
+}
+
+Evaluation evaluate(Inference& inference, const Config& config, const tasks::Task& task,
+                    std::shared_ptr<const data::Dataset> set, Backend& backend, World& world,
+                    const std::string& title) {
+  const data::LoaderOptions options = evaluation_loader(config, *set, inference.capacity(), world, backend);
+  const std::int64_t steps = options.last_step;
+  data::Loader loader(std::move(set), options);
+  ProgressBar bar(title, steps, world.rank() == 0 && config.log.progress, WithoutTerminal::lines);
+  const std::unique_ptr<tasks::Tally> mine = task.make_tally();
+  LossSums sums;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const data::Batch& samples = loader.next();
+    const Inference::Result result = inference.run(samples);
+    sums += result.sums;
+    mine->add(samples, result.outputs);
+    if (world.size() == 1 || step % kStepsBetweenMeetings == 0) stop_if_requested(world);
+    if (world.rank() == 0) bar.update(step + 1, "");
+  }
+  Evaluation all{.sums = {}, .tally = task.make_tally()};
+  for (const std::string& text : world.all_gather({reinterpret_cast<const char*>(&sums), sizeof sums})) {
+    LossSums of_rank;
+    std::memcpy(&of_rank, text.data(), sizeof of_rank);
+    all.sums += of_rank;
+  }
+  for (const std::string& counts : world.all_gather(mine->counts())) all.tally->add_counts(counts);
+  return all;
+}
+
+}  // namespace lockstep::inference

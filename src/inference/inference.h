@@ -1,0 +1,89 @@
+// A model that only computes outputs: the weights of a file and the graph for inference, without gradients, optimizer,
+// communicator or train set. `evaluate` and `predict` use it. Nothing here knows what the samples and the outputs are.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_file.h"
+#include "data/loader.h"
+#include "graph/graph.h"
+#include "lockstep/communicator.h"
+#include "lockstep/config.h"
+#include "models/tensor_shapes.h"
+#include "tasks/task.h"
+#include "graph/parameter_arena.h"
+
+namespace lockstep::inference {
+
+models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors);
+
+/// The configuration with the keys that the file `path` records, each as key=value. Throws
+/// checkpoint_damaged, with the name of that file, if a value is not possible.
+Config parse_recorded(const std::vector<std::string>& keys, const std::string& path);
+
+/// Sets the keys of `model.` in `config` to what the file records, or to what its config.json describes. A file that
+/// has neither must contain a ResNet with torchvision's names: then they follow from its tensors. Throws
+/// checkpoint_mismatch, or checkpoint_damaged.
+void set_model(Config& config, const checkpoint::ModelFile& file);
+/// Throws checkpoint_mismatch if a directory with a config.json does not contain exactly the tensors of this model.
+void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file);
+
+/// Keeps parameters in the order in which they were added. In training, the order of the gradients differs, but that is
+/// irrelevant for inference.
+void fix_order_for_inference(graph::ParameterTable& table);
+/// A parameter of the model in its layout, from the tensors of a file. Throws checkpoint_mismatch like
+/// Inference::load().
+std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter);
+/// Throws what Inference::load() throws.
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, graph::ParameterArena& parameters,
+                     Backend& backend, Stream& stream);
+
+class Inference {
+ public:
+  /// Makes the graph for batches of at most `capacity` samples with these fields. The task has adopted a description,
+  /// or its train set is open. `config`: model and precision. Task and backend must outlive it.
+  Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields, Backend& backend,
+            std::int64_t capacity);
+  ~Inference();
+
+  /// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape, and
+  /// checkpoint_damaged if one is not finite.
+  void load(const checkpoint::ModelFile& file);
+
+  struct Result {
+    LossSums sums;                   // of samples with a label
+    std::span<const float> outputs;  // (samples, n_outputs()), before the softmax; valid until the next call
+  };
+  Result run(const data::Batch& batch);
+  std::int64_t capacity() const { return capacity_; }
+  std::int64_t n_outputs() const { return n_outputs_; }  // of a sample
+
+ private:
+  struct Memories;
+
+  Backend& backend_;
+  std::int64_t capacity_, n_outputs_ = 0;
+  graph::ParameterTable table_;
+  std::unique_ptr<graph::Graph> graph_;
+  std::vector<data::Field> batch_;       // the fields of a batch,
+  std::vector<graph::TensorId> fields_;  // and where their data go
+  graph::TensorId output_ = graph::kNoTensor;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<graph::ParameterArena> parameters_;
+  std::unique_ptr<Memories> memories_;
+  std::vector<float> outputs_;
+};
+
+/// Loss sums and the task's tally over the first config.evaluation.max_samples (0: all) of a set, each sample counted
+/// once. Collective; all ranks get the result. A signal on any rank makes all throw StoppedBySignal.
+struct Evaluation {
+  LossSums sums;
+  std::unique_ptr<tasks::Tally> tally;
+};
+Evaluation evaluate(Inference& inference, const Config& config, const tasks::Task& task,
+                    std::shared_ptr<const data::Dataset> set, Backend& backend, World& world, const std::string& title);
+
+}  // namespace lockstep::inference
