@@ -115,7 +115,7 @@ OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-
 TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0))
 # The code around a step is compiled with -O0 under the sanitizers too: unit tests spend little time in it.
 AROUND_OPT     := $(if $(filter asan-ubsan,$(MODE)),-O0)
-AROUND         := $(patsubst %,src/%/%,commands config scaling page mlflow doctor tasks models checkpoint train)
+AROUND         := $(patsubst %,src/%/%,commands config scaling page mlflow doctor tasks models checkpoint inference run train)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' instrumentation confuses GCC's own analysis, so its warnings are used only in the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)

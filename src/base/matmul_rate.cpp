@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "lockstep/communicator.h"
 #include "lockstep/bf16.h"
+#include "lockstep/communicator.h"
 #include "lockstep/fp16.h"
 #include "lockstep/ops/matmul.h"
 

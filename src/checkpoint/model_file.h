@@ -1,7 +1,7 @@
 // A trained model: a checkpoint, a .safetensors file, or a Hugging Face directory. It holds the weights, and what the
 // file records about the model. This is sufficient to build the model for inference, without a configuration or a data
 // set. Adapters, in a checkpoint or a PEFT directory, are read as a ModelFile too, but need their base model
-// (train/adapters.h).
+// (inference/adapters.h).
 #pragma once
 
 #include <cstdint>

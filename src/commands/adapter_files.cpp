@@ -12,9 +12,9 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
-#include "lockstep/error.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"
+#include "lockstep/error.h"
 
 namespace lockstep::commands {
 namespace {

@@ -13,10 +13,10 @@
 #include "base/printable.h"
 #include "base/signal_handler.h"
 #include "base/standard_streams.h"
+#include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "text/chat_template.h"
 #include "text/conversation_encoder.h"
-#include "inference/text_model.h"
 
 namespace lockstep::commands {
 namespace {
@@ -137,7 +137,7 @@ std::vector<std::int32_t> end_tokens_of(const TextModelSource& source) {
 int converse(const GenerateArguments& a, TextModelSource& source, Backend& backend) {
   Conversation conversation(a, source);
   inference::TextModel model(source.model, {.slots = 1, .capacity = source.model.positions, .chunk = kChunk},
-                         source.config.precision, source.file, backend);
+                             source.config.precision, source.file, backend);
   source.file.tensors.clear();
   generate::GeneratorOptions options = a.options;
   if (!a.ignores_end) options.end_tokens = end_tokens_of(source);

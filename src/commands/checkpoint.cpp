@@ -23,8 +23,8 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "commands/stoppable.h"
-#include "lockstep/error.h"
 #include "inference/inference.h"
+#include "lockstep/error.h"
 
 namespace lockstep::commands {
 namespace {

@@ -26,18 +26,18 @@
 #include "commands/report.h"
 #include "config/checks.h"
 #include "config/parser.h"
+#include "inference/adapters.h"
+#include "inference/inference.h"
 #include "lockstep/error.h"
 #include "models/llama_tensors.h"
 #include "models/resnet_onnx.h"
 #include "models/resnet_table.h"
-#include "tasks/image_classification/description.h"
-#include "tasks/language_modelling/model_source.h"
-#include "tasks/task.h"
-#include "inference/adapters.h"
-#include "inference/inference.h"
 #include "run/metrics.h"
 #include "run/published_model.h"
 #include "run/run_card.h"
+#include "tasks/image_classification/description.h"
+#include "tasks/language_modelling/model_source.h"
+#include "tasks/task.h"
 
 namespace lockstep::commands {
 namespace {
@@ -178,7 +178,7 @@ Config config_of(const std::string& run) {
 /// The files of the tokenizer: those in the directory `given`, with the chat template of the training, or those of the
 /// training.
 run::Files published_files(const std::string& source, const std::string& given, const Config& config,
-                             const models::LlamaConfig& model) {
+                           const models::LlamaConfig& model) {
   run::Files own = tokenizer_beside(source);
   if (own.empty()) own = run::tokenizer_files(config, model);
   if (given.empty()) return own;

@@ -29,10 +29,10 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/philox.h"
+#include "run/metrics.h"
 #include "text/chat_template.h"
 #include "text/conversation_encoder.h"
 #include "text/tokenizer.h"
-#include "run/metrics.h"
 
 namespace lockstep::commands {
 namespace {

@@ -25,13 +25,13 @@
 #include "commands/report.h"
 #include "config/parser.h"
 #include "hdf5/version.h"
+#include "inference/adapters.h"
+#include "inference/evaluation_loader.h"
+#include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
-#include "inference/adapters.h"
 #include "train/batch_shape.h"
-#include "inference/evaluation_loader.h"
-#include "inference/inference.h"
 
 namespace lockstep::commands {
 namespace {
@@ -266,10 +266,11 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
   const bool has_answers = answers_too(arguments, config, model, world);
   const std::shared_ptr<const data::Dataset> set = task->validation_set();
   auto inference = std::make_unique<inference::Inference>(config, *task, set->fields(), *backend,
-                                                      batch_of(config, set->info().n_samples, world.size()));
+                                                          batch_of(config, set->info().n_samples, world.size()));
   inference->load(file);
   const Clock::time_point begin = Clock::now();
-  const inference::Evaluation result = inference::evaluate(*inference, config, *task, set, *backend, world, "evaluation");
+  const inference::Evaluation result =
+      inference::evaluate(*inference, config, *task, set, *backend, world, "evaluation");
   const double seconds = seconds_since(begin);
   inference.reset();  // frees its memory before the generator allocates its own
 

@@ -15,13 +15,13 @@
 #include "data/conversations.h"
 #include "data/text_file.h"
 #include "generate/generator.h"
+#include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "run/metrics.h"
 #include "tasks/language_modelling/model_source.h"
 #include "text/answer_match.h"
 #include "text/known_tokens.h"
-#include "run/metrics.h"
-#include "inference/text_model.h"
 
 namespace lockstep::commands {
 namespace {

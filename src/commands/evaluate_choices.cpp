@@ -17,11 +17,11 @@
 #include "commands/report.h"
 #include "commands/stoppable.h"
 #include "hdf5/version.h"
+#include "inference/text_scorer.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
-#include "text/multiple_choice.h"
 #include "run/metrics.h"
-#include "inference/text_scorer.h"
+#include "text/multiple_choice.h"
 
 namespace lockstep::commands {
 namespace {
@@ -61,7 +61,7 @@ Questions read_questions(const std::string& path, std::int64_t most) {
 /// Returns a text for each choice of each question. If a text is too long for the model, the beginning of its context
 /// is cut off.
 std::vector<inference::ScoredText> encode(const Questions& questions, const std::string& path,
-                                      const TextModelSource& source) {
+                                          const TextModelSource& source) {
   const auto most = static_cast<std::size_t>(source.model.positions) + 1;
   std::vector<inference::ScoredText> out;
   for (std::size_t q = 0; q < questions.list.size(); ++q) {
@@ -146,8 +146,8 @@ std::vector<double> score_part(std::span<const inference::ScoredText> texts, con
   const std::size_t n_ranks = static_cast<std::size_t>(world.size()), rank = static_cast<std::size_t>(world.rank());
   const std::size_t begin = texts.size() * rank / n_ranks, end = texts.size() * (rank + 1) / n_ranks;
   inference::TextScorer scorer(source.model, texts, source.config.precision, source.file, backend);
-  ProgressBar bar("choices", static_cast<std::int64_t>(end - begin),
-                         world.rank() == 0 && source.config.log.progress, WithoutTerminal::lines);
+  ProgressBar bar("choices", static_cast<std::int64_t>(end - begin), world.rank() == 0 && source.config.log.progress,
+                  WithoutTerminal::lines);
   std::int64_t n_batches = 0;
   const std::vector<double> mine = scorer.score(texts.subspan(begin, end - begin), [&](std::int64_t n_done) {
     bar.update(n_done, "");

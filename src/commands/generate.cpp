@@ -23,10 +23,10 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "hdf5/version.h"
+#include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics.h"
-#include "inference/text_model.h"
 
 namespace lockstep::commands {
 namespace {
@@ -234,8 +234,8 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
   require(slots <= kMostSequences, ErrorCode::usage,
           "--batch {} with {} sequences per prompt makes {} at the same time, expected at most {}: give --batch {}",
           a.batch, group, slots, kMostSequences, std::max<std::int64_t>(1, kMostSequences / group));
-  inference::TextModel model(source.model, {.slots = slots, .capacity = capacity, .chunk = kChunk}, source.config.precision,
-                         source.file, backend);
+  inference::TextModel model(source.model, {.slots = slots, .capacity = capacity, .chunk = kChunk},
+                             source.config.precision, source.file, backend);
   source.file.tensors.clear();
   generate::GeneratorOptions options = a.options;
   options.end_tokens = source.end_tokens;

@@ -11,12 +11,12 @@
 #include "commands/model_argument.h"
 #include "config/parser.h"
 #include "data/text_file.h"
-#include "lockstep/error.h"
-#include "tasks/language_modelling/model_source.h"
-#include "text/known_tokens.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"
+#include "lockstep/error.h"
 #include "run/published_model.h"
+#include "tasks/language_modelling/model_source.h"
+#include "text/known_tokens.h"
 
 namespace lockstep::commands {
 namespace {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "inference/inference.h"
 #include "lockstep/error.h"
 #include "tasks/image_classification/description.h"
-#include "inference/inference.h"
 
 namespace lockstep::commands {
 

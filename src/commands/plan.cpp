@@ -117,8 +117,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   if (steps > 0) train::check_schedule(config, steps);
   if (algorithms)  // a layer without a stored choice runs with a fixed algorithm
     *algorithms =
-        train::AlgorithmStore(run::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
-            .load();
+        train::AlgorithmStore(run::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch()).load();
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),

@@ -24,11 +24,11 @@
 #include "config/parser.h"
 #include "data/file.h"
 #include "data/image_files.h"
+#include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
-#include "tasks/image_classification/description.h"
-#include "inference/inference.h"
 #include "run/metrics.h"
+#include "tasks/image_classification/description.h"
 
 namespace lockstep::commands {
 namespace {

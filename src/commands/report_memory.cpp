@@ -1,5 +1,5 @@
 // lockstep report memory FILE...: reports peak, mean and mode of the memory that GPUs and processes used, from the CSV
-// files of RUN/usage (src/train/usage_log.h) or from files that nvidia-smi wrote.
+// files of RUN/usage (src/run/usage_log.h) or from files that nvidia-smi wrote.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>

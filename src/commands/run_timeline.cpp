@@ -1,4 +1,4 @@
-// One step of RUN/trace.json (train/trace_file.h) as a timeline. The file has one event per line and may be hundreds of
+// One step of RUN/trace.json (run/trace_file.h) as a timeline. The file has one event per line and may be hundreds of
 // megabytes long, so it is read line by line, twice: first the steps, then what happened in one of them.
 #include <fmt/format.h>
 

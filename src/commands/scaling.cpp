@@ -17,6 +17,7 @@
 #include "commands/scaling_page.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
+#include "run/metrics.h"
 #include "scaling/case_files.h"
 #include "scaling/cases.h"
 #include "scaling/local_runner.h"
@@ -26,7 +27,6 @@
 #include "scaling/slurm_submission.h"
 #include "scaling/study.h"
 #include "scaling/study_lock.h"
-#include "run/metrics.h"
 
 namespace lockstep::commands {
 namespace {

@@ -13,6 +13,7 @@
 #include "base/failure.h"
 #include "base/number_text.h"
 #include "base/outcome.h"
+#include "base/signal_watch.h"
 #include "base/stop_signal.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
@@ -26,13 +27,12 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "mlflow/sender.h"
-#include "train/banner.h"
 #include "run/run_lock.h"
-#include "train/session.h"
-#include "base/signal_watch.h"
 #include "run/trace_file.h"
-#include "train/trainer.h"
 #include "run/usage_log.h"
+#include "train/banner.h"
+#include "train/session.h"
+#include "train/trainer.h"
 
 namespace lockstep::commands {
 
@@ -142,11 +142,11 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   std::optional<run::UsageLog> usage;
   if (config.log.usage_seconds > 0) {
     Backend& backend = *session.backend;
-    usage.emplace(world, run::UsageLogOptions{
-                             .directory = session.run.file("usage"),
-                             .interval_seconds = config.log.usage_seconds,
-                             .pci_bus = backend.device().pci_bus,
-                             .usage_of = [&](const std::string& pci_bus) { return backend.usage_of(pci_bus); }});
+    usage.emplace(
+        world, run::UsageLogOptions{.directory = session.run.file("usage"),
+                                    .interval_seconds = config.log.usage_seconds,
+                                    .pci_bus = backend.device().pci_bus,
+                                    .usage_of = [&](const std::string& pci_bus) { return backend.usage_of(pci_bus); }});
   }
   world.set_watchdog_seconds(config.comm.watchdog_seconds);
   watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });

@@ -11,10 +11,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/matmul_rate.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/add.h"
 #include "lockstep/ops/matmul.h"
-#include "base/matmul_rate.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -21,7 +21,8 @@ ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype,
       first_master_(table.n_with_masters() - n_masters),
       shard_(shard) {
   const auto allocate = [&](std::size_t size_bytes, bool is_gathered, const std::string& purpose) {
-    return !shard.is_whole() && is_gathered ? communicator->allocate(size_bytes, purpose) : backend.allocate(size_bytes, purpose);
+    return !shard.is_whole() && is_gathered ? communicator->allocate(size_bytes, purpose)
+                                            : backend.allocate(size_bytes, purpose);
   };
   const bool has_weights = compute_dtype_ != DType::fp32;
   if (table.n_nf4_bytes() > 0) nf4_weights_ = backend.allocate(table.n_nf4_bytes(), "weights in NF4");

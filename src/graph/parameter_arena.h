@@ -12,10 +12,10 @@
 #include <memory>
 #include <span>
 
+#include "graph/shard.h"
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
 #include "lockstep/ops/cast.h"
-#include "graph/shard.h"
 
 namespace lockstep::graph {
 

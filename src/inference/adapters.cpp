@@ -11,12 +11,12 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "graph/nf4.h"
+#include "inference/inference.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "models/llama_config.h"
 #include "models/llama_tensors.h"
 #include "models/lora.h"
-#include "inference/inference.h"
 
 namespace lockstep::inference {
 namespace {

@@ -8,11 +8,11 @@
 #include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
 #include "config/parser.h"
+#include "inference/evaluation_loader.h"
 #include "lockstep/error.h"
 #include "models/llama_tensors.h"
 #include "models/resnet_table.h"
 #include "tasks/language_modelling/model_source.h"
-#include "inference/evaluation_loader.h"
 
 namespace lockstep::inference {
 namespace {
@@ -157,8 +157,8 @@ std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const gra
   return packed;
 }
 
-void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, graph::ParameterArena& parameters,
-                     Backend& backend, Stream& stream) {
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table,
+                     graph::ParameterArena& parameters, Backend& backend, Stream& stream) {
   checkpoint::require_usable(file.path, file.tensors);
   float* const arena = parameters.edit();
   const auto copy = [&](const std::vector<float>& values, std::size_t begin) {

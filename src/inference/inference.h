@@ -10,11 +10,11 @@
 #include "checkpoint/model_file.h"
 #include "data/loader.h"
 #include "graph/graph.h"
+#include "graph/parameter_arena.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
 #include "models/tensor_shapes.h"
 #include "tasks/task.h"
-#include "graph/parameter_arena.h"
 
 namespace lockstep::inference {
 
@@ -38,8 +38,8 @@ void fix_order_for_inference(graph::ParameterTable& table);
 /// Inference::load().
 std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter);
 /// Throws what Inference::load() throws.
-void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, graph::ParameterArena& parameters,
-                     Backend& backend, Stream& stream);
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table,
+                     graph::ParameterArena& parameters, Backend& backend, Stream& stream);
 
 class Inference {
  public:

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <set>
 
+#include "inference/inference.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/step_scalars.h"
 #include "models/llama.h"
-#include "inference/inference.h"
 
 namespace lockstep::inference {
 namespace {

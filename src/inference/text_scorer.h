@@ -15,10 +15,10 @@
 
 #include "checkpoint/model_file.h"
 #include "graph/graph.h"
+#include "graph/parameter_arena.h"
 #include "lockstep/backend.h"
 #include "lockstep/config.h"
 #include "models/llama_config.h"
-#include "graph/parameter_arena.h"
 
 namespace lockstep::inference {
 

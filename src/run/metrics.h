@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tasks/task.h"
 #include "run/data_watch.h"
+#include "tasks/task.h"
 
 namespace lockstep::run {
 

@@ -17,8 +17,8 @@
 #include "config/parser.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
-#include "tasks/task.h"
 #include "run/published_model.h"
+#include "tasks/task.h"
 
 namespace lockstep::run {
 namespace {

@@ -13,9 +13,9 @@
 #include "data/png.h"
 #include "hdf5/version.h"
 #include "mlflow/http.h"
+#include "run/metrics.h"
 #include "text/normalizer.h"
 #include "text/pattern.h"
-#include "run/metrics.h"
 
 namespace lockstep::run {
 namespace {

@@ -149,7 +149,7 @@ class Task {
   virtual std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) = 0;
   /// Names and contents of the files that, together with the weights, make a directory that other programs can load:
   /// config.json and those of the tokenizer. Then RUN/model is such a directory, to which others are added
-  /// (train/published_model.h); if there are none, the weights are written to RUN/model.safetensors. After
+  /// (run/published_model.h); if there are none, the weights are written to RUN/model.safetensors. After
   /// open_train_set().
   virtual std::map<std::string, std::string> model_files() const { return {}; }
   /// A parameter of the head may have another shape in model.initialize_from; then it keeps its initial values.

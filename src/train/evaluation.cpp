@@ -5,10 +5,10 @@
 #include "base/clock.h"
 #include "base/progress_bar.h"
 #include "base/stop_signal.h"
+#include "inference/evaluation_loader.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
 #include "tasks/language_modelling/text_sampler.h"
-#include "inference/evaluation_loader.h"
 
 namespace lockstep::train {
 

@@ -1,9 +1,9 @@
 #include "train/recomputation.h"
 
 #include "base/clock.h"
+#include "base/matmul_rate.h"
 #include "graph/flops.h"
 #include "lockstep/ops/add.h"
-#include "base/matmul_rate.h"
 
 namespace lockstep::train {
 namespace {

@@ -12,8 +12,8 @@
 #include "base/progress_bar.h"
 #include "comm/traffic.h"
 #include "config/parser.h"
-#include "lockstep/log.h"
 #include "inference/evaluation_loader.h"
+#include "lockstep/log.h"
 #include "train/skipped_steps.h"
 
 namespace lockstep::train {
@@ -202,7 +202,8 @@ void Recorder::count_data(const StepClock& clock) {
 }
 
 /// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
-void Recorder::gather_ranks(run::StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock) {
+void Recorder::gather_ranks(run::StepRecord& record, std::int64_t step, const StepResult& result,
+                            const StepClock& clock) {
   struct RankFigures {
     double loss, processed, data_wait, exposed, waited, host_memory, cpu;
     double device_memory, device, exchange;  // -1 where unknown
@@ -297,15 +298,15 @@ void Recorder::warn_of_slow_rank() {
 
 void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* validation) {
   run::EpochRecord record{.step = step + 1,
-                     .epoch = (step + 1) / session_.steps_per_epoch,
-                     .epochs = session_.config.train.epochs,
-                     .count = static_cast<std::int64_t>(epoch_sums_.count),
-                     .learning_rate = learning_rate,
-                     .train = measures_of(epoch_sums_),
-                     .rate = run::rate_of(epoch_processed_, epoch_training_seconds_),
-                     .loss_rate = run::rate_of(epoch_count_, epoch_training_seconds_),
-                     .epoch_seconds = seconds_since(epoch_begin_),
-                     .totals = totals()};
+                          .epoch = (step + 1) / session_.steps_per_epoch,
+                          .epochs = session_.config.train.epochs,
+                          .count = static_cast<std::int64_t>(epoch_sums_.count),
+                          .learning_rate = learning_rate,
+                          .train = measures_of(epoch_sums_),
+                          .rate = run::rate_of(epoch_processed_, epoch_training_seconds_),
+                          .loss_rate = run::rate_of(epoch_count_, epoch_training_seconds_),
+                          .epoch_seconds = seconds_since(epoch_begin_),
+                          .totals = totals()};
   if (validation) record.validation = measures_of(*validation);
   metrics_.epoch(record);
   log::info("{}", run::epoch_line(record, naming_));

@@ -86,12 +86,12 @@ class Recorder {
   std::vector<std::string> hosts_;                    // of each rank
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
   std::optional<data::LoaderUsage> first_usage_;      // up to the first step of this start
-  run::DataUsage data_;                                    // of this rank, since then
-  run::DataWatch data_watch_;                              // of all ranks
+  run::DataUsage data_;                               // of this rank, since then
+  run::DataWatch data_watch_;                         // of all ranks
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0;
   double flops_ = 0, flops_seconds_ = 0;  // of the steps of this start
-  run::Totals totals_;                         // run_seconds: of earlier starts only
+  run::Totals totals_;                    // run_seconds: of earlier starts only
   // Of the epoch, in this start: what counts in the loss, all that is processed, and the time of its steps
   double epoch_count_ = 0, epoch_processed_ = 0, epoch_training_seconds_ = 0;
   bool has_worked_ = false;  // this start has made a step or an evaluation

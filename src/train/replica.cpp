@@ -35,7 +35,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       backend_(backend),
       communicator_(communicator),
       stream_(backend.make_stream()),
-      parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard(), &communicator) {
+      parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard(),
+                       &communicator) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");

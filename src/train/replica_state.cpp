@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "checkpoint/state_group.h"
+#include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
-#include "inference/inference.h"
 #include "train/replica.h"
 
 namespace lockstep::train {

@@ -10,10 +10,10 @@
 #include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"
 #include "config/parser.h"
+#include "inference/adapters.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "models/llama_config.h"
-#include "inference/adapters.h"
 #include "run/metrics.h"
 #include "run/published_model.h"
 #include "run/run_card.h"
@@ -73,18 +73,18 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   const checkpoint::StateJson state = exported_state(session, steps_done);
   run::add_answer_end(files, run::answer_end_of(state));
   files[checkpoint::kModelCard] = run::text_of(run::make_card({.config = config,
-                                                     .model = model,
-                                                     .files = files,
-                                                     .name = config.run.name,
-                                                     .run = session.run.path(),
-                                                     .configuration = config::learning_yaml(config),
-                                                     .answer_end = run::answer_end_of(state),
-                                                     .step = steps_done,
-                                                     .steps_per_epoch = session.steps_per_epoch,
-                                                     .averages = weights == checkpoint::WeightsOf::averages,
-                                                     .slices = session.progress.slices,
-                                                     .dtype = std::string(lockstep::name(DType::fp32)),
-                                                     .versions = run::versions_json()}));
+                                                               .model = model,
+                                                               .files = files,
+                                                               .name = config.run.name,
+                                                               .run = session.run.path(),
+                                                               .configuration = config::learning_yaml(config),
+                                                               .answer_end = run::answer_end_of(state),
+                                                               .step = steps_done,
+                                                               .steps_per_epoch = session.steps_per_epoch,
+                                                               .averages = weights == checkpoint::WeightsOf::averages,
+                                                               .slices = session.progress.slices,
+                                                               .dtype = std::string(lockstep::name(DType::fp32)),
+                                                               .versions = run::versions_json()}));
   const std::string directory = session.run.file(name);
   const auto max_shard_bytes = parse_byte_size(config.checkpoint.max_shard_size);
   checkpoint::HuggingFaceOptions options;
@@ -93,7 +93,8 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   try {
     if (config.model.lora.is_on()) {
       files.erase(checkpoint::kHuggingFaceConfig);
-      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, inference::base_of(config.model), state, files);
+      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, inference::base_of(config.model), state,
+                             files);
     } else {
       checkpoint::write_huggingface(directory, std::move(tensors), files, options);
     }
@@ -103,7 +104,8 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
                  error.what());
     return;
   }
-  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model) log::info("{}", run::license_note(directory));
+  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model)
+    log::info("{}", run::license_note(directory));
 }
 
 /// Writes the trained model: as a directory if the task names the files of one, otherwise as a .safetensors file.

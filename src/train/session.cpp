@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/matmul_rate.h"
 #include "base/outcome.h"
 #include "base/process.h"
 #include "base/stop_signal.h"
@@ -14,7 +15,6 @@
 #include "train/algorithm_store.h"
 #include "train/autotune.h"
 #include "train/batch_fit.h"
-#include "base/matmul_rate.h"
 #include "train/resume_changes.h"
 #include "train/schedule.h"
 #include "train/weight_gradient_stream.h"

@@ -19,11 +19,11 @@
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
 #include "lockstep/ops/step_scalars.h"
+#include "run/run_directory.h"
+#include "run/slices.h"
 #include "tasks/task.h"
 #include "train/patience.h"
 #include "train/replica.h"
-#include "run/run_directory.h"
-#include "run/slices.h"
 #include "train/step_plan.h"
 
 namespace lockstep::train {

@@ -15,11 +15,11 @@
 #include "comm/topology.h"
 #include "data/dataset.h"
 #include "graph/graph.h"
+#include "graph/shard.h"
 #include "lockstep/config.h"
 #include "lockstep/ops/optimizer.h"
 #include "tasks/task.h"
 #include "train/batch_shape.h"
-#include "graph/shard.h"
 #include "train/state_tensors.h"
 #include "train/step_state.h"
 

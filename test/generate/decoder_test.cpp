@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "graph/parameter_arena.h"
 #include "test/support/cuda_on_host/backend.h"
 #include "test/support/cuda_on_host/launches.h"
-#include "graph/parameter_arena.h"
 
 namespace lockstep::generate {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "comm/world.h"
 #include "doctor/device.h"
-#include "test/support/program.h"
 #include "run/usage_log.h"
+#include "test/support/program.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -94,9 +94,9 @@ TEST_F(NvmlTest, IsLoggedDuringARun) {
   const auto file = folder / ("gpu_memory_log_" + world->host() + ".csv");
   {
     const run::UsageLog log(*world, {.directory = folder.string(),
-                                       .interval_seconds = 0.1,
-                                       .pci_bus = kGpu,
-                                       .usage_of = [&](const std::string& pci_bus) { return nvml->usage(pci_bus); }});
+                                     .interval_seconds = 0.1,
+                                     .pci_bus = kGpu,
+                                     .usage_of = [&](const std::string& pci_bus) { return nvml->usage(pci_bus); }});
     for (int i = 0; i < 3000 && !std::filesystem::exists(file); ++i) ::usleep(10000);
   }
   std::ifstream in(file);

@@ -1,8 +1,8 @@
 // The files that a run writes for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the
 // progress bar. `train_test --write-run DIRECTORY` writes the run that tensorboard_test.py reads with TensorBoard's own
 // reader.
-#include "base/progress_bar.h"
 #include "run/metrics.h"
+#include "base/progress_bar.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "test/support/program.h"
 #include "run/tensorboard.h"
+#include "test/support/program.h"
 
 namespace lockstep::run {
 namespace {

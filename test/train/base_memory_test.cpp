@@ -7,12 +7,12 @@
 
 #include "comm/world.h"
 #include "graph/nf4.h"
+#include "inference/text_model.h"
 #include "lockstep/bf16.h"
 #include "tasks/language_modelling/task.h"
 #include "test/support/recording_backend.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"
-#include "inference/text_model.h"
 
 namespace lockstep {
 namespace {
@@ -120,7 +120,7 @@ TEST_P(BaseMemory, OfGenerationIsThatOfTheWeightsInTheirType) {
   const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});  // the run's backend is frozen
   test::RecordingBackend backend(*cpu);
   const inference::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
-                               {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);
+                                   {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);
   for (const test::Call& call : backend.recording().calls())
     if (call.what == "allocate") greatest = std::max(greatest, call.size_bytes);
   EXPECT_GE(greatest, (is_bf16() ? 2 : 4) * n_values);

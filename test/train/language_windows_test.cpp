@@ -6,12 +6,12 @@
 #include <cmath>
 #include <map>
 
+#include "inference/inference.h"
 #include "lockstep/philox.h"
 #include "models/llama_tensors.h"
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/task.h"
 #include "test/data/text_files.h"
-#include "inference/inference.h"
 
 namespace lockstep {
 namespace {

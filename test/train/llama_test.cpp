@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/llama2c.h"
+#include "graph/parameter_arena.h"
 #include "layers/layers.h"
 #include "lockstep/backend.h"
-#include "graph/parameter_arena.h"
 
 namespace lockstep {
 namespace {

@@ -11,13 +11,13 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "comm/world.h"
+#include "inference/adapters.h"
+#include "inference/text_model.h"
 #include "models/lora.h"
 #include "tasks/language_modelling/task.h"
 #include "test/support/device.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"
-#include "inference/adapters.h"
-#include "inference/text_model.h"
 
 namespace lockstep {
 namespace {
