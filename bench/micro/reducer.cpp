@@ -15,9 +15,10 @@
 #include <vector>
 
 #include "bench/micro/support.h"
-#include "comm/reducer.h"
+#include "comm/buckets.h"
 #include "comm/sum.h"
 #include "comm/world.h"
+#include "test/comm/bucket_list.h"
 
 namespace lockstep::bench {
 namespace {
@@ -103,12 +104,11 @@ void add_reducer(const Ranks& ranks, int bucket_mb) {
         for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back({"gradient", i * kElements, kElements});
         const auto memory = ranks.communicator.allocate(kBytes, "benchmark");
         const auto stream = backend().make_stream();
-        comm::GradientReducer reducer(ranks.communicator, backend(), static_cast<float*>(memory->data()),
-                                      comm::make_buckets(tensors, static_cast<std::size_t>(bucket_mb) * 1'000'000));
-        ranks.measure(state, kBytes, [&] {
-          for (std::size_t i = 0; i < kTensors; ++i) reducer.tensor_done(static_cast<int>(i), *stream);
-          reducer.finish(*stream);
-        });
+        graph::StepList list =
+            comm::list_of_buckets(comm::make_buckets(tensors, static_cast<std::size_t>(bucket_mb) * 1'000'000), kTensors,
+                                  static_cast<float*>(memory->data()), [](std::size_t, Stream&) {}, ranks.communicator,
+                                  backend());
+        ranks.measure(state, kBytes, [&] { list.queue(*stream); });
       });
 }
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "comm/reducer.h"
+#include "comm/buckets.h"
 #include "comm/topology.h"
 #include "lockstep/dtype.h"
 

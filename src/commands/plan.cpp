@@ -19,6 +19,7 @@
 #include "train/algorithm_store.h"
 #include "train/banner.h"
 #include "train/batch_fit.h"
+#include "train/micro_batch.h"
 #include "train/recomputation.h"
 #include "train/schedule.h"
 
@@ -260,6 +261,21 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }
 
+/// What the first and the last micro-batch of a step queue.
+std::string steps_text(const Planned& planned) {
+  train::StepPlan& plan = *planned.plan;
+  const train::BatchShape& batch = plan.batch();
+  const int last = batch.n_micro_batches - 1;
+  std::string text;
+  for (const int number : last == 0 ? std::vector{0} : std::vector{0, last}) {
+    train::PlannedGraph& graph =
+        plan.training(batch.micro_batch_size(number), batch.global_micro_batch_size(number));
+    text += fmt::format("\nMicro-batch {} of {}\n{}", number + 1, last + 1,
+                        train::list_of(plan, graph, {number, number == last}, nullptr).text());
+  }
+  return text;
+}
+
 PlannedCost cost_of(const Planned& planned, const Ranks& ranks, const std::string& model) {
   const Config& config = planned.config;
   const std::vector<comm::Bucket>& buckets = planned.plan->buckets();
@@ -277,12 +293,12 @@ PlannedCost cost_of(const Planned& planned, const Ranks& ranks, const std::strin
 }  // namespace
 
 PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device,
-                       const std::string& model) {
+                       const std::string& model, bool steps) {
   require(nodes <= n_ranks, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", nodes, n_ranks);
   const Ranks ranks{.n = n_ranks, .nodes = nodes};
   Planned planned = make_plan(config, ranks, device);
   if (!model.empty()) planned.cost = cost_of(planned, ranks, model);
-  return {.text = text_of(planned, ranks), .json = json_of(planned, ranks)};
+  return {.text = text_of(planned, ranks) + (steps ? steps_text(planned) : ""), .json = json_of(planned, ranks)};
 }
 
 void add_plan(CLI::App& app, Run& run, const Arguments&) {
@@ -290,6 +306,7 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
     std::vector<std::string> configuration;
     std::string json, device, model;
     int ranks = 1, nodes = 1;
+    bool steps = false;
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("plan", "Report the memory and communication of a step, without training");
@@ -317,6 +334,9 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
                    "The cost model of a scaling study (DIR/model.json of `lockstep scaling report --predict`): report "
                    "time, efficiency and node-hours too")
       ->type_name("FILE");
+  command->add_flag("--steps", options->steps,
+                    "Print in order what a step queues too: the passes of each layer, the sums over ranks with their "
+                    "bytes, and the update");
   add_json(*command, options->json);
   command->callback([options, &run] {
     run = [options] {
@@ -326,7 +346,8 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
       inputs.push_back(options->model);
       inputs.push_back(run::RunDirectory(config).file("algorithms.json"));
       check_outputs({options->json}, inputs);
-      const PlanReport plan = plan_report(config, options->ranks, options->nodes, options->device, options->model);
+      const PlanReport plan =
+          plan_report(config, options->ranks, options->nodes, options->device, options->model, options->steps);
       report(options->json, plan.json, plan.text);
       return 0;
     };

@@ -18,6 +18,6 @@ struct PlanReport {
 /// not exist here (make_planning_backend); empty: the device of the configuration. `model`: the file of a cost model,
 /// with which times are reported too; empty: none.
 PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "",
-                       const std::string& model = "");
+                       const std::string& model = "", bool steps = false);
 
 }  // namespace lockstep::commands

@@ -143,7 +143,6 @@ void Graph::list_order() {
 }
 
 void Graph::plan(Backend& backend) {
-  backend_ = &backend;
   find_gradients();
   list_order();
   for (Activation& a : activations_) a.layout = backend.activation_layout(a.shape, a.dtype);
@@ -305,49 +304,16 @@ void Graph::bind(const Bindings& bindings) {
   }
   second_bindings_ = bindings;
   second_bindings_.workspace = bindings.second_workspace;
-  if (forks_.empty()) return;
-  require(bindings.second_stream != nullptr, ErrorCode::internal, "there is no second stream for {} weight gradients",
-          forks_.size());
-  forked_ = backend_->make_event();
-  for (Fork& fork : forks_) fork.done = backend_->make_event();
+  require(forks_.empty() || bindings.second_stream != nullptr, ErrorCode::internal,
+          "there is no second stream for {} weight gradients", forks_.size());
 }
 
-void Graph::run(std::size_t first, std::size_t end, const Run& run, const Observers& observers) {
-  std::size_t n_due = 0;  // the number of weight gradients that must have been joined
-  for (std::size_t i = first; i < end; ++i) {
-    const Entry entry = order_.entries()[i];
-    Node& current = node(entry.node);
-    const bool is_backward = entry.phase == Phase::backward;
-    while (n_due < n_forked_ && forks_[n_due].end <= i) ++n_due;
-    join(n_due, run.stream);
-    if (observers.before)
-      for (const ParameterUse* use : current.parameters())
-        if (use->exists()) observers.before(use->id());
-    const auto call = [&] {
-      observed(observer_, is_backward ? trace::Kind::backward : trace::Kind::forward, current.name(),
-               [&] { is_backward ? current.backward(run) : current.forward(run); });
-    };
-    if (is_backward && current.is_forked_)
-      fork(run, current, call);
-    else
-      call();
-    if (!is_backward || !observers.done) continue;
-    for (const ParameterId id : finished_[static_cast<std::size_t>(entry.node)]) observers.done(id);
+void Graph::forward(Stream& stream) {
+  const Run pass = run(stream, {});
+  for (const auto& node : nodes_) {
+    const trace::Span span(trace::Kind::forward, node->name());
+    node->forward(pass);
   }
-}
-
-void Graph::forward(Stream& stream, const ParameterGradients& gradients,
-                    const std::function<void(ParameterId)>& before) {
-  const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
-  run(0, order_.n_forward(), micro_batch, {.before = before, .done = {}});
-}
-
-void Graph::backward(Stream& stream, const ParameterGradients& gradients,
-                     const std::function<void(ParameterId)>& done) {
-  const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
-  n_forked_ = n_joined_ = 0;
-  run(order_.n_forward(), order_.entries().size(), micro_batch, {.before = {}, .done = done});
-  join_weight_gradients(stream);
 }
 
 }  // namespace lockstep::graph

@@ -5,7 +5,7 @@
 // 2. plan(): the execution order is listed, consumers are counted, layouts are chosen, every node makes its op,
 //    gradients are wired in reverse order, and tensors are placed. From then on the step is static (DESIGN, decision
 //    2).
-// 3. bind() sets the arenas; forward() and backward() run the ops.
+// 3. bind() sets the arenas. A StepList (step_list.h) queues the ops of a step.
 //
 // An activation is either *plain* (a tensor in memory) or *pending* (pending.h).
 #pragma once
@@ -136,7 +136,6 @@ class Graph {
   struct Fork {
     std::size_t begin = 0, end = 0;
     std::vector<TensorId> reads{};
-    std::unique_ptr<Event> done{};
   };
   /// In the order of the backward pass.
   const std::vector<Fork>& forks() const { return forks_; }
@@ -151,22 +150,24 @@ class Graph {
   const std::vector<ElementRange>& low_precision_gradients() const { return low_precision_gradients_; }
 
   // Running
-  /// Null: there is none.
-  void set_observer(Observer* observer) { observer_ = observer; }
   void bind(const Bindings& bindings);
   const Bindings& bindings() const { return bindings_; }
   template <typename T = void>
   T* tensor(TensorId id) const {
     return reinterpret_cast<T*>(bindings_.activations + memory_.info(id).offset);
   }
-  /// Calls `before(parameter)` before the first node that reads it, and possibly again.
-  void forward(Stream& stream, const ParameterGradients& gradients = {},
-               const std::function<void(ParameterId)>& before = {});
-  /// Calls `done(parameter)` after the last node that writes the parameter's gradient. If that runs on the second
-  /// stream, join_weight_gradients() comes before the gradient is read. All are joined in the end.
-  void backward(Stream& stream, const ParameterGradients& gradients, const std::function<void(ParameterId)>& done);
-  /// `stream` waits for the weight gradients that are running on the second stream.
-  void join_weight_gradients(Stream& stream);
+  /// The forward pass of a graph for inference. Steps of training are lists (step_list.h).
+  void forward(Stream& stream);
+  /// What nodes get when they run on the stream, or on the second one.
+  Run run(Stream& stream, const ParameterGradients& gradients) const {
+    return {bindings_, memory_, parameters_, stream, gradients};
+  }
+  Run run_on_second_stream(const ParameterGradients& gradients) const {
+    return {second_bindings_, memory_, parameters_, *bindings_.second_stream, gradients};
+  }
+  Node& forked_node(std::size_t fork) const { return node(order_.entries()[forks_[fork].begin].node); }
+  /// The parameters whose gradients the backward pass of a node completes, in this order.
+  const std::vector<ParameterId>& finished_by(int node) const { return finished_[static_cast<std::size_t>(node)]; }
 
  private:
   struct Block {
@@ -185,12 +186,6 @@ class Graph {
   void plan_liveness();
   void plan_parameter_writers();
   void plan_low_precision_gradients(const std::vector<ParameterUse*>& writers);
-  struct Observers {
-    std::function<void(ParameterId)> before, done;
-  };
-  void run(std::size_t first, std::size_t end, const Run& run, const Observers& observers);
-  void fork(const Run& run, Node& node, const std::function<void()>& backward);
-  void join(std::size_t n_forks, Stream& stream);
   Node& node(int number) const { return *nodes_[static_cast<std::size_t>(number)]; }
 
   GraphOptions options_;
@@ -205,10 +200,6 @@ class Graph {
   std::size_t workspace_bytes_ = 0, second_workspace_bytes_ = 0, exchange_bytes_ = 0;
   std::size_t cache_bytes_ = 0;
   std::vector<Fork> forks_;
-  std::unique_ptr<Event> forked_;
-  std::size_t n_forked_ = 0, n_joined_ = 0;  // in the backward pass that is running
-  Backend* backend_ = nullptr;
-  Observer* observer_ = nullptr;
   Bindings bindings_, second_bindings_;  // those of the second stream have its workspace
 };
 

@@ -129,6 +129,16 @@ class ParameterUse {
   bool gives_narrow_ = false;                            // false after Graph::plan if there are several writers
 };
 
+/// A small sum over ranks in the middle of a step, such as that of the statistics of a synchronised norm. It is one
+/// entry of the static schedule of collectives. `local` is copied to exchange memory, and not changed.
+struct SumOverRanks {
+  std::string label;
+  TensorId local = kNoTensor;  // n doubles
+  std::size_t n = 0, offset = 0;
+  /// The sum, in exchange memory.
+  const double* sum(const Run& run) const { return reinterpret_cast<const double*>(run.at.exchange + offset); }
+};
+
 /// What recomputing a block does with one of its nodes.
 enum class Recomputation : std::uint8_t {
   repeat,    // forward() runs again; it computes the same bits and has no effect besides the tensors that it writes
@@ -149,8 +159,10 @@ class Node {
   /// Called in reverse order: creates the gradients of its inputs; those of its outputs exist. Not called if no output
   /// needs a gradient.
   virtual void plan_backward(Graph&) {}
-  /// Called when the arenas are known: creates events of the communicator.
+  /// Called when the arenas are known.
   virtual void bind(const Graph&, const Bindings&) {}
+  /// A sum over ranks that the node reads when it runs in a phase, or null.
+  virtual const SumOverRanks* sum_over_ranks(Phase) const { return nullptr; }
   virtual void forward(const Run& run) = 0;
   virtual void backward(const Run&) {}
   /// The part of backward() that can run concurrently with the rest of it, and with the backward pass of other nodes.

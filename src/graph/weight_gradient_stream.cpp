@@ -7,9 +7,8 @@
 // A fork is an event that the second stream waits for: all that the weight gradient reads is complete. A join is an
 // event that the first stream waits for. A weight gradient is joined before kForksInFlight further ones have been
 // forked, before anything overwrites a tensor that it reads, and at the end of the backward pass. Until then the memory
-// plan gives the memory of these tensors to no other tensor. Code that reads the gradients of parameters earlier must
-// call join_weight_gradients() first. Each stream has its own workspace, and the second one runs one weight gradient at
-// a time.
+// plan gives the memory of these tensors to no other tensor. What reads the gradients of parameters earlier comes after
+// a join of all (StepList). Each stream has its own workspace, and the second one runs one weight gradient at a time.
 #include <algorithm>
 
 #include "graph/graph.h"
@@ -60,23 +59,5 @@ void Graph::plan_forks() {
             node(entries[fork.begin].node).name());
   }
 }
-
-void Graph::fork(const Run& run, Node& node, const std::function<void()>& backward) {
-  forked_->record(run.stream);
-  backward();
-  Stream& second = *bindings_.second_stream;
-  second.wait(*forked_);
-  node.weight_gradient({second_bindings_, run.plan, run.parameters, second, run.gradients});
-  forks_[n_forked_++].done->record(second);
-}
-
-/// Waits for the first `n_forks` weight gradients of this backward pass. The second stream runs them in order.
-void Graph::join(std::size_t n_forks, Stream& stream) {
-  if (n_forks <= n_joined_) return;
-  n_joined_ = n_forks;
-  stream.wait(*forks_[n_forks - 1].done);
-}
-
-void Graph::join_weight_gradients(Stream& stream) { join(n_forked_, stream); }
 
 }  // namespace lockstep::graph

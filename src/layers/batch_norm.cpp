@@ -3,7 +3,6 @@
 // activation. A norm whose parameters are frozen is frozen as a whole: it normalises with its running statistics, does
 // not change them, and is an affine function in backward.
 #include "lockstep/ops/batch_norm.h"
-#include "graph/exchange_sum.h"
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
 #include "lockstep/error.h"
@@ -59,8 +58,9 @@ class BatchNormNode final : public Node {
     reads(Phase::forward, norm_->statistics);
     weight_ = 1.0f / static_cast<float>(options_.n_micro_batches);
     if (synchronize_) {
-      forward_sum_.plan(graph, backend, name() + " statistics", 2 * c);
-      backward_sum_.plan(graph, backend, name() + " gradient sums", 2 * c);
+      for (const auto& [sum, label] : {std::pair{&forward_sum_, " statistics"}, std::pair{&backward_sum_, " gradient sums"}})
+        *sum = {.label = name() + label, .n = 2 * c, .offset = graph.add_exchange(2 * c * sizeof(double))};
+      forward_sum_.local = norm_->statistics;
     }
     join_earlier();
   }
@@ -90,12 +90,12 @@ class BatchNormNode final : public Node {
     x.gradient = is_alone ? dz_ : graph.memory().add("d " + x.name, x.size_bytes());
     dx_ = x.gradient;
     x_ = x.data;
+    backward_sum_.local = norm_->sums;
   }
 
-  void bind(const Graph&, const Bindings& at) override {
-    if (!synchronize_) return;
-    forward_sum_.bind(at);
-    backward_sum_.bind(at);
+  const SumOverRanks* sum_over_ranks(Phase phase) const override {
+    if (!synchronize_) return nullptr;
+    return phase == Phase::backward ? &backward_sum_ : &forward_sum_;
   }
 
   void forward(const Run& run) override {
@@ -154,7 +154,7 @@ class BatchNormNode final : public Node {
   BatchNorm::Finalize finalize_args(const Run& run) {
     const bool in_fp32 = norm_->statistics_dtype == DType::fp32;
     const double* statistics = in_fp32 ? nullptr : run.tensor<double>(norm_->statistics);
-    if (synchronize_) statistics = forward_sum_.sum(run, statistics);
+    if (synchronize_) statistics = forward_sum_.sum(run);
     return {.statistics = statistics,
             .gamma = gamma_.master(run),
             .beta = beta_.master(run),
@@ -170,7 +170,7 @@ class BatchNormNode final : public Node {
   BatchNorm::Backward backward_args(const Run& run) {
     const bool in_fp32 = norm_->sums_dtype == DType::fp32;
     const double* local_sums = is_frozen_ || in_fp32 ? nullptr : run.tensor<double>(norm_->sums);
-    return {.sums = synchronize_ ? backward_sum_.sum(run, local_sums) : local_sums,
+    return {.sums = synchronize_ ? backward_sum_.sum(run) : local_sums,
             .local_sums = local_sums,
             .fp32_sums = in_fp32 && !is_frozen_ ? run.tensor<float>(norm_->sums) : nullptr,
             .dz = run.tensor(dz_),
@@ -197,7 +197,7 @@ class BatchNormNode final : public Node {
   bool synchronize_ = false;
   float weight_ = 1;
   std::int64_t channels_ = 0;
-  ExchangeSum forward_sum_, backward_sum_;
+  SumOverRanks forward_sum_, backward_sum_;
   TensorId dz_ = kNoTensor, dx_ = kNoTensor, x_ = kNoTensor;
 };
 

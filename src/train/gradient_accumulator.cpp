@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include "lockstep/trace.h"
-
 namespace lockstep::train {
 namespace {
 
@@ -12,7 +10,7 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 }  // namespace
 
 GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss)
-    : is_tree_(plan.batch().is_tree), n_elements_(plan.parameters().n_gradients()), result_{gradients, loss} {
+    : is_tree_(plan.batch().is_tree), result_{gradients, loss} {
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
   sum_gradients_ = backend.make(OrderedSumDescription{.dtype = DType::fp32});
@@ -52,26 +50,15 @@ void GradientAccumulator::add_loss(int micro_batch, Stream& stream) {
       stream);
 }
 
-void GradientAccumulator::add_gradients(int micro_batch, Stream& stream) {
+void GradientAccumulator::add_gradients(int micro_batch, ElementRange range, Stream& stream) {
   if (!is_tree_) return;
   const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
   if (leaf.open_gradients.empty()) return;
-  const trace::Span span(trace::Kind::backward, "sum of micro-batches");
   sum_gradients_->apply({.value = result_.gradients,
                          .open = leaf.open_gradients,
                          .target = leaf.sum.gradients,
-                         .n_elements = n_elements_},
-                        {}, stream);
-}
-
-void GradientAccumulator::finish(const comm::Bucket& bucket, Stream& stream) {
-  if (!is_tree_) return;
-  const trace::Span span(trace::Kind::backward, "sum of micro-batches");
-  sum_gradients_->apply({.value = result_.gradients,
-                         .open = leaves_.back().open_gradients,
-                         .target = result_.gradients,
-                         .begin = bucket.begin,
-                         .n_elements = bucket.n_elements},
+                         .begin = range.begin,
+                         .n_elements = range.n_elements},
                         {}, stream);
 }
 

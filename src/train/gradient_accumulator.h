@@ -10,7 +10,6 @@
 #include <memory>
 #include <vector>
 
-#include "comm/reducer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/step_scalars.h"
 #include "train/step_plan.h"
@@ -26,10 +25,8 @@ class GradientAccumulator {
   graph::ParameterGradients target(int micro_batch) const;
   /// To be called after the forward pass, which leaves the loss of the micro-batch in `loss`.
   void add_loss(int micro_batch, Stream& stream);
-  /// To be called after the backward pass of each micro-batch except the last.
-  void add_gradients(int micro_batch, Stream& stream);
-  /// To be called during the backward pass of the last micro-batch, once for each complete bucket.
-  void finish(const comm::Bucket& bucket, Stream& stream);
+  /// Of the elements of the arena that the backward pass has completed.
+  void add_gradients(int micro_batch, ElementRange range, Stream& stream);
 
  private:
   struct Buffer {
@@ -43,7 +40,6 @@ class GradientAccumulator {
   };
 
   bool is_tree_;
-  std::size_t n_elements_;
   Buffer result_;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<OrderedSum> sum_gradients_, sum_losses_;

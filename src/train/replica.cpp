@@ -14,19 +14,7 @@ namespace lockstep::train {
 
 namespace {
 
-const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation", kNormLabel = "gradient norm";
-const std::string kSquaresSpan = "sum of squares", kNormSpan = "gradient norm", kOptimizerSpan = "optimizer",
-                  kWidenSpan = "gradients in fp32", kStatisticsSpan = "running statistics",
-                  kAveragesSpan = "averages of the weights";
 constexpr int kNoSlot = -1;
-
-/// The part of a bucket that a rank sums for the gradient norm: its own shard of a sharded bucket, and any other bucket
-/// as a whole.
-ElementRange range_of_norm(const comm::Bucket& bucket, const StepPlan& plan) {
-  if (bucket.is_sharded()) return bucket.shard(plan.batch().rank);
-  const std::size_t end = std::min(bucket.end(), plan.parameters().n_trainable());
-  return {bucket.begin, end > bucket.begin ? end - bucket.begin : 0};
-}
 
 }  // namespace
 
@@ -52,8 +40,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   ClipNormDescription norm{.segments = plan.optimizer().segments,
                            .max_norm = static_cast<float>(plan.config().train.clip_norm),
                            .loss_scaling = plan.loss_scaling().value_or(LossScaling{})};
-  for (const comm::Bucket& bucket : plan.buckets()) {
-    const ElementRange range = range_of_norm(bucket, plan);
+  for (std::size_t bucket = 0; bucket < plan.buckets().size(); ++bucket) {
+    const ElementRange range = plan.range_of_norm(bucket);
     norm_ranges_.push_back(range.n_elements > 0 ? static_cast<int>(norm.ranges.size()) : -1);
     if (range.n_elements > 0) norm.ranges.push_back(range);
   }
@@ -97,18 +85,19 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
   accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradient_arena(), &sums_->loss);
-  reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
-  sums_ready_ = backend.make_event();
-  sums_done_ = communicator.make_event();
   if (!plan.shard().is_whole()) {
-    const bool has_weights = plan.compute_dtype() != DType::fp32;
-    void* const weights = has_weights ? parameter_arena_.update().compute_weights : parameter_arena_.update().masters;
-    weight_gather_ =
-        std::make_unique<WeightGather>(plan, backend, communicator, weights, plan.compute_dtype(), "weights");
-    state_gather_ = std::make_unique<WeightGather>(plan, backend, communicator, gradient_arena(), DType::fp32, "state");
-    tiles_ready_ = backend.make_event();
-    tiles_done_ = communicator.make_event();
+    weight_gather_ = gather_list(plan, shared_weights(), plan.compute_dtype(), "weights");
+    state_gather_ = gather_list(plan, gradient_arena(), DType::fp32, "state");
   }
+  if (PlannedGraph* planned = plan.evaluation()) {
+    evaluation_ = graph::StepList(planned->graph.get());
+    for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) evaluation_.add_entry(i);
+  }
+  evaluation_sums_.add_wait(evaluation_sums_.add_start(
+      {.exchange = {.slice = {.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}},
+       .label = "evaluation"}));
+  for (graph::StepList* list : {&weight_gather_, &state_gather_, &evaluation_, &evaluation_sums_})
+    list->bind(backend, &communicator);
   uploader_ = std::make_unique<Uploader>(backend, plan.upload_bytes());
   for (const PlannedGraph* planned : plan.all())
     upload_targets_.resize(std::max(upload_targets_.size(), planned->fields.size()));
@@ -119,10 +108,14 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   backend.freeze();
   device_trace_ = DeviceTrace::make(backend, *stream_);
-  for (PlannedGraph* planned : plan.all()) planned->graph->set_observer(device_trace_.get());
 }
 
 Replica::~Replica() { backend_.unfreeze(); }
+
+void* Replica::shared_weights() {
+  const graph::ParameterArena::Update arena = parameter_arena_.update();
+  return arena.compute_weights ? arena.compute_weights : arena.masters;
+}
 
 float* Replica::optimizer_state() const {
   return reinterpret_cast<float*>(static_cast<std::byte*>(optimizer_memory_->data()) +
@@ -151,185 +144,99 @@ void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
   uploader_->upload(batch, planned.batch, graph.options().batch, upload_targets_, *stream_);
 }
 
-CapturedGraph& Replica::captured_graph() {
-  const bool gathers = weight_gather_ && running_.micro_batch == 0;
-  const bool has_exchanges = running_.is_last() || running_.planned->has_exchanges() || gathers;
+Replica::MicroBatch& Replica::micro_batch(PlannedGraph& planned) {
   // The last micro-batch measures time by the events of the slot. Which one is the last depends on the rank.
-  std::unique_ptr<CapturedGraph>& graph = captured_graphs_[{.global_batch = running_.shape.global_batch,
-                                                            .number = running_.micro_batch,
-                                                            .slot = has_exchanges ? current_ : kNoSlot}];
-  if (!graph) {
-    if (communicator_.is_capturable() || !has_exchanges)
-      graph = backend_.make_captured_graph();
-    else
-      graph = std::make_unique<EagerGraph>();
-  }
-  return *graph;
+  const MicroBatchKey key{.global_batch = running_.shape.global_batch,
+                          .number = running_.micro_batch,
+                          .slot = running_.is_last() ? current_ : kNoSlot};
+  if (const auto found = micro_batches_.find(key); found != micro_batches_.end()) return found->second;
+  graph::StepList list = list_of(plan_, planned, {running_.micro_batch, running_.is_last()}, this);
+  list.bind(backend_, &communicator_);
+  std::unique_ptr<CapturedGraph> captured;
+  if (communicator_.is_capturable() || list.exchanges().empty())
+    captured = backend_.make_captured_graph();
+  else
+    captured = std::make_unique<EagerGraph>();
+  return micro_batches_.emplace(key, MicroBatch{std::move(list), std::move(captured)}).first->second;
 }
 
-void Replica::end_capture() {
-  if (running_.capturing) running_.capturing->end(*stream_);
-  running_.capturing = nullptr;
-}
-
-void Replica::forward(const data::Batch& batch) {
+void Replica::run(const data::Batch& batch) {
   const int number = ++running_.micro_batch;
-  running_.planned = &plan_.training(batch.n_samples, running_.shape.global_micro_batch_size(number));
-  prepare(*running_.planned, batch);
-  CapturedGraph& captured = captured_graph();
-  running_.capturing = captured.begin(*stream_) ? &captured : nullptr;
-  if (!running_.capturing) return;
-  const trace::Span span(trace::Kind::forward, "forward");
-  if (weight_gather_ && number == 0) {
-    weight_gather_->start(*stream_);
-    running_.planned->graph->forward(*stream_, accumulator_->target(number), [this](graph::ParameterId id) {
-      weight_gather_->wait_for(parameters()[id].begin, parameters()[id].n_elements, *stream_);
-    });
-    weight_gather_->wait_for_all(*stream_);
-  } else {
-    running_.planned->graph->forward(*stream_, accumulator_->target(number));
+  PlannedGraph& planned = plan_.training(batch.n_samples, running_.shape.global_micro_batch_size(number));
+  prepare(planned, batch);
+  MicroBatch& running = micro_batch(planned);
+  if (running.captured->begin(*stream_)) {
+    running.list.queue(*stream_, accumulator_->target(number), device_trace_.get());
+    running.captured->end(*stream_);
   }
-  accumulator_->add_loss(number, *stream_);
-}
-
-void Replica::backward() {
-  if (!running_.capturing) return;
-  if (running_.is_last()) return backward_of_last();
-  {
-    const trace::Span span(trace::Kind::backward, "backward");
-    const int number = running_.micro_batch;
-    running_.planned->graph->backward(*stream_, accumulator_->target(number), nullptr);
-    widen_gradients({0, parameters().n_trainable()});
-    accumulator_->add_gradients(number, *stream_);
-  }
-  end_capture();
-}
-
-void Replica::backward_of_last() {
-  const trace::Span span(trace::Kind::backward, "backward");
-  int tensor = 0;  // the gradients are finished in the order of the arena, apart from those at its end
-  const auto done = [&] {
-    reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& bucket) {
-      running_.planned->graph->join_weight_gradients(*stream_);
-      widen_gradients({bucket.begin, bucket.n_elements});
-      accumulator_->finish(bucket, *stream_);
-    });
-  };
-  running_.planned->graph->backward(*stream_, accumulator_->target(running_.micro_batch), [&](graph::ParameterId id) {
-    if (parameters()[id].begin < parameters().n_in_compute_type()) done();
-  });
-  const std::size_t n_tensors = parameters().order().size() + parameters().n_trained_statistics();
-  while (static_cast<std::size_t>(tensor) < n_tensors) done();
-}
-
-void Replica::widen_gradients(ElementRange range) {
-  const graph::ParameterGradients target = accumulator_->target(running_.micro_batch);
-  for (const ElementRange& narrow : running_.planned->graph->low_precision_gradients()) {
-    const std::size_t begin = std::max(range.begin, narrow.begin), end = std::min(range.end(), narrow.end());
-    if (begin >= end) continue;
-    const auto* source = static_cast<const std::byte*>(low_precision_gradients_->data());
-    graph::observed(device_trace_.get(), trace::Kind::backward, kWidenSpan, [&] {
-      widen_->apply({.source = source + begin * size_bytes(plan_.compute_dtype()),
-                     .target = target.arena + begin,
-                     .n_elements = end - begin,
-                     .accumulate = target.mode == GradientMode::accumulate},
-                    {}, *stream_);
-    });
-  }
-}
-
-void Replica::reduce() {
-  if (!running_.capturing) return;
-  StepReport& report = state_->report;  // addresses on the device
-  backend_.copy_to_device(&report.local, &sums_->loss, sizeof(LossSums), *stream_);
-  sums_ready_->record(*stream_);
-  communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
-                                 *sums_done_, kLossLabel);
-  if (weight_gather_) backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), *stream_);
-  {
-    const trace::Span span(trace::Kind::wait, "communication");
-    reducer_->finish(*stream_, current_, sums_done_.get(), [this](std::size_t bucket) {
-      const bool is_on_one_rank = plan_.buckets()[bucket].is_sharded() || !weight_gather_;
-      if (norm_ranges_[bucket] >= 0 && is_on_one_rank) sum_tiles(bucket);
-    });
-  }
-  if (weight_gather_) exchange_tile_sums();
-  backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
-}
-
-void Replica::sum_tiles(std::size_t bucket) {
-  graph::observed(device_trace_.get(), trace::Kind::update, kSquaresSpan, [&] {
-    clip_norm_->sum_tiles({.gradients = gradient_arena(),
-                           .tile_sums = tile_sums_,
-                           .range = static_cast<std::size_t>(norm_ranges_[bucket])},
-                          *stream_);
-  });
-}
-
-/// Every rank has summed the tiles of its shards, and has zeros for the others, so an all-reduce exchanges them.
-/// Afterwards, each rank sums the tiles of buckets that are not sharded.
-void Replica::exchange_tile_sums() {
-  tiles_ready_->record(*stream_);
-  communicator_.all_reduce_async(
-      {.data = tile_sums_, .n_elements = plan_.tile_sums_bytes() / sizeof(double), .dtype = DType::fp64}, *tiles_ready_,
-      *tiles_done_, kNormLabel);
-  reducer_->wait_for(*tiles_done_, *stream_, current_);
-  for (std::size_t bucket = 0; bucket < norm_ranges_.size(); ++bucket)
-    if (norm_ranges_[bucket] >= 0 && !plan_.buckets()[bucket].is_sharded()) sum_tiles(bucket);
-}
-
-void Replica::update() {
+  if (!running_.is_last()) return;
   weights_are_gathered_ = false;
-  if (running_.capturing) {
-    apply_update();
-    end_capture();
-  }
+  slots_[static_cast<std::size_t>(current_)].list = &running.list;
   report();
 }
 
-void Replica::apply_update() {
-  const trace::Span update_span(trace::Kind::update, "update");
-  const OpMemory memory{workspace_->data(), nullptr};
-  const float* gradients = gradient_arena();
-  StepScalars* scalars = &state_->scalars;
-  const auto part = [&](const std::string& name, const auto& work) {
-    graph::observed(device_trace_.get(), trace::Kind::update, name, work);
-  };
-  // The norm is computed in every step: it lets all ranks make the same decision whether the step is applied, without
-  // the host.
-  part(kNormSpan, [&] {
-    StepReport& report = state_->report;  // addresses on the device
-    if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
-    clip_norm_->apply({.tile_sums = tile_sums_,
-                       .sums = &sums_->loss,
-                       .scalars = scalars,
-                       .loss_scale = loss_scale_,
-                       .norm = &report.gradient_norm},
-                      *stream_);
-    if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
-  });
-  const graph::ParameterArena::Update parameter_arena = parameter_arena_.update();
-  part(kOptimizerSpan, [&] {
-    optimizer_->apply({.parameters = parameter_arena.masters,
-                       .weights = parameter_arena.compute_weights,
-                       .gradients = gradients,
-                       .state = optimizer_state(),
-                       .scalars = scalars},
-                      memory, *stream_);
-  });
-  if (parameters().n_trained_statistics() > 0) {
-    part(kStatisticsSpan, [&] {
-      const std::size_t statistics = parameters().n_trainable();
-      moving_average_->apply({.running = parameter_arena.masters + (statistics - parameter_arena_.first_master()),
-                              .batch = gradients + statistics,
-                              .scalars = scalars},
-                             memory, *stream_);
-    });
-  }
-  if (averages_) part(kAveragesSpan, [&] { averages_->update(parameter_arena.masters, scalars, *stream_); });
+void Replica::queue_alone(graph::StepList& list) { list.queue(*stream_, {}, device_trace_.get()); }
+
+void Replica::widen_gradients(int micro_batch, ElementRange range, Stream& stream) {
+  const graph::ParameterGradients target = accumulator_->target(micro_batch);
+  const auto* source = static_cast<const std::byte*>(low_precision_gradients_->data());
+  widen_->apply({.source = source + range.begin * size_bytes(plan_.compute_dtype()),
+                 .target = target.arena + range.begin,
+                 .n_elements = range.n_elements,
+                 .accumulate = target.mode == GradientMode::accumulate},
+                {}, stream);
 }
 
-/// Starts copying the result of the step to the host.
+void Replica::report_local() {
+  backend_.copy_to_device(&state_->report.local, &sums_->loss, sizeof(LossSums), *stream_);  // on the device
+}
+
+void Replica::report_sums() { backend_.copy_to_device(&state_->report.sums, sums_, sizeof(StepSums), *stream_); }
+
+void Replica::clear_tiles() { backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), *stream_); }
+
+void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
+  clip_norm_->sum_tiles({.gradients = gradient_arena(),
+                         .tile_sums = tile_sums_,
+                         .range = static_cast<std::size_t>(norm_ranges_[bucket])},
+                        stream);
+}
+
+void Replica::apply_norm(Stream& stream) {
+  StepReport& report = state_->report;  // addresses on the device
+  if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), stream);
+  clip_norm_->apply({.tile_sums = tile_sums_,
+                     .sums = &sums_->loss,
+                     .scalars = &state_->scalars,
+                     .loss_scale = loss_scale_,
+                     .norm = &report.gradient_norm},
+                    stream);
+  if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), stream);
+}
+
+void Replica::apply_optimizer(Stream& stream) {
+  const graph::ParameterArena::Update arena = parameter_arena_.update();
+  optimizer_->apply({.parameters = arena.masters,
+                     .weights = arena.compute_weights,
+                     .gradients = gradient_arena(),
+                     .state = optimizer_state(),
+                     .scalars = &state_->scalars},
+                    {workspace_->data(), nullptr}, stream);
+}
+
+void Replica::update_statistics(Stream& stream) {
+  const std::size_t statistics = parameters().n_trainable();
+  moving_average_->apply(
+      {.running = parameter_arena_.update().masters + (statistics - parameter_arena_.first_master()),
+       .batch = gradient_arena() + statistics,
+       .scalars = &state_->scalars},
+      {workspace_->data(), nullptr}, stream);
+}
+
+void Replica::update_averages(Stream& stream) {
+  averages_->update(parameter_arena_.update().masters, &state_->scalars, stream);
+}
+
 void Replica::report() {
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
   backend_.copy_to_device(&state_->report.is_applied, &state_->scalars.is_applied, sizeof(std::uint32_t), *stream_);
@@ -351,7 +258,7 @@ StepResult Replica::result(int steps_ago) {
           .is_applied = report.is_applied,
           .loss_scale = report.loss_scale,
           .next_loss_scale = report.next_loss_scale,
-          .exposed_communication_seconds = reducer_->exposed_seconds(slot_number)};
+          .exposed_communication_seconds = slot.list->exposed_seconds()};
 }
 
 LossSums Replica::evaluate(const data::Batch& batch) {
@@ -359,7 +266,7 @@ LossSums Replica::evaluate(const data::Batch& batch) {
   require(planned != nullptr, ErrorCode::internal, "the step was planned without evaluation");
   if (batch.n_samples == 0) return {};
   prepare(*planned, batch);
-  planned->graph->forward(*stream_);
+  queue_alone(evaluation_);
   LossSums sums;
   backend_.copy_to_host(&sums, &sums_->loss, sizeof(LossSums), *stream_);
   stream_->synchronize();
@@ -376,10 +283,7 @@ void Replica::prepare_samples() {
 
 StepSums Replica::sum_over_ranks(const StepSums& mine) {
   backend_.copy_to_device(sums_, &mine, sizeof(StepSums), *stream_);
-  sums_ready_->record(*stream_);
-  communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
-                                 *sums_done_, kEvaluationLabel);
-  stream_->wait(*sums_done_);
+  queue_alone(evaluation_sums_);
   StepSums sums;
   backend_.copy_to_host(&sums, sums_, sizeof(StepSums), *stream_);
   stream_->synchronize();
@@ -403,10 +307,9 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
 
 void Replica::gather_weights() {
   store_written();
-  if (!weight_gather_ || weights_are_gathered_) return;
+  if (plan_.shard().is_whole() || weights_are_gathered_) return;
   parameter_arena_.refresh(*stream_);
-  weight_gather_->start(*stream_);
-  weight_gather_->wait_for_all(*stream_);
+  queue_alone(weight_gather_);
   weights_are_gathered_ = true;
 }
 

@@ -2,12 +2,12 @@
 // here knows which backend it runs on, or what is trained.
 //
 // A step is written as
-//     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
-// With train.shard, update() leaves each rank with new weights of its shard, and the next forward() gathers them.
-// The host runs ahead of the device by one step, so the inputs and results of steps use two slots of host memory in
-// turn. Apart from that, a micro-batch does the same work in every step. The work of the last one includes reduce() and
-// update(). A device can therefore capture it as a graph (CapturedGraph) in the first calls. Later, forward() launches
-// the graph, and the calls up to the next micro-batch do nothing.
+//     begin_step(); for each micro-batch { run(); }
+// What a micro-batch does is a list (micro_batch.h). That of the last one includes the sums over ranks and the update.
+// With train.shard, the update leaves each rank with new weights of its shard, and the next step gathers them. The host
+// runs ahead of the device by one step, so the inputs and results of steps use two slots of host memory in turn. Apart
+// from that, a micro-batch does the same work in every step. A device can therefore capture it as a graph
+// (CapturedGraph) in the first calls, and launch the graph later.
 #pragma once
 
 #include <array>
@@ -23,7 +23,6 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/safetensors.h"
-#include "comm/reducer.h"
 #include "data/loader.h"
 #include "graph/parameter_arena.h"
 #include "lockstep/ops/cast.h"
@@ -33,11 +32,11 @@
 #include "lockstep/ops/optimizer.h"
 #include "train/device_trace.h"
 #include "train/gradient_accumulator.h"
+#include "train/micro_batch.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
 #include "train/weight_averages.h"
-#include "train/weight_gather.h"
 
 namespace lockstep::test {
 class ReplicaProbe;  // reads gradients
@@ -69,14 +68,7 @@ class Replica {
   /// `shape`: of the step's batch; its last micro-batch is the last one of the step.
   void begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags = {});
   /// Runs the next micro-batch.
-  void forward(const data::Batch& batch);
-  /// In the last micro-batch, sums of gradients over ranks begin while the backward pass is still running.
-  void backward();
-  /// Sums the loss over ranks, and waits for the sums of the gradients.
-  void reduce();
-  /// The norm of the gradients, by which the device decides whether the step is applied; then weights, optimizer state
-  /// and running statistics.
-  void update();
+  void run(const data::Batch& batch);
   /// The result of the last step (0), or of the one before it (1), for which the host usually does not have to wait.
   StepResult result(int steps_ago);
 
@@ -124,6 +116,7 @@ class Replica {
 
  private:
   friend class test::ReplicaProbe;
+  friend class MicroBatchWeaver;
 
   std::vector<StateTensor> tensors() const;
   /// Where a tensor is stored that this rank has as a whole.
@@ -142,15 +135,24 @@ class Replica {
   void write_base(const graph::Parameter& parameter, std::span<const float> packed);
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;
+  /// The weights that ops read, of all ranks.
+  void* shared_weights();
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.
   void prepare(const PlannedGraph& planned, const data::Batch& batch);
-  void backward_of_last();
+
+  // Tasks of a micro-batch
   /// Adds the gradients that ops have written in 16 bits to those in fp32, or overwrites them.
-  void widen_gradients(ElementRange range);
-  void sum_tiles(std::size_t bucket);
-  void exchange_tile_sums();
-  void apply_update();
-  void end_capture();
+  void widen_gradients(int micro_batch, ElementRange range, Stream& stream);
+  void report_local();
+  void clear_tiles();
+  void sum_tiles(std::size_t bucket, Stream& stream);
+  void report_sums();
+  /// The norm of the gradients, by which the device decides whether the step is applied.
+  void apply_norm(Stream& stream);
+  void apply_optimizer(Stream& stream);
+  void update_statistics(Stream& stream);
+  void update_averages(Stream& stream);
+  /// Starts copying the result of the step to the host.
   void report();
   /// The key of the work that a micro-batch queues on the stream: equal keys mean equal work. It counts the same on all
   /// ranks, whatever their shards are, because NCCL does not allow one rank to replay a collective that another calls.
@@ -159,8 +161,13 @@ class Replica {
     int number = 0, slot = 0;
     auto operator<=>(const MicroBatchKey&) const = default;
   };
-  /// The graph of the running micro-batch.
-  CapturedGraph& captured_graph();
+  struct MicroBatch {
+    graph::StepList list;
+    std::unique_ptr<CapturedGraph> captured;
+  };
+  /// That which is running.
+  MicroBatch& micro_batch(PlannedGraph& planned);
+  void queue_alone(graph::StepList& list);
 
   StepPlan& plan_;
   Backend& backend_;
@@ -176,14 +183,13 @@ class Replica {
   std::unique_ptr<Hash> hash_;
   std::unique_ptr<WeightAverages> averages_;  // null: there are none
   std::unique_ptr<GradientAccumulator> accumulator_;
-  std::unique_ptr<comm::GradientReducer> reducer_;
-  std::unique_ptr<Event> sums_ready_, sums_done_, tiles_ready_, tiles_done_;
-  std::unique_ptr<WeightGather> weight_gather_, state_gather_;  // null: nothing is sharded
+  graph::StepList weight_gather_, state_gather_;  // empty if nothing is sharded
+  graph::StepList evaluation_, evaluation_sums_;  // the first one is empty without an evaluation graph
   bool weights_are_gathered_ = false;
   std::optional<int> written_state_;  // StateTensor::state that is being written to the gradient arena
   std::vector<int> norm_ranges_;      // by bucket, in ClipNormDescription::ranges; -1: none
   std::unique_ptr<Uploader> uploader_;
-  std::map<MicroBatchKey, std::unique_ptr<CapturedGraph>> captured_graphs_;
+  std::map<MicroBatchKey, MicroBatch> micro_batches_;
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two
   LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;
@@ -197,6 +203,7 @@ class Replica {
   struct Slot {
     HostStep* host = nullptr;
     std::unique_ptr<Event> done;
+    const graph::StepList* list = nullptr;  // of the last micro-batch
   };
   std::unique_ptr<Memory> host_memory_;
   std::array<Slot, 2> slots_;
@@ -205,8 +212,6 @@ class Replica {
   struct Running {
     BatchShape shape;
     int micro_batch = -1;
-    PlannedGraph* planned = nullptr;
-    CapturedGraph* capturing = nullptr;  // null: the work of this micro-batch was launched as a graph
     bool is_last() const { return micro_batch + 1 == shape.n_micro_batches; }
   };
   Running running_;

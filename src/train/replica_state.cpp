@@ -9,9 +9,6 @@
 #include "train/replica.h"
 
 namespace lockstep::train {
-namespace {
-const std::string kInitialWeightsLabel = "initial weights";
-}
 
 std::vector<StateTensor> Replica::tensors() const { return plan_.state(); }
 
@@ -75,14 +72,13 @@ void Replica::store_written() {
 // The gradients of the last step are no longer needed, so their memory holds the whole state while it is read.
 void Replica::gather_state(int group) {
   store_written();
-  if (!state_gather_) return;
+  if (plan_.shard().is_whole()) return;
   const int state = group - 1;  // source_of()
   if (state == StateTensor::kNoState && !plan_.shards_masters()) return gather_weights();
   require(state < plan_.optimizer().n_states() + (averages_ ? 1 : 0), ErrorCode::internal,
           "the optimizer has no state {}", state);
   copy_pieces_to_gradients(state);
-  state_gather_->start(*stream_);
-  state_gather_->wait_for_all(*stream_);
+  queue_alone(state_gather_);
   stream_->synchronize();
   communicator_.check();
 }
@@ -132,12 +128,13 @@ void Replica::initialize(std::uint32_t seed) {
   const std::size_t first = parameter_arena_.first_master();
 #pragma omp parallel for schedule(dynamic, 1)
   for (const graph::Parameter* p : frozen) write(masters + (p->begin - first), p, table.initial_values(*p, seed));
-  for (const comm::Bucket& bucket : plan_.buckets()) {  // in fp32, whatever type gradients are sent in
-    sums_ready_->record(*stream_);
-    communicator_.all_reduce_async({.data = gradient_arena() + bucket.begin, .n_elements = bucket.n_elements},
-                                   *sums_ready_, *sums_done_, kInitialWeightsLabel);
-    stream_->wait(*sums_done_);
-  }
+  graph::StepList sums;
+  for (const comm::Bucket& bucket : plan_.buckets())  // in fp32, whatever type gradients are sent in
+    sums.add_wait(sums.add_start(
+        {.exchange = {.slice = {.data = gradient_arena() + bucket.begin, .n_elements = bucket.n_elements}},
+         .label = "initial weights"}));
+  sums.bind(backend_, &communicator_);
+  queue_alone(sums);
   for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
     float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
     backend_.copy_to_device(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);

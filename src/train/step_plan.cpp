@@ -232,6 +232,12 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, 
 
 PlannedGraph& StepPlan::training(std::int64_t batch, std::int64_t global) { return training_.at({batch, global}); }
 
+ElementRange StepPlan::range_of_norm(std::size_t number) const {
+  const comm::Bucket& bucket = buckets_[number];
+  if (bucket.is_sharded()) return bucket.shard(batch_.rank);
+  return overlap({bucket.begin, bucket.n_elements}, {0, table_.n_trainable()});
+}
+
 std::vector<PlannedGraph*> StepPlan::all() {
   std::vector<PlannedGraph*> out;
   for (auto& [key, planned] : training_) out.push_back(&planned);

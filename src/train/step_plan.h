@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/reducer.h"
+#include "comm/buckets.h"
 #include "comm/topology.h"
 #include "data/dataset.h"
 #include "graph/graph.h"
@@ -121,6 +121,9 @@ class StepPlan {
   std::size_t partial_sum_bytes() const;
   /// Gradients and batch statistics, cut into buckets.
   const std::vector<comm::Bucket>& buckets() const { return buckets_; }
+  /// The part of a bucket that a rank sums for the gradient norm: its own shard of a sharded bucket, and any other
+  /// bucket as a whole.
+  ElementRange range_of_norm(std::size_t bucket) const;
   std::vector<PlannedGraph*> all();
   /// Whether weight gradients run on a second stream (cuda.weight_gradient_stream; auto counts as on).
   bool uses_second_stream() const;

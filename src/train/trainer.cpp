@@ -82,11 +82,8 @@ class Trainer {
     Replica& replica = *s_.replica;
     replica.begin_step(shape, scalars, flags);
     for (int i = 0; i < shape.n_micro_batches; ++i) {
-      replica.forward(loader_.next());
-      replica.backward();
+      replica.run(loader_.next());
     }
-    replica.reduce();
-    replica.update();
     clock_[step & 1] = recorder_.lap();
     clock_[step & 1].loader = loader_.usage();
     clock_[step & 1].data_wait_seconds = clock_[step & 1].loader.wait_seconds - waited_before;

@@ -84,10 +84,7 @@ double seconds_of_step(const Config& config, const tasks::Task& task, std::int64
                                                           .nominal_count = task.nominal_count(batch),
                                                           .learning_rate = mine.optimizer.learning_rate},
                                                          mine.optimizer));
-      replica.forward(samples);
-      replica.backward();
-      replica.reduce();
-      replica.update();
+      replica.run(samples);
     }
     (void)replica.result(0);
     return seconds_since(begin) / n_steps;

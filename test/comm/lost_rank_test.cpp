@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "comm/diagnosis.h"
-#include "comm/reducer.h"
+#include "comm/buckets.h"
 #include "comm/world.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "test/comm/bucket_list.h"
 #include "test/comm/children.h"
 #include "test/reference/backend.h"
 
@@ -224,12 +225,13 @@ void behave(const std::string& behavior, World& world) {
     auto communicator = make_communicator({}, world, backend);
     auto memory = communicator->allocate(8000000, "gradients");
     auto stream = backend.make_stream();
-    GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
-    reducer.tensor_done(0, *stream);
-    if (world.rank() != 1) reducer.tensor_done(1, *stream);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (world.rank() == 1) fail(ErrorCode::internal, "thrown in a step");
-    reducer.finish(*stream);
+    const auto write = [&](std::size_t tensor, Stream&) {
+      if (world.rank() != 1 || tensor == 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      fail(ErrorCode::internal, "thrown in a step");
+    };
+    list_of_buckets(make_buckets(tensors, 1), 2, static_cast<float*>(memory->data()), write, *communicator, backend)
+        .queue(*stream);
   } else if (behavior == "missing" || behavior == "missing-last") {
     AllReduces all_reduces(world);
     all_reduces.run(1, 1);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/step_list.h"
 #include "layers/layers.h"
 #include "lockstep/backend.h"
 #include "test/support/tensor.h"
@@ -137,7 +138,7 @@ class SmallGraph {
 
   /// sum_i r_i y_i, in double.
   double forward() {
-    graph_->forward(*stream_, {arena(*gradients_), GradientMode::overwrite});
+    list(graph_->order().n_forward()).queue(*stream_, {arena(*gradients_), GradientMode::overwrite});
     stream_->synchronize();
     const std::vector<float> r = probe_->weights();
     double loss = 0;
@@ -148,10 +149,11 @@ class SmallGraph {
   /// finished.
   std::vector<std::string> run(GradientMode mode = GradientMode::overwrite) {
     std::vector<std::string> finished;
-    const graph::ParameterGradients gradients{arena(*gradients_), mode};
-    graph_->forward(*stream_, gradients);
-    graph_->backward(*stream_, gradients, [&](graph::ParameterId id) { finished.push_back(table_[id].name); });
+    list(graph_->order().entries().size()).queue(*stream_, {arena(*gradients_), mode});
     stream_->synchronize();
+    for (const graph::Entry& entry : graph_->order().entries())
+      if (entry.phase == graph::Phase::backward)
+        for (const graph::ParameterId id : graph_->finished_by(entry.node)) finished.push_back(table_[id].name);
     return finished;
   }
 
@@ -166,6 +168,13 @@ class SmallGraph {
   void fill_gradients(float value) { std::fill_n(arena(*gradients_), table_.n_gradients(), value); }
 
  private:
+  graph::StepList list(std::size_t n_entries) {
+    graph::StepList list(graph_.get());
+    for (std::size_t i = 0; i < n_entries; ++i) list.add_entry(i);
+    list.add_join_of_all();
+    list.bind(backend_, graph_->bindings().communicator);
+    return list;
+  }
   static float* arena(const Memory& memory) { return static_cast<float*>(memory.data()); }
   const graph::Parameter& parameter(const std::string& name) const {
     for (const graph::Parameter& p : table_.parameters())

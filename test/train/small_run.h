@@ -136,11 +136,8 @@ class SmallRun {
     for (int i = 0; i < shape.n_micro_batches; ++i) {
       const data::Shard samples = shape.samples(shape.rank, i);
       fill(number * plan_.batch().global_batch + samples.begin, samples.size());
-      replica_.forward(batch_);
-      replica_.backward();
+      replica_.run(batch_);
     }
-    replica_.reduce();
-    replica_.update();
   }
 
   train::Replica& replica() { return replica_; }

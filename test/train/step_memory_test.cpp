@@ -71,11 +71,8 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
             {.step = step, .nominal_count = static_cast<double>(plan.batch().global_batch), .learning_rate = 0.01},
             config.optimizer));
     for (int i = 0; i < plan.batch().n_micro_batches; ++i) {
-      replica.forward(loader.next());
-      replica.backward();
+      replica.run(loader.next());
     }
-    replica.reduce();
-    replica.update();
     replica.result(0);
   }
   const std::uint64_t before_save = resident_memory_bytes();

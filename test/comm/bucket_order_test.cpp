@@ -1,13 +1,14 @@
 // The order of streams and events, as recorded on a stand-in for a device. The all-reduce of a bucket is issued after
-// its last writer was queued and `ready` was recorded after it. What is queued after finish() runs after all buckets.
+// its last writer was queued and `ready` was recorded after it. What is queued after the list runs after all buckets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "comm/reducer.h"
+#include "comm/buckets.h"
 #include "comm/world.h"
 #include "lockstep/error.h"
+#include "test/comm/bucket_list.h"
 #include "test/support/recording_backend.h"
 
 namespace lockstep::comm {
@@ -47,9 +48,9 @@ class TracingCommunicator final : public Communicator {
   test::RecordingBackend& backend_;
 };
 
-class ReducerOrder : public ::testing::Test {
+class BucketOrder : public ::testing::Test {
  protected:
-  ReducerOrder() {
+  BucketOrder() {
     for (std::size_t i = 0; i < 7; ++i) tensors_.push_back({"tensor" + std::to_string(i), i * kElements, kElements});
     memory_ = communicator_.allocate(7 * kElements * sizeof(float), "gradients");
   }
@@ -60,6 +61,12 @@ class ReducerOrder : public ::testing::Test {
   /// Stands in for the kernel of the backward pass that writes the gradient of a tensor.
   void write(std::size_t tensor, Stream& stream) {
     backend_.fill_zero(gradients() + tensor * kElements, kElements * sizeof(float), stream);
+  }
+
+  graph::StepList list() {
+    return list_of_buckets(buckets(), tensors_.size(), gradients(),
+                           [this](std::size_t tensor, Stream& stream) { write(tensor, stream); }, communicator_,
+                           backend_);
   }
 
   /// The position of the last matching call among the first `end`; `end` if there is none.
@@ -78,24 +85,20 @@ class ReducerOrder : public ::testing::Test {
   std::unique_ptr<Memory> memory_;
 };
 
-TEST_F(ReducerOrder, IssuesBucketAfterItsLastWriter) {
-  GradientReducer reducer(communicator_, backend_, gradients(), buckets());
-  ASSERT_EQ(reducer.buckets().size(), 3u);
+TEST_F(BucketOrder, IssuesBucketAfterItsLastWriter) {
+  graph::StepList list = this->list();
+  ASSERT_EQ(buckets().size(), 3u);
   const auto stream = backend_.make_stream();
   const int compute = test::RecordingBackend::number_of(*stream);
   for (int step = 0; step < 2; ++step) {
     backend_.recording().clear();
     communicator_.issued.clear();
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      write(t, *stream);
-      reducer.tensor_done(static_cast<int>(t), *stream);
-    }
-    reducer.finish(*stream, step);
+    list.queue(*stream);
     const std::vector<test::Call> calls = backend_.recording().calls();
     ASSERT_EQ(communicator_.issued.size(), 3u);
     for (std::size_t b = 0; b < 3; ++b) {
       const TracingCommunicator::Issued& issued = communicator_.issued[b];
-      const Bucket& bucket = reducer.buckets()[b];
+      const Bucket bucket = buckets()[b];
       EXPECT_EQ(issued.label, "bucket " + std::to_string(b + 1) + " of 3");
       EXPECT_EQ(issued.slice.data, gradients() + bucket.begin);
       EXPECT_EQ(issued.slice.n_elements, bucket.n_elements);
@@ -116,42 +119,22 @@ TEST_F(ReducerOrder, IssuesBucketAfterItsLastWriter) {
   }
 }
 
-TEST_F(ReducerOrder, RunsPreparationOfBucketBeforeReady) {
-  GradientReducer reducer(communicator_, backend_, gradients(), buckets());
-  const auto stream = backend_.make_stream();
-  backend_.recording().clear();
-  for (int t = 0; t < 7; ++t)
-    reducer.tensor_done(t, *stream, [&](const Bucket& bucket) {
-      backend_.fill_zero(gradients() + bucket.begin, bucket.n_elements * sizeof(float), *stream);
-    });
-  const std::vector<test::Call> calls = backend_.recording().calls();
-  for (const TracingCommunicator::Issued& issued : communicator_.issued) {
-    ASSERT_GE(issued.position, 2u);
-    EXPECT_EQ(calls[issued.position - 1].what, "record");
-    EXPECT_EQ(calls[issued.position - 2].what, "fill_zero");
-    EXPECT_EQ(calls[issued.position - 2].target, issued.slice.data);
-  }
-  reducer.finish(*stream);
-}
-
-TEST_F(ReducerOrder, FinishMakesTheStreamWaitForEveryBucket) {
-  GradientReducer reducer(communicator_, backend_, gradients(), buckets());
+TEST_F(BucketOrder, TheStreamWaitsForEveryBucket) {
+  graph::StepList list = this->list();
   const auto stream = backend_.make_stream();
   const int compute = test::RecordingBackend::number_of(*stream);
-  for (int t = 0; t < 7; ++t) reducer.tensor_done(t, *stream);
   backend_.recording().clear();
-  reducer.finish(*stream);
+  list.queue(*stream);
   backend_.fill_zero(gradients(), sizeof(float), *stream);  // stands in for the optimizer
   const std::vector<test::Call> calls = backend_.recording().calls();
   std::vector<int> waited, done;
   for (const test::Call& call : calls) {
-    if (call.what == "fill_zero") break;
     if (call.what == "wait" && call.stream == compute) waited.push_back(call.event);
   }
   for (const TracingCommunicator::Issued& issued : communicator_.issued) done.push_back(issued.done);
   EXPECT_EQ(waited, done);
   EXPECT_EQ(std::ranges::count(done, -1), 0);
-  EXPECT_EQ(calls.front().what, "record");  // timing events before and after the waits
+  // timing events before and after the waits
   EXPECT_EQ(calls[calls.size() - 2].what, "record");
   EXPECT_TRUE(std::ranges::none_of(calls, [](const test::Call& call) { return call.what == "synchronize"; }))
       << "the host waited";
@@ -159,36 +142,27 @@ TEST_F(ReducerOrder, FinishMakesTheStreamWaitForEveryBucket) {
 
 // Exposed communication is measured on the stream. A compute stream that is busy has not waited, no matter how far
 // ahead the host is.
-TEST_F(ReducerOrder, MeasuresExposedTimeOnStream) {
-  GradientReducer reducer(communicator_, backend_, gradients(), buckets());
+TEST_F(BucketOrder, MeasuresExposedTimeOnStream) {
+  graph::StepList first = list(), second = list();
   const auto stream = backend_.make_stream();
   backend_.slow_down(20);
-  for (std::size_t t = 0; t < 7; ++t) {
-    write(t, *stream);
-    reducer.tensor_done(static_cast<int>(t), *stream);
-  }
-  reducer.finish(*stream);
-  const double exposed = reducer.exposed_seconds();
+  first.queue(*stream);
+  const double exposed = first.exposed_seconds();
   backend_.slow_down(0);
   // begin | three waits, including the work of the other stream for the last bucket | end
   EXPECT_GE(exposed, 0.06);
   EXPECT_LT(exposed, 7 * 0.02 + 1.0);
-  for (std::size_t t = 0; t < 7; ++t) reducer.tensor_done(static_cast<int>(t), *stream);
-  stream->synchronize();
-  reducer.finish(*stream, 1);
-  EXPECT_LT(reducer.exposed_seconds(1), exposed) << "there was nothing to wait for";
-  EXPECT_EQ(reducer.exposed_seconds(0), exposed) << "the time of the previous step is still available";
+  second.queue(*stream);
+  EXPECT_LT(second.exposed_seconds(), exposed) << "there was nothing to wait for";
+  EXPECT_EQ(first.exposed_seconds(), exposed) << "the time of the previous step is still available";
 }
 
-TEST_F(ReducerOrder, AllocatesNothingInStep) {
-  GradientReducer reducer(communicator_, backend_, gradients(), buckets());
+TEST_F(BucketOrder, AllocatesNothingInStep) {
+  graph::StepList list = this->list();
   const auto stream = backend_.make_stream();
   backend_.freeze();
   backend_.recording().clear();
-  for (int step = 0; step < 3; ++step) {
-    for (int t = 0; t < 7; ++t) reducer.tensor_done(t, *stream);
-    reducer.finish(*stream, step % 2);
-  }
+  for (int step = 0; step < 3; ++step) list.queue(*stream);
   for (const test::Call& call : backend_.recording().calls()) EXPECT_NE(call.what, "allocate");
   EXPECT_THROW(backend_.allocate(64, "test"), Error);
   backend_.unfreeze();

@@ -1,6 +1,6 @@
 // ranks: 1 2 3
-// Buckets, and the reducer that all-reduces them during the backward pass.
-#include "comm/reducer.h"
+// Buckets, and their sums over ranks during the backward pass.
+#include "comm/buckets.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "test/comm/bucket_list.h"
 #include "test/comm/test_world.h"
 #include "test/reference/backend.h"
 
@@ -116,24 +117,25 @@ TEST(Buckets, AreDividedIntoShards) {
 
 TEST(Buckets, RejectTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
 
-TEST(Reducer, SumsEveryTensorInEveryStep) {
+TEST(BucketSums, SumsEveryTensorInEveryStep) {
   const std::vector<GradientTensor> tensors = tensors_of({1000, 3, 70000, 64, 20000, 9});
   const auto communicator = make_communicator({}, *test_world, test_backend());
   const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
   float* gradients = static_cast<float*>(memory->data());
   reference::ReferenceBackend backend;
   const auto stream = backend.make_stream();
-  GradientReducer reducer(*communicator, backend, gradients, make_buckets(tensors, 50000));
-  EXPECT_EQ(reducer.buckets().size(), 7u);  // the third tensor is divided into four
+  const std::vector<Bucket> buckets = make_buckets(tensors, 50000);
+  EXPECT_EQ(buckets.size(), 7u);  // the third tensor is divided into four
   const int size = test_world->size();
-  for (int step = 1; step <= 5; ++step) {
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      std::fill_n(gradients + tensors[t].begin, tensors[t].n_elements,
-                  static_cast<float>((test_world->rank() + 1) * step) + static_cast<float>(t));
-      reducer.tensor_done(static_cast<int>(t), *stream);
-    }
-    reducer.finish(*stream, step % 2);
-    EXPECT_GE(reducer.exposed_seconds(step % 2), 0.0);
+  int step = 1;
+  const auto write = [&](std::size_t t, Stream&) {
+    std::fill_n(gradients + tensors[t].begin, tensors[t].n_elements,
+                static_cast<float>((test_world->rank() + 1) * step) + static_cast<float>(t));
+  };
+  graph::StepList list = list_of_buckets(buckets, tensors.size(), gradients, write, *communicator, backend);
+  for (; step <= 5; ++step) {
+    list.queue(*stream);
+    EXPECT_GE(list.exposed_seconds(), 0.0);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const float expected =
           static_cast<float>(step * size * (size + 1) / 2) + static_cast<float>(t) * static_cast<float>(size);
@@ -143,25 +145,9 @@ TEST(Reducer, SumsEveryTensorInEveryStep) {
   test_world->barrier();
 }
 
-TEST(Reducer, RejectsIncompleteStep) {
-  const std::vector<GradientTensor> tensors = tensors_of({100, 100, 100});
-  const auto communicator = make_communicator({}, *test_world, test_backend());
-  const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
-  reference::ReferenceBackend backend;
-  const auto stream = backend.make_stream();
-  GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
-  EXPECT_THROW(reducer.tensor_done(1, *stream), Error) << "before tensor 0";
-  reducer.tensor_done(0, *stream);
-  EXPECT_THROW(reducer.finish(*stream), Error);
-  reducer.tensor_done(1, *stream);
-  reducer.tensor_done(2, *stream);
-  reducer.finish(*stream);
-  test_world->barrier();
-}
-
 // Eight buckets are delayed by 20 ms each, during a backward pass that takes 30 ms per tensor. All delays but the last
 // are hidden. The bound is half of their sum, so that a loaded machine does not fail the test.
-TEST(Reducer, OverlapsCommunicationWithBackwardPass) {
+TEST(BucketSums, OverlapsCommunicationWithBackwardPass) {
   const std::vector<GradientTensor> tensors = tensors_of(std::vector<std::size_t>(8, 20000));
   Config::Comm config;
   config.sleep_ms = 20;
@@ -169,14 +155,12 @@ TEST(Reducer, OverlapsCommunicationWithBackwardPass) {
   const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
   reference::ReferenceBackend backend;
   const auto stream = backend.make_stream();
-  GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
+  const auto work = [](std::size_t, Stream&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
+  graph::StepList list = list_of_buckets(make_buckets(tensors, 1), 8, static_cast<float*>(memory->data()), work,
+                                         *communicator, backend);
   const auto begin = std::chrono::steady_clock::now();
-  for (int t = 0; t < 8; ++t) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    reducer.tensor_done(t, *stream);
-  }
-  reducer.finish(*stream);
-  const double exposed_seconds = reducer.exposed_seconds();
+  list.queue(*stream);
+  const double exposed_seconds = list.exposed_seconds();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_LT(exposed_seconds, 0.08);
   EXPECT_GE(seconds, 8 * 0.03 + 0.02) << "the last bucket cannot be hidden";

@@ -1,7 +1,6 @@
-#include "comm/reducer.h"
+#include "comm/buckets.h"
 
 #include <algorithm>
-#include <exception>
 #include <span>
 #include <utility>
 
@@ -91,94 +90,6 @@ std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std
     divide(buckets[b], std::span(tensors).subspan(first[b], n_tensors), n_shards);
   }
   return buckets;
-}
-
-GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, float* gradients,
-                                 std::vector<Bucket> buckets)
-    : communicator_(communicator), gradients_(gradients), buckets_(std::move(buckets)) {
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    in_flight_.push_back(
-        {backend.make_event(), communicator.make_event(), fmt::format("bucket {} of {}", i + 1, buckets_.size())});
-  }
-  for (std::vector<Wait>& waits : waits_)
-    for (std::size_t i = 0; i < buckets_.size() + 2; ++i)
-      waits.push_back({backend.make_timing_event(), backend.make_timing_event()});
-}
-
-namespace {
-
-bool is_known_to_be_done(const Event& event) noexcept {
-  try {
-    return event.is_done();
-  } catch (const std::exception&) {
-    return false;  // the device has failed, or an exception interrupted a graph capture
-  }
-}
-
-}  // namespace
-
-// After finish() the communicator uses none of the buckets, and next_ is 0. This includes captured steps, whose events
-// cannot be queried.
-GradientReducer::~GradientReducer() {
-  for (InFlight& bucket : std::span(in_flight_).first(static_cast<std::size_t>(next_))) {
-    if (is_known_to_be_done(*bucket.done)) continue;
-    // Leaked on purpose; the process is about to end.
-    (void)bucket.ready.release();
-    (void)bucket.done.release();
-  }
-}
-
-void GradientReducer::tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare) {
-  while (static_cast<std::size_t>(next_) < buckets_.size()) {
-    const Bucket& bucket = buckets_[static_cast<std::size_t>(next_)];
-    InFlight& in_flight = in_flight_[static_cast<std::size_t>(next_)];
-    if (index < bucket.last_tensor) return;
-    require(index == bucket.last_tensor, ErrorCode::internal,
-            "gradient {} is complete before {}, the last one of {}: gradients are out of order", index,
-            bucket.last_name, in_flight.label);
-    if (prepare) prepare(bucket);
-    in_flight.ready->record(stream);
-    const Exchange exchange{.collective = bucket.is_sharded() ? Collective::reduce_scatter : Collective::all_reduce,
-                            .slice = {gradients_ + bucket.begin, bucket.n_elements, DType::fp32, bucket.wire},
-                            .bounds = bucket.shard_bounds};
-    communicator_.exchange_async(exchange, *in_flight.ready, *in_flight.done, in_flight.label);
-    ++next_;
-  }
-}
-
-void GradientReducer::wait(const Wait& wait, const Event& done, Stream& stream) {
-  wait.begin->record(stream);
-  stream.wait(done);
-  wait.end->record(stream);
-}
-
-void GradientReducer::finish(Stream& stream, int slot, const Event* other,
-                             const std::function<void(std::size_t bucket)>& summed) {
-  require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
-          "the step waits for its buckets, but only {} of {} were started", next_, buckets_.size());
-  const auto s = static_cast<std::size_t>(slot);
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    wait(waits_[s][i], *in_flight_[i].done, stream);
-    if (summed) summed(i);
-  }
-  n_waits_[s] = buckets_.size();
-  if (other != nullptr) wait(waits_[s][n_waits_[s]++], *other, stream);
-  next_ = 0;
-}
-
-void GradientReducer::wait_for(const Event& done, Stream& stream, int slot) {
-  const auto s = static_cast<std::size_t>(slot);
-  wait(waits_[s][n_waits_[s]++], done, stream);
-}
-
-double GradientReducer::exposed_seconds(int slot) const {
-  const auto s = static_cast<std::size_t>(slot);
-  double seconds = 0;
-  for (const Wait& wait : std::span(waits_[s]).first(n_waits_[s])) {
-    wait.end->synchronize();
-    seconds += wait.end->seconds_since(*wait.begin);
-  }
-  return seconds;
 }
 
 }  // namespace lockstep::comm

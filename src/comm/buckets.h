@@ -1,0 +1,53 @@
+// Buckets of the gradient arena, which are all-reduced while the backward pass is still running.
+//
+// Gradients are stored in the order in which the backward pass finishes them (DESIGN, decision 4), so a bucket is a
+// contiguous slice. It ends at the boundary of a tensor, as soon as it holds at least bucket_bytes or the next tensor
+// has another wire type. A tensor of at least two buckets' bytes, such as an embedding, is divided into several. The
+// all-reduce of a bucket starts when its last writer is done.
+//
+// Where the optimizer is sharded (train.shard), a bucket is reduce-scattered instead, and each rank gets the sum of its
+// shard. Shards, and the parts of a tensor, end at multiples of kGranule elements of a tensor.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "lockstep/communicator.h"
+#include "lockstep/ops/parameter_segment.h"
+
+namespace lockstep::comm {
+
+struct Bucket {
+  std::size_t begin = 0, n_elements = 0;  // fp32 elements of the gradient arena
+  DType wire = DType::fp32;               // Slice::wire
+  int last_tensor = 0;                    // index of the tensor whose gradient completes it
+  std::string first_name, last_name;      // for messages
+  /// Exchange::bounds of its shards; empty: every rank gets the whole sum.
+  std::vector<std::size_t> shard_bounds{};
+
+  std::size_t end() const { return begin + n_elements; }
+  bool is_sharded() const { return !shard_bounds.empty(); }
+  /// Elements of the arena.
+  ElementRange shard(int rank) const {
+    const ElementRange shard = range_between(shard_bounds, rank);
+    return {begin + shard.begin, shard.n_elements};
+  }
+};
+
+struct GradientTensor {
+  std::string name;
+  std::size_t begin = 0,
+              n_elements = 0;  // fp32 elements of the gradient arena; ascending, with only padding between tensors
+  DType wire = DType::fp32;
+  bool can_be_sharded = false;
+};
+
+inline constexpr std::size_t kGranule = 4 * kTileElements;
+
+/// Cuts the arena into buckets. The batch statistics at its end count as tensors too. `n_shards`: the number of shards
+/// of each bucket that can be sharded; 1: no bucket is sharded.
+std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
+                                 int n_shards = 1);
+
+}  // namespace lockstep::comm

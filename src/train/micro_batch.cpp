@@ -1,0 +1,217 @@
+#include "train/micro_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ranges>
+
+#include "lockstep/error.h"
+#include "train/replica.h"
+
+namespace lockstep::train {
+
+using graph::StepList;
+using trace::Kind;
+
+/// Weaves the list from the graph, the buckets and the role.
+class MicroBatchWeaver {
+ public:
+  MicroBatchWeaver(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica)
+      : plan_(plan), planned_(planned), graph_(*planned.graph), role_(role), replica_(replica), list_(&graph_) {}
+
+  StepList weave() {
+    add_forward();
+    list_.begin_part(Kind::backward, "backward");
+    if (!role_.is_last) {
+      add_backward({});
+      add_sum({0, table().n_trainable()}, {0, table().n_gradients()});
+      return std::move(list_);
+    }
+    add_backward_and_starts();
+    add_reduction();
+    add_update();
+    return std::move(list_);
+  }
+
+ private:
+  using Range = ElementRange;
+  const graph::ParameterTable& table() const { return plan_.parameters(); }
+  const std::vector<comm::Bucket>& buckets() const { return plan_.buckets(); }
+  bool is_sharded() const { return !plan_.shard().is_whole(); }
+
+  template <typename Work>
+  void add_task(Kind kind, const char* name, const Work& work) {
+    list_.add_task({kind, name, [replica = replica_, work](Stream& stream) { work(*replica, stream); }});
+  }
+
+  void add_forward() {
+    list_.begin_part(Kind::forward, "forward");
+    std::vector<std::pair<Range, int>> gathers;  // that nothing waits for yet
+    if (is_sharded() && role_.number == 0) {
+      add_gather(list_, plan_, replica_ ? replica_->shared_weights() : nullptr, plan_.compute_dtype(), "weights");
+      int exchange = 0;
+      for (const comm::Bucket& bucket : std::views::reverse(buckets()))
+        if (bucket.is_sharded()) gathers.push_back({{bucket.begin, bucket.n_elements}, exchange++});
+    }
+    const auto wait_for = [&](const Range& read) {
+      std::erase_if(gathers, [&](const auto& gather) {
+        const auto& [range, exchange] = gather;
+        if (range.end() <= read.begin || read.end() <= range.begin) return false;
+        list_.add_wait(exchange);
+        return true;
+      });
+    };
+    for (std::size_t i = 0; i < graph_.order().n_forward(); ++i) {
+      for (const graph::ParameterUse* use : node_at(i).parameters())
+        if (use->exists()) wait_for({table()[use->id()].begin, table()[use->id()].n_elements});
+      list_.add_entry(i);
+    }
+    wait_for({0, table().n_total()});
+    if (plan_.batch().is_tree)
+      add_task(Kind::forward, "sum of losses", [number = role_.number](Replica& replica, Stream& stream) {
+        replica.accumulator_->add_loss(number, stream);
+      });
+  }
+
+  /// Calls `done` after an entry that completes the gradient of a parameter, once for each.
+  void add_backward(const std::function<void(graph::ParameterId)>& done) {
+    for (std::size_t i = graph_.order().n_forward(); i < graph_.order().entries().size(); ++i) {
+      const graph::Entry entry = graph_.order().entries()[i];
+      list_.add_entry(i);
+      if (!done || entry.phase != graph::Phase::backward) continue;
+      for (const graph::ParameterId id : graph_.finished_by(entry.node)) done(id);
+    }
+    list_.add_join_of_all();
+  }
+
+  /// Gradients are finished in the order of the arena, apart from those at its end.
+  void add_backward_and_starts() {
+    int tensor = 0;
+    const auto done = [&] {
+      for (; next_ < buckets().size() && buckets()[next_].last_tensor == tensor; ++next_) add_bucket(buckets()[next_]);
+      ++tensor;
+    };
+    add_backward([&](graph::ParameterId id) {
+      if (table()[id].begin < table().n_in_compute_type()) done();
+    });
+    const std::size_t n_tensors = table().order().size() + table().n_trained_statistics();
+    while (static_cast<std::size_t>(tensor) < n_tensors) done();
+    require(next_ == buckets().size(), ErrorCode::internal, "only {} of {} buckets are complete after the backward pass",
+            next_, buckets().size());
+  }
+
+  void add_bucket(const comm::Bucket& bucket) {
+    list_.add_join_of_all();
+    const Range range{bucket.begin, bucket.n_elements};
+    add_sum(range, range);
+    float* const data = replica_ ? replica_->gradient_arena() + bucket.begin : nullptr;
+    exchanges_.push_back(list_.add_start(
+        {.exchange = {.collective = bucket.is_sharded() ? Collective::reduce_scatter : Collective::all_reduce,
+                      .slice = {data, bucket.n_elements, DType::fp32, bucket.wire},
+                      .bounds = bucket.shard_bounds},
+         .label = fmt::format("bucket {} of {}", next_ + 1, buckets().size()),
+         .is_timed = true}));
+  }
+
+  /// Widens the gradients that ops have written in 16 bits, and adds earlier micro-batches.
+  void add_sum(const Range& widened, const Range& summed) {
+    for (const Range& narrow : graph_.low_precision_gradients()) {
+      const std::size_t begin = std::max(widened.begin, narrow.begin), end = std::min(widened.end(), narrow.end());
+      if (begin >= end) continue;
+      add_task(Kind::backward, "gradients in fp32",
+               [number = role_.number, range = Range{begin, end - begin}](Replica& replica, Stream& stream) {
+                 replica.widen_gradients(number, range, stream);
+               });
+    }
+    if (!plan_.batch().is_tree) return;
+    add_task(Kind::backward, "sum of micro-batches",
+             [number = role_.number, summed](Replica& replica, Stream& stream) {
+               replica.accumulator_->add_gradients(number, summed, stream);
+             });
+  }
+
+  void add_reduction() {
+    add_task(Kind::update, "loss of this rank", [](Replica& replica, Stream&) { replica.report_local(); });
+    const int loss = list_.add_start({.exchange = {.slice = {.data = replica_ ? replica_->sums_ : nullptr,
+                                                             .n_elements = StepSums::kElements,
+                                                             .dtype = DType::fp64}},
+                                      .label = "loss",
+                                      .is_timed = true});
+    if (is_sharded()) add_task(Kind::update, "clear the norm", [](Replica& replica, Stream&) { replica.clear_tiles(); });
+    list_.begin_part(Kind::wait, "communication");
+    for (std::size_t b = 0; b < buckets().size(); ++b) {
+      list_.add_wait(exchanges_[b]);
+      if (buckets()[b].is_sharded() || !is_sharded()) add_squares(b);
+    }
+    list_.add_wait(loss);
+    list_.begin_part(Kind::update, "update");
+    if (is_sharded()) {
+      // Every rank has summed the tiles of its shards, and has zeros for the others, so an all-reduce exchanges them.
+      // Afterwards, each rank sums the tiles of buckets that are not sharded.
+      list_.add_wait(list_.add_start({.exchange = {.slice = {.data = replica_ ? replica_->tile_sums_ : nullptr,
+                                                             .n_elements = plan_.tile_sums_bytes() / sizeof(double),
+                                                             .dtype = DType::fp64}},
+                                      .label = "gradient norm",
+                                      .is_timed = true}));
+      for (std::size_t b = 0; b < buckets().size(); ++b)
+        if (!buckets()[b].is_sharded()) add_squares(b);
+    }
+    add_task(Kind::update, "sums of the step", [](Replica& replica, Stream&) { replica.report_sums(); });
+  }
+
+  void add_squares(std::size_t bucket) {
+    if (plan_.range_of_norm(bucket).n_elements == 0) return;
+    add_task(Kind::update, "sum of squares",
+             [bucket](Replica& replica, Stream& stream) { replica.sum_tiles(bucket, stream); });
+  }
+
+  void add_update() {
+    // The norm is computed in every step: it lets all ranks make the same decision whether the step is applied, without
+    // the host.
+    add_task(Kind::update, "gradient norm", [](Replica& replica, Stream& stream) { replica.apply_norm(stream); });
+    add_task(Kind::update, "optimizer", [](Replica& replica, Stream& stream) { replica.apply_optimizer(stream); });
+    if (table().n_trained_statistics() > 0)
+      add_task(Kind::update, "running statistics",
+               [](Replica& replica, Stream& stream) { replica.update_statistics(stream); });
+    if (plan_.averages() == Averages::kept)
+      add_task(Kind::update, "averages of the weights",
+               [](Replica& replica, Stream& stream) { replica.update_averages(stream); });
+  }
+
+  graph::Node& node_at(std::size_t position) const {
+    return *graph_.nodes()[static_cast<std::size_t>(graph_.order().entries()[position].node)];
+  }
+
+  StepPlan& plan_;
+  PlannedGraph& planned_;
+  graph::Graph& graph_;
+  Role role_;
+  Replica* replica_;
+  StepList list_;
+  std::size_t next_ = 0;        // bucket
+  std::vector<int> exchanges_;  // of each bucket
+};
+
+StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica) {
+  return MicroBatchWeaver(plan, planned, role, replica).weave();
+}
+
+void add_gather(StepList& list, const StepPlan& plan, void* arena, DType dtype, const std::string& what) {
+  for (const comm::Bucket& bucket : std::views::reverse(plan.buckets())) {
+    if (!bucket.is_sharded()) continue;
+    void* const data = arena ? static_cast<std::byte*>(arena) + bucket.begin * size_bytes(dtype) : nullptr;
+    list.add_start({.exchange = {.collective = Collective::all_gather,
+                                 .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype},
+                                 .bounds = bucket.shard_bounds},
+                    .label = fmt::format("{}, {} to {}", what, bucket.first_name, bucket.last_name)});
+  }
+}
+
+StepList gather_list(const StepPlan& plan, void* arena, DType dtype, const std::string& what) {
+  StepList list;
+  add_gather(list, plan, arena, dtype, what);
+  for (int exchange = 0; exchange < static_cast<int>(list.exchanges().size()); ++exchange) list.add_wait(exchange);
+  return list;
+}
+
+}  // namespace lockstep::train

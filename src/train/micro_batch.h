@@ -1,0 +1,27 @@
+// What a micro-batch of training queues, from the gathering of sharded weights to the update of the optimizer.
+#pragma once
+
+#include "graph/step_list.h"
+#include "train/step_plan.h"
+
+namespace lockstep::train {
+
+class Replica;
+
+/// The place of a micro-batch in its step.
+struct Role {
+  int number = 0;
+  bool is_last = true;  // it sums gradients over ranks while its backward pass is running, and then updates
+};
+
+/// The list of a micro-batch. `replica`: has the memory and the ops; null: the list is only read. It is not bound.
+graph::StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica);
+
+/// With train.shard: gathers those elements of an arena that are sharded, in the reverse order of the backward pass.
+/// That is about the order of the forward pass, so that the first layers run while the weights of later ones are on
+/// their way. Starts only.
+void add_gather(graph::StepList& list, const StepPlan& plan, void* arena, DType dtype, const std::string& what);
+/// The same with waits.
+graph::StepList gather_list(const StepPlan& plan, void* arena, DType dtype, const std::string& what);
+
+}  // namespace lockstep::train

@@ -1,0 +1,124 @@
+// The list of a micro-batch: the sum of a bucket starts when its gradients are complete, gathered weights are there
+// before a node reads them, and everything that starts is waited for.
+#include "train/micro_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tasks/task.h"
+#include "test/train/small_run.h"
+
+namespace lockstep::train {
+namespace {
+
+using graph::Action;
+using graph::Do;
+
+struct Planned {
+  explicit Planned(const Config& config, int ranks)
+      : set(test::synthetic_set(config)),
+        task(tasks::make_image_classification(config, set, nullptr)),
+        plan(config, *task, batch_shape(config, 0, ranks), *backend,
+             comm::topology_of(config.comm, comm::planned_ranks(ranks, 1), {}, backend->memory_space())) {}
+  graph::StepList list(const Role& role) {
+    const BatchShape& batch = plan.batch();
+    return list_of(plan, plan.training(batch.micro_batch_size(role.number), batch.global_micro_batch_size(role.number)),
+                   role, nullptr);
+  }
+
+  std::unique_ptr<Backend> backend = make_backend({.device = "cpu", .threads = 1});
+  std::shared_ptr<const data::ImageSet> set;
+  std::unique_ptr<tasks::Task> task;
+  StepPlan plan;
+};
+
+Config config_of(const std::string& shard) {
+  Config config = test::small_config(8, 4);
+  config.train.shard = shard;
+  config.comm.bucket_mb = 0.01;
+  return config;
+}
+
+std::size_t place(const graph::StepList& list, Do what, int index) {
+  const auto& actions = list.actions();
+  return static_cast<std::size_t>(std::ranges::find_if(actions, [&](const Action& action) {
+                                    return action.what == what && action.index == index;
+                                  }) -
+                                  actions.begin());
+}
+
+TEST(MicroBatch, SumsOfBucketsStartWhenTheirGradientsAreComplete) {
+  for (const std::string shard : {"none", "optimizer"}) {
+    Planned planned(config_of(shard), 2);
+    const graph::StepList list = planned.list({.number = 0, .is_last = true});
+    const graph::Graph& graph = *planned.plan.largest().graph;
+    const auto& buckets = planned.plan.buckets();
+    ASSERT_GT(buckets.size(), 3u);
+    const graph::ParameterTable& table = planned.plan.parameters();
+    std::size_t n_checked = 0;
+    for (std::size_t e = 0; e < list.exchanges().size(); ++e) {
+      const graph::PlannedExchange& exchange = list.exchanges()[e];
+      if (!exchange.label.starts_with("bucket ")) continue;
+      const comm::Bucket& bucket = buckets[n_checked++];
+      EXPECT_EQ(exchange.exchange.slice.n_elements, bucket.n_elements);
+      const std::size_t start = place(list, Do::start, static_cast<int>(e));
+      std::size_t last_writer = 0;
+      for (int node = 0; node < graph.n_nodes(); ++node)
+        for (const graph::ParameterId id : graph.finished_by(node))
+          if (table[id].begin < bucket.end() && bucket.begin < table[id].begin + table[id].n_elements)
+            last_writer = std::max(last_writer, place(list, Do::backward, node));
+      EXPECT_LT(last_writer, start) << exchange.label;
+      if (n_checked == 1) {
+        EXPECT_EQ(list.actions()[start + 1].what, Do::backward) << "it does not overlap";
+      }
+    }
+    EXPECT_EQ(n_checked, buckets.size());
+  }
+}
+
+TEST(MicroBatch, WaitsOnceForEverythingThatStarts) {
+  for (const std::string shard : {"none", "optimizer"})
+    for (const bool is_last : {false, true}) {
+      Planned planned(config_of(shard), 2);
+      const graph::StepList list = planned.list({.number = 0, .is_last = is_last});
+      std::multiset<int> started, waited;
+      for (const Action& action : list.actions()) {
+        if (action.what == Do::start) started.insert(action.index);
+        if (action.what != Do::wait) continue;
+        EXPECT_TRUE(started.contains(action.index)) << "before it starts";
+        waited.insert(action.index);
+      }
+      EXPECT_EQ(started, waited);
+      EXPECT_EQ(started.size(), std::set<int>(started.begin(), started.end()).size());
+      EXPECT_EQ(list.exchanges().empty(), shard == "none" && !is_last);
+    }
+}
+
+TEST(MicroBatch, GatheredWeightsAreThereBeforeANodeReadsThem) {
+  Planned planned(config_of("optimizer"), 2);
+  const graph::StepList list = planned.list({.number = 0, .is_last = true});
+  const graph::Graph& graph = *planned.plan.largest().graph;
+  const graph::ParameterTable& table = planned.plan.parameters();
+  int exchange = 0;
+  std::size_t first_wait = list.actions().size(), last_wait = 0;
+  for (auto bucket = planned.plan.buckets().rbegin(); bucket != planned.plan.buckets().rend(); ++bucket) {
+    if (!bucket->is_sharded()) continue;
+    const std::size_t wait = place(list, Do::wait, exchange++);
+    first_wait = std::min(first_wait, wait);
+    last_wait = std::max(last_wait, wait);
+    for (int node = 0; node < graph.n_nodes(); ++node)
+      for (const graph::ParameterUse* use : graph.nodes()[static_cast<std::size_t>(node)]->parameters()) {
+        if (!use->exists() || table[use->id()].begin >= bucket->end() ||
+            table[use->id()].begin + table[use->id()].n_elements <= bucket->begin)
+          continue;
+        EXPECT_LT(wait, place(list, Do::forward, node)) << graph.nodes()[static_cast<std::size_t>(node)]->name();
+      }
+  }
+  EXPECT_GT(exchange, 3);
+  EXPECT_LT(place(list, Do::forward, 0), last_wait) << "the first layers do not run while weights are on their way";
+}
+
+}  // namespace
+}  // namespace lockstep::train
