@@ -96,20 +96,19 @@ void add_all_reduce(const Ranks& ranks, std::size_t size_bytes) {
 
 /// As many gradients as ResNet-18 has, in tensors of 1 MiB.
 void add_reducer(const Ranks& ranks, int bucket_mb) {
-  add_collective(
-      "reducer/45MB/buckets_of_" + std::to_string(bucket_mb) + "MB", [&ranks, bucket_mb](benchmark::State& state) {
-        constexpr std::size_t kTensors = 43, kElements = std::size_t{1} << 18,
-                              kBytes = kTensors * kElements * sizeof(float);
-        std::vector<comm::GradientTensor> tensors;
-        for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back({"gradient", i * kElements, kElements});
-        const auto memory = ranks.communicator.allocate(kBytes, "benchmark");
-        const auto stream = backend().make_stream();
-        graph::StepList list =
-            comm::list_of_buckets(comm::make_buckets(tensors, static_cast<std::size_t>(bucket_mb) * 1'000'000), kTensors,
-                                  static_cast<float*>(memory->data()), [](std::size_t, Stream&) {}, ranks.communicator,
-                                  backend());
-        ranks.measure(state, kBytes, [&] { list.queue(*stream); });
-      });
+  add_collective("reducer/45MB/buckets_of_" + std::to_string(bucket_mb) + "MB",
+                 [&ranks, bucket_mb](benchmark::State& state) {
+                   constexpr std::size_t kTensors = 43, kElements = std::size_t{1} << 18,
+                                         kBytes = kTensors * kElements * sizeof(float);
+                   std::vector<comm::GradientTensor> tensors;
+                   for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back({"gradient", i * kElements, kElements});
+                   const auto memory = ranks.communicator.allocate(kBytes, "benchmark");
+                   const auto stream = backend().make_stream();
+                   graph::StepList list = comm::list_of_buckets(
+                       comm::make_buckets(tensors, static_cast<std::size_t>(bucket_mb) * 1'000'000), kTensors,
+                       static_cast<float*>(memory->data()), [](std::size_t, Stream&) {}, ranks.communicator, backend());
+                   ranks.measure(state, kBytes, [&] { list.queue(*stream); });
+                 });
 }
 
 double copy_bandwidth_of_all(World& world) {

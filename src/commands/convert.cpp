@@ -29,6 +29,7 @@
 #include "inference/adapters.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
+#include "models/family.h"
 #include "models/llama_tensors.h"
 #include "models/resnet_onnx.h"
 #include "models/resnet_table.h"
@@ -82,7 +83,7 @@ int export_safetensors(const std::string& source, const std::string& target, che
   require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
   checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
   print_text("{}: {} tensors of step {}, with the names of {}\n", target, tensors.size(), step,
-             family_of(reader.state()) == kLlama ? "transformers" : "torchvision");
+             models::is_language_model(family_of(reader.state())) ? "transformers" : "torchvision");
   return kExitDone;
 }
 
@@ -90,7 +91,7 @@ int export_safetensors(const std::string& source, const std::string& target, che
 /// usual size.
 int export_onnx(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(source, weights);
-  require(family_of(file.state) != kLlama, ErrorCode::not_supported,
+  require(!models::is_language_model(family_of(file.state)), ErrorCode::not_supported,
           "{} is a model of the family {}, and only ResNets are exported as {}: give a directory instead of {}, which "
           "will contain the files of transformers",
           source, kLlama, kOnnx, target);
@@ -382,7 +383,7 @@ int import_directory(const std::string& source, const std::string& target) {
 
 int import_safetensors(const std::string& source, const std::string& target) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
-  file.config = family_of(file.state) == kLlama ? text_in(file.state, "model", "config") : "";
+  file.config = models::is_language_model(family_of(file.state)) ? text_in(file.state, "model", "config") : "";
   if (!file.config.empty()) return import_llama(std::move(file), source, target, nullptr);
   require(!models::has_llama_names(inference::shapes_of(file.tensors)), ErrorCode::usage,
           "{} contains the weights of a language model: give the directory of the file, which must also contain {}",
@@ -404,10 +405,10 @@ int export_file(const std::string& source, const std::string& target, const Expo
     require_replaceable({source}, target, options.existing);
     return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options.weights);
   }
-  const std::string family = family_of(checkpoint::Reader(source).state());
-  require(family == kLlama && !names_a_file(target), ErrorCode::usage,
+  const bool is_text = models::is_language_model(family_of(checkpoint::Reader(source).state()));
+  require(is_text && !names_a_file(target), ErrorCode::usage,
           "the target must end in {} or {}{}, found {}: no other format is supported", kSafetensors, kOnnx,
-          family == kLlama ? ", or be a directory" : "", target);
+          is_text ? ", or be a directory" : "", target);
   require_replaceable({source, options.files}, target, options.existing);
   return export_directory(source, target, options);
 }

@@ -30,6 +30,7 @@
 #include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "models/family.h"
 #include "tasks/stamp_difference.h"
 #include "train/batch_shape.h"
 
@@ -200,7 +201,7 @@ struct Outcome {
 /// Determines how samples become inputs, and opens the validation set. Returns notes for the user.
 std::vector<std::string> open_data(tasks::Task& task, const Config& config, const checkpoint::ModelFile& file) {
   std::vector<std::string> notes;
-  if (file.state.contains("inference") || config.model.family != "resnet") {
+  if (file.state.contains("inference") || models::is_language_model(config.model.family)) {
     notes = task.adopt(file.state.value("inference", nlohmann::json::object()), file.path);
   } else if (const ConfiguredImages images = configured_images(config); images.missing.empty()) {
     notes = task.adopt(images.inference, file.path);
@@ -230,7 +231,7 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
 
 /// Whether a language model also generates answers. If not, rank 0 reports why.
 bool answers_too(const EvaluateArguments& arguments, const Config& config, const Model& model, World& world) {
-  if (config.model.family != "llama" || arguments.answers.loss_only) return false;
+  if (!models::is_language_model(config.model.family) || arguments.answers.loss_only) return false;
   const std::string& set = config.data.validation;
   if (has_answers(set)) return true;
   require(arguments.about_answers.empty(), ErrorCode::usage,

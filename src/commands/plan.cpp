@@ -268,8 +268,7 @@ std::string steps_text(const Planned& planned) {
   const int last = batch.n_micro_batches - 1;
   std::string text;
   for (const int number : last == 0 ? std::vector{0} : std::vector{0, last}) {
-    train::PlannedGraph& graph =
-        plan.training(batch.micro_batch_size(number), batch.global_micro_batch_size(number));
+    train::PlannedGraph& graph = plan.training(batch.micro_batch_size(number), batch.global_micro_batch_size(number));
     text += fmt::format("\nMicro-batch {} of {}\n{}", number + 1, last + 1,
                         train::list_of(plan, graph, {number, number == last}, nullptr).text());
   }

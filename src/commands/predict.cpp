@@ -27,6 +27,7 @@
 #include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "models/family.h"
 #include "run/metrics.h"
 #include "tasks/image_classification/description.h"
 
@@ -252,7 +253,7 @@ int run_predict(const PredictArguments& arguments) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(
       model, arguments.averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model);
   inference::set_model(config, file);
-  require(config.model.family == "resnet", ErrorCode::usage,
+  require(!models::is_language_model(config.model.family), ErrorCode::usage,
           "predict classifies images, but {} is a language model; `lockstep evaluate` reports its loss", model);
   const auto [backend, warning] =
       open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model,

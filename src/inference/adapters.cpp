@@ -14,6 +14,7 @@
 #include "inference/inference.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
+#include "models/family.h"
 #include "models/llama_config.h"
 #include "models/llama_tensors.h"
 #include "models/lora.h"
@@ -48,10 +49,10 @@ checkpoint::StateJson model_of(const ModelFile& base, const std::vector<std::str
   Config config;
   config.model.ignore_keys = ignore_keys;
   set_model(config, base);
-  require(config.model.family == "llama", ErrorCode::model_mismatch,
+  require(models::is_language_model(config.model.family), ErrorCode::model_mismatch,
           "{} is a {}, but adapters need a language model as their base: {}", base.path, config.model.family,
           kNameBase);
-  return {{"family", "llama"}, {"config", config.model.config}};
+  return {{"family", config.model.family}, {"config", config.model.config}};
 }
 
 /// What the state of adapters records about them and about reading their base.

@@ -10,6 +10,7 @@
 #include "config/parser.h"
 #include "inference/evaluation_loader.h"
 #include "lockstep/error.h"
+#include "models/family.h"
 #include "models/llama_tensors.h"
 #include "models/resnet_table.h"
 #include "tasks/language_modelling/model_source.h"
@@ -28,8 +29,6 @@ void check_place(const checkpoint::ModelFile& file, const std::string& name, con
           "{} of {} has the shape {}; the model needs the shape {}", name, file.path, found->shape.text(),
           expected.text());
 }
-
-constexpr const char* kLlama = "llama";
 
 /// Returns null if there is no tensor of this name.
 const checkpoint::NamedTensor* find(const checkpoint::ModelFile& file, const std::string& name) {
@@ -57,7 +56,7 @@ Config parse_recorded(const std::vector<std::string>& keys, const std::string& p
 }
 
 void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file) {
-  if (model.family == kLlama && !file.config.empty())
+  if (models::is_language_model(model.family) && !file.config.empty())
     models::check_llama_tensors(tasks::model_source(model), shapes_of(file.tensors), file.path);
 }
 
@@ -79,7 +78,7 @@ void set_model(Config& config, const checkpoint::ModelFile& file) {
     const std::string path = file.path + "/" + checkpoint::kHuggingFaceConfig;
     const models::LlamaConfig described = models::parse_llama_config(file.config, path, config.model.ignore_keys);
     models::check_llama_tensors(described, shapes_of(file.tensors), file.path);
-    model.family = kLlama;
+    model.family = "llama";
     model.config = models::to_json(described).dump();
   } else {
     const models::TensorShapes shapes = shapes_of(file.tensors);

@@ -58,7 +58,8 @@ class BatchNormNode final : public Node {
     reads(Phase::forward, norm_->statistics);
     weight_ = 1.0f / static_cast<float>(options_.n_micro_batches);
     if (synchronize_) {
-      for (const auto& [sum, label] : {std::pair{&forward_sum_, " statistics"}, std::pair{&backward_sum_, " gradient sums"}})
+      for (const auto& [sum, label] :
+           {std::pair{&forward_sum_, " statistics"}, std::pair{&backward_sum_, " gradient sums"}})
         *sum = {.label = name() + label, .n = 2 * c, .offset = graph.add_exchange(2 * c * sizeof(double))};
       forward_sum_.local = norm_->statistics;
     }

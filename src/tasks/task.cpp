@@ -5,6 +5,7 @@
 
 #include "base/number_text.h"
 #include "lockstep/error.h"
+#include "models/family.h"
 #include "tasks/image_classification/task.h"
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/task.h"
@@ -13,16 +14,6 @@
 
 namespace lockstep::tasks {
 namespace {
-
-struct Row {
-  const char* family;
-  std::unique_ptr<Task> (*make)(const Config& config);
-};
-
-constexpr Row kTasks[] = {
-    {"resnet", [](const Config& config) { return make_image_classification(config); }},
-    {"llama", [](const Config& config) { return make_language_modelling(config); }},
-};
 
 void check_best(const Config& config, const Task& task) {
   const std::string& best = config.checkpoint.best;
@@ -49,15 +40,11 @@ const Measure* Task::find_measure(std::string_view key) const {
 std::unique_ptr<TextSampler> Task::make_text_sampler(Backend&, graph::ParameterTable&) const { return nullptr; }
 
 std::unique_ptr<Task> make_task(const Config& config) {
-  for (const Row& row : kTasks) {
-    if (config.model.family != row.family) continue;
-    check_unused_keys(config);
-    std::unique_ptr<Task> task = row.make(config);
-    check_best(config, *task);
-    return task;
-  }
-  fail(ErrorCode::not_supported, "{}model.family: there is no task for {}; the known families are resnet and llama",
-       config.places({"model.family"}), config.model.family);
+  const bool is_text = models::is_language_model(config.model.family);
+  check_unused_keys(config);
+  std::unique_ptr<Task> task = is_text ? make_language_modelling(config) : make_image_classification(config);
+  check_best(config, *task);
+  return task;
 }
 
 std::unique_ptr<Task> make_resumed_task(const Config& config, const nlohmann::json& model_stamp,

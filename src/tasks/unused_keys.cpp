@@ -3,6 +3,7 @@
 #include <span>
 
 #include "lockstep/error.h"
+#include "models/family.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -67,7 +68,7 @@ constexpr Row kOfText[] = {
 }  // namespace
 
 void check_unused_keys(const Config& config) {
-  const bool is_text = config.model.family == "llama";
+  const bool is_text = models::is_language_model(config.model.family);
   for (const Row& row : is_text ? std::span<const Row>(kOfImages) : std::span<const Row>(kOfText))
     require(!row.is_set(config), ErrorCode::config_conflict,
             "{}{} is for {}, and has no effect with model.family={}: remove it{}", config.places({row.key}), row.key,

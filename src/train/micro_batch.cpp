@@ -96,8 +96,8 @@ class MicroBatchWeaver {
     });
     const std::size_t n_tensors = table().order().size() + table().n_trained_statistics();
     while (static_cast<std::size_t>(tensor) < n_tensors) done();
-    require(next_ == buckets().size(), ErrorCode::internal, "only {} of {} buckets are complete after the backward pass",
-            next_, buckets().size());
+    require(next_ == buckets().size(), ErrorCode::internal,
+            "only {} of {} buckets are complete after the backward pass", next_, buckets().size());
   }
 
   void add_bucket(const comm::Bucket& bucket) {
@@ -124,10 +124,9 @@ class MicroBatchWeaver {
                });
     }
     if (!plan_.batch().is_tree) return;
-    add_task(Kind::backward, "sum of micro-batches",
-             [number = role_.number, summed](Replica& replica, Stream& stream) {
-               replica.accumulator_->add_gradients(number, summed, stream);
-             });
+    add_task(Kind::backward, "sum of micro-batches", [number = role_.number, summed](Replica& replica, Stream& stream) {
+      replica.accumulator_->add_gradients(number, summed, stream);
+    });
   }
 
   void add_reduction() {
@@ -137,7 +136,8 @@ class MicroBatchWeaver {
                                                              .dtype = DType::fp64}},
                                       .label = "loss",
                                       .is_timed = true});
-    if (is_sharded()) add_task(Kind::update, "clear the norm", [](Replica& replica, Stream&) { replica.clear_tiles(); });
+    if (is_sharded())
+      add_task(Kind::update, "clear the norm", [](Replica& replica, Stream&) { replica.clear_tiles(); });
     list_.begin_part(Kind::wait, "communication");
     for (std::size_t b = 0; b < buckets().size(); ++b) {
       list_.add_wait(exchanges_[b]);

@@ -196,10 +196,9 @@ void Replica::report_sums() { backend_.copy_to_device(&state_->report.sums, sums
 void Replica::clear_tiles() { backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), *stream_); }
 
 void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
-  clip_norm_->sum_tiles({.gradients = gradient_arena(),
-                         .tile_sums = tile_sums_,
-                         .range = static_cast<std::size_t>(norm_ranges_[bucket])},
-                        stream);
+  clip_norm_->sum_tiles(
+      {.gradients = gradient_arena(), .tile_sums = tile_sums_, .range = static_cast<std::size_t>(norm_ranges_[bucket])},
+      stream);
 }
 
 void Replica::apply_norm(Stream& stream) {
@@ -226,11 +225,10 @@ void Replica::apply_optimizer(Stream& stream) {
 
 void Replica::update_statistics(Stream& stream) {
   const std::size_t statistics = parameters().n_trainable();
-  moving_average_->apply(
-      {.running = parameter_arena_.update().masters + (statistics - parameter_arena_.first_master()),
-       .batch = gradient_arena() + statistics,
-       .scalars = &state_->scalars},
-      {workspace_->data(), nullptr}, stream);
+  moving_average_->apply({.running = parameter_arena_.update().masters + (statistics - parameter_arena_.first_master()),
+                          .batch = gradient_arena() + statistics,
+                          .scalars = &state_->scalars},
+                         {workspace_->data(), nullptr}, stream);
 }
 
 void Replica::update_averages(Stream& stream) {

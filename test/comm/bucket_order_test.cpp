@@ -64,9 +64,9 @@ class BucketOrder : public ::testing::Test {
   }
 
   graph::StepList list() {
-    return list_of_buckets(buckets(), tensors_.size(), gradients(),
-                           [this](std::size_t tensor, Stream& stream) { write(tensor, stream); }, communicator_,
-                           backend_);
+    return list_of_buckets(
+        buckets(), tensors_.size(), gradients(), [this](std::size_t tensor, Stream& stream) { write(tensor, stream); },
+        communicator_, backend_);
   }
 
   /// The position of the last matching call among the first `end`; `end` if there is none.

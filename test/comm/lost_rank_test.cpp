@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/diagnosis.h"
 #include "comm/buckets.h"
+#include "comm/diagnosis.h"
 #include "comm/world.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

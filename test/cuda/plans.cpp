@@ -26,7 +26,7 @@
 #include "lockstep/error.h"
 #include "lockstep/ops/conv2d.h"
 #include "lockstep/ops/step_scalars.h"
-#include "models/model.h"
+#include "models/resnet.h"
 #include "test/support/conv2d_cases.h"
 
 namespace lockstep::cuda {
@@ -108,7 +108,7 @@ std::vector<Notes::Convolution> convolutions_of(const Network& network, Precisio
   model.depth = network.depth;
   model.stem = network.stem;
   model.classes = network.classes;
-  const auto logits = models::build(graph, images, model, {});
+  const auto logits = models::resnet(graph, images, model, {});
   layers::cross_entropy(graph, logits, labels, graph.add_exchange(sizeof(LossSums)));
   graph.plan(notes);
   return notes.convolutions;

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "graph/graph.h"
-#include "models/model.h"
 #include "models/onnx.pb.h"
+#include "models/resnet.h"
 
 namespace lockstep::models {
 namespace {
@@ -27,7 +27,7 @@ Config::Model model_of(int depth, const char* stem) {
 std::map<std::string, Shape> shapes_of(const Config::Model& model) {
   graph::ParameterTable table;
   graph::Graph graph({.batch = 1}, table);
-  build(graph, graph.add_activation({.name = "images", .shape = {1, 32, 32, 3}}), model, {});
+  resnet(graph, graph.add_activation({.name = "images", .shape = {1, 32, 32, 3}}), model, {});
   std::map<std::string, Shape> out;
   for (const graph::Parameter& p : table.parameters()) out[p.name] = p.shape;
   for (const graph::RunningStatistic& s : table.statistics())

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/error.h"
-#include "models/model.h"
+#include "models/resnet.h"
 
 namespace lockstep::models {
 namespace {
@@ -69,7 +69,7 @@ TEST(ResnetTable, ModelsHaveTheParametersOfTorchvision) {
     model.depth = depth;
     model.stem = "imagenet";
     model.classes = 1000;
-    const graph::ActivationId logits = build(graph, images, model, {});
+    const graph::ActivationId logits = models::resnet(graph, images, model, {});
     EXPECT_EQ(table.n_canonical(), n_parameters) << "ResNet-" << depth;
     EXPECT_EQ(graph.activation(logits).shape.last(), 1000);
   }

@@ -43,10 +43,10 @@ Config config_of(const std::string& shard) {
 
 std::size_t place(const graph::StepList& list, Do what, int index) {
   const auto& actions = list.actions();
-  return static_cast<std::size_t>(std::ranges::find_if(actions, [&](const Action& action) {
-                                    return action.what == what && action.index == index;
-                                  }) -
-                                  actions.begin());
+  return static_cast<std::size_t>(
+      std::ranges::find_if(actions,
+                           [&](const Action& action) { return action.what == what && action.index == index; }) -
+      actions.begin());
 }
 
 TEST(MicroBatch, SumsOfBucketsStartWhenTheirGradientsAreComplete) {

@@ -9,7 +9,7 @@
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
-#include "models/model.h"
+#include "models/family.h"
 #include "tasks/image_classification/class_tally.h"
 #include "tasks/image_classification/description.h"
 
@@ -206,11 +206,12 @@ class ImageClassification final : public Task {
         graph, erased,
         {.mixup_alpha = config_.data.mixup, .cutmix_alpha = config_.data.cutmix, .seed = config_.run.seed}, labels,
         wiring.fields.at(data::kSampleIdField));
-    const graph::ActivationId logits = models::build(graph, mixed.images, config_.model,
-                                                     {.epsilon = static_cast<float>(set.batch_norm_epsilon),
-                                                      .synchronize = config_.batch_norm.synchronize,
-                                                      .global_batch = wiring.global_batch,
-                                                      .n_micro_batches = wiring.n_micro_batches});
+    const graph::ActivationId logits = models::family_of(config_.model.family)
+                                           .build(graph, mixed.images, config_.model,
+                                                  {.epsilon = static_cast<float>(set.batch_norm_epsilon),
+                                                   .synchronize = config_.batch_norm.synchronize,
+                                                   .global_batch = wiring.global_batch,
+                                                   .n_micro_batches = wiring.n_micro_batches});
     layers::cross_entropy(graph, logits, labels, wiring.sums_offset,
                           {.label_smoothing = static_cast<float>(config_.train.label_smoothing),
                            .class_weights = {config_.train.class_weights.begin(), config_.train.class_weights.end()},
