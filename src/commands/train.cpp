@@ -95,7 +95,7 @@ void check_first(train::Session& session) {
 }
 
 /// Logs what `lockstep doctor` finds on a rank that the others have waited for.
-void explain_slow_rank(train::Session& session, const train::SlowRank& slow) {
+void explain_slow_rank(train::Session& session, const run::SlowRank& slow) {
   session.backend->unfreeze();
   const std::vector<std::string> hosts = session.world.all_gather(session.world.host());
   const doctor::Report found = doctor::examine(session.world, session.backend.get(), "",

@@ -275,18 +275,18 @@ void Recorder::report_data(bool is_logged) {
   if (session_.leader() && !report.empty()) log::info("{}", report);
 }
 
-std::optional<SlowRank> Recorder::slow_rank() const {
+std::optional<run::SlowRank> Recorder::slow_rank() const {
   const double limit = session_.config.log.slow_rank_percent / 100;
   if (n_waits_ == 0 || limit == 0) return std::nullopt;
   std::vector<double> waits = wait_sums_;
   for (double& wait : waits) wait /= n_waits_;
-  return find_slow_rank(waits, limit);
+  return run::find_slow_rank(waits, limit);
 }
 
 void Recorder::warn_of_slow_rank() {
   constexpr double kQuietSeconds = 60;
   const double limit = session_.config.log.slow_rank_percent / 100;
-  const auto slow = find_slow_rank(waits_, limit);
+  const auto slow = run::find_slow_rank(waits_, limit);
   if (!slow || limit == 0 || !session_.leader()) return;
   if (last_warning_ && seconds_since(*last_warning_) < kQuietSeconds) return;
   last_warning_ = Clock::now();

@@ -11,8 +11,8 @@
 #include "lockstep/ops/step_scalars.h"
 #include "run/data_watch.h"
 #include "run/metrics.h"
+#include "run/slow_rank.h"
 #include "train/session.h"
-#include "train/slow_rank.h"
 
 namespace lockstep::train {
 
@@ -54,7 +54,7 @@ class Recorder {
   run::Totals totals() const;
   /// The rank for which the others have waited, on average over the logged steps of this start, during more than
   /// log.slow_rank_percent of their time. The same on all ranks.
-  std::optional<SlowRank> slow_rank() const;
+  std::optional<run::SlowRank> slow_rank() const;
 
   /// Zero at an epoch's end.
   const LossSums& epoch_so_far() const { return epoch_sums_; }

@@ -107,7 +107,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
     slots_[i].done = backend.make_event();
   }
   backend.freeze();
-  device_trace_ = DeviceTrace::make(backend, *stream_);
+  device_trace_ = graph::DeviceTrace::make(backend, *stream_);
 }
 
 Replica::~Replica() { backend_.unfreeze(); }

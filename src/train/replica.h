@@ -24,13 +24,13 @@
 #include "checkpoint/model_file.h"
 #include "checkpoint/safetensors.h"
 #include "data/loader.h"
+#include "graph/device_trace.h"
 #include "graph/parameter_arena.h"
 #include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/hash.h"
 #include "lockstep/ops/moving_average.h"
 #include "lockstep/ops/optimizer.h"
-#include "train/device_trace.h"
 #include "train/gradient_accumulator.h"
 #include "train/micro_batch.h"
 #include "train/state_tensors.h"
@@ -215,8 +215,8 @@ class Replica {
     bool is_last() const { return micro_batch + 1 == shape.n_micro_batches; }
   };
   Running running_;
-  std::vector<void*> upload_targets_;          // one for each field
-  std::unique_ptr<DeviceTrace> device_trace_;  // null: no trace is recorded
+  std::vector<void*> upload_targets_;                 // one for each field
+  std::unique_ptr<graph::DeviceTrace> device_trace_;  // null: no trace is recorded
 };
 
 /// Checks that `tensors` can be the weights of this model. Returns one sentence per tensor of the head that has another

@@ -10,11 +10,11 @@
 
 #include "checkpoint/background_saver.h"
 #include "config/parameter_groups.h"
+#include "config/parameter_names.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
 #include "models/lora.h"
 #include "tasks/language_modelling/text_sampler.h"
-#include "train/parameter_names.h"
 #include "train/uploader.h"
 
 namespace lockstep::train {
@@ -38,15 +38,15 @@ std::vector<std::string> names_of(const graph::ParameterTable& table) {
 /// The predicate of train.freeze.
 std::function<bool(const std::string&)> frozen_by(const std::vector<std::string>& patterns) {
   return [patterns](const std::string& name) {
-    return std::ranges::any_of(patterns, [&](const std::string& pattern) { return selects(pattern, name); });
+    return std::ranges::any_of(patterns, [&](const std::string& pattern) { return config::selects(pattern, name); });
   };
 }
 
 /// Throws if a pattern of the key selects no parameter.
 void require_selection(const std::string& key, const std::string& pattern, const std::vector<std::string>& names) {
-  require(std::ranges::any_of(names, [&](const std::string& name) { return selects(pattern, name); }),
+  require(std::ranges::any_of(names, [&](const std::string& name) { return config::selects(pattern, name); }),
           ErrorCode::config_range, "{}: no parameter matches {}; the nearest names are {}", key, pattern,
-          nearest_names(pattern, names));
+          config::nearest_names(pattern, names));
 }
 
 void check_freeze(const std::vector<std::string>& patterns, const graph::ParameterTable& table) {
@@ -63,9 +63,9 @@ void require_unshadowed(const std::string& key, const std::vector<OptimizerGroup
     std::vector<std::string> before;  // the patterns that take its parameters
     bool is_shadowed = true;
     for (const std::string& name : names) {
-      if (!selects(groups[g].pattern, name)) continue;
+      if (!config::selects(groups[g].pattern, name)) continue;
       const auto taker =
-          std::ranges::find_if(groups, [&](const OptimizerGroup& o) { return selects(o.pattern, name); });
+          std::ranges::find_if(groups, [&](const OptimizerGroup& o) { return config::selects(o.pattern, name); });
       is_shadowed = is_shadowed && taker - groups.begin() < static_cast<std::ptrdiff_t>(g);
       if (std::ranges::find(before, taker->pattern) == before.end()) before.push_back(taker->pattern);
     }
@@ -93,8 +93,8 @@ std::vector<OptimizerGroup> apply_groups(const Config& config, const graph::Para
   require_unshadowed(key, groups, names);
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const graph::Parameter& parameter = table[table.order()[i]];
-    const auto found =
-        std::ranges::find_if(groups, [&](const OptimizerGroup& g) { return selects(g.pattern, parameter.name); });
+    const auto found = std::ranges::find_if(
+        groups, [&](const OptimizerGroup& g) { return config::selects(g.pattern, parameter.name); });
     if (found == groups.end()) continue;
     ++found->n_parameters;
     // optimizer.learning_rate can be 0 only if that of the group is 0 too, so this never divides by 0.

@@ -9,13 +9,24 @@
 #include "train/recorder.h"
 #include "train/replica_check.h"
 #include "train/run_end.h"
-#include "train/run_start.h"
 #include "train/schedule.h"
 #include "train/skipped_steps.h"
-#include "train/step_scalars.h"
 
 namespace lockstep::train {
 namespace {
+
+/// Collective. Repeats an evaluation that a signal interrupted when the run was last stopped, and saves its result.
+/// False if a signal has asked a rank to stop, before the first step or during that evaluation.
+bool may_start(Session& session, Validation& validation, Checkpointing& checkpointing) {
+  const std::int64_t step = session.progress.step;
+  const bool repeats_evaluation = validation.was_interrupted();
+  const bool is_over = (step >= session.last_step || validation.ends_run()) && !repeats_evaluation;
+  if (!is_over && session.world.any(stop_requested())) return false;
+  if (!repeats_evaluation) return true;
+  if (!validation.run(step)) return false;
+  checkpointing.save(step, validation.quality(true));
+  return true;
+}
 
 class Trainer {
  public:
@@ -31,7 +42,7 @@ class Trainer {
         checkpointing_(session, recorder_, lock) {}
 
   /// The rank that the others waited for.
-  std::optional<SlowRank> slow_rank() const { return recorder_.slow_rank(); }
+  std::optional<run::SlowRank> slow_rank() const { return recorder_.slow_rank(); }
 
   /// Runs a whole training. Steps are numbered from 0. The result of a step is read one step later, so that the host
   /// does not wait for the device, unless something must be done between two steps.

@@ -4,14 +4,14 @@
 #include <optional>
 
 #include "run/run_lock.h"
+#include "run/slow_rank.h"
 #include "train/session.h"
-#include "train/slow_rank.h"
 
 namespace lockstep::train {
 
 struct Outcome {
-  int status = 0;                       // the exit status
-  std::optional<SlowRank> slow_rank{};  // the others waited for it; the same on all ranks
+  int status = 0;                            // the exit status
+  std::optional<run::SlowRank> slow_rank{};  // the others waited for it; the same on all ranks
 };
 
 /// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held.

@@ -12,7 +12,7 @@
 #include "lockstep/log.h"
 #include "train/batch_shape.h"
 #include "train/replica.h"
-#include "train/step_scalars.h"
+#include "train/schedule.h"
 
 namespace lockstep::train {
 namespace {

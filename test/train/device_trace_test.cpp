@@ -1,5 +1,5 @@
 // The row "device" of a trace: what was executed, and when, by a device whose streams are queues.
-#include "train/device_trace.h"
+#include "graph/device_trace.h"
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST(DeviceTrace, RecordsWhenTheDeviceRanEachPartOfAStep) {
 TEST(DeviceTrace, IsNotCreatedIfSpansOfTheHostShowEverything) {
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   const auto stream = cpu->make_stream();
-  EXPECT_EQ(train::DeviceTrace::make(*cpu, *stream), nullptr);
+  EXPECT_EQ(graph::DeviceTrace::make(*cpu, *stream), nullptr);
 }
 
 }  // namespace

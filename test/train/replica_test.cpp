@@ -13,12 +13,12 @@
 #include <map>
 #include <set>
 
+#include "config/parameter_names.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/parameter_segment.h"
 #include "test/reference/backend.h"
 #include "test/support/cuda_on_host/backend.h"
 #include "test/train/small_run.h"
-#include "train/parameter_names.h"
 
 namespace lockstep {
 namespace {

@@ -11,8 +11,8 @@
 #include "lockstep/error.h"
 #include "tasks/image_classification/task.h"
 #include "train/replica.h"
+#include "train/schedule.h"
 #include "train/step_plan.h"
-#include "train/step_scalars.h"
 
 namespace lockstep::test {
 

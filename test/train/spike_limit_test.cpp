@@ -1,5 +1,5 @@
 // Which losses count as spikes.
-#include "train/spike_limit.h"
+#include "train/skipped_steps.h"
 
 #include <gtest/gtest.h>
 

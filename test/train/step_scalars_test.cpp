@@ -1,5 +1,5 @@
 // The scalars of a step that depend on when the optimizer started, and the momentum of the average of the weights.
-#include "train/step_scalars.h"
+#include "train/schedule.h"
 
 #include <gtest/gtest.h>
 

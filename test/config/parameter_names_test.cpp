@@ -1,11 +1,11 @@
 // Patterns for the names of parameters and layers.
-#include "train/parameter_names.h"
+#include "config/parameter_names.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::config {
 namespace {
 
 TEST(ParameterNames, APatternSelectsAParameterOrALayer) {
@@ -25,4 +25,4 @@ TEST(ParameterNames, NearestNamesAreParametersAndLayers) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::config

@@ -1,11 +1,11 @@
 // Finding the rank for which the others wait.
-#include "train/slow_rank.h"
+#include "run/slow_rank.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::run {
 namespace {
 
 TEST(SlowRank, TheRankThatWaitsLeastIsNamed) {
@@ -23,4 +23,4 @@ TEST(SlowRank, NoneIsNamedIfAllWaitEqually) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::run

@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-namespace lockstep::train {
+namespace lockstep::run {
 
 struct SlowRank {
   int rank = 0;
@@ -16,4 +16,4 @@ struct SlowRank {
 /// more than `limit` of their time.
 std::optional<SlowRank> find_slow_rank(std::span<const double> waits, double limit);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::run

@@ -1,8 +1,8 @@
-#include "train/slow_rank.h"
+#include "run/slow_rank.h"
 
 #include <algorithm>
 
-namespace lockstep::train {
+namespace lockstep::run {
 
 std::optional<SlowRank> find_slow_rank(std::span<const double> waits, double limit) {
   if (waits.size() < 2) return std::nullopt;
@@ -14,4 +14,4 @@ std::optional<SlowRank> find_slow_rank(std::span<const double> waits, double lim
   return SlowRank{.rank = static_cast<int>(slowest - waits.begin()), .waited_for = waited_for};
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::run

@@ -1,8 +1,8 @@
-#include "train/device_trace.h"
+#include "graph/device_trace.h"
 
 #include <algorithm>
 
-namespace lockstep::train {
+namespace lockstep::graph {
 
 namespace {
 constexpr int kRounds = 8;
@@ -69,4 +69,4 @@ void DeviceTrace::record(Slot& slot) {
   slot.n_used = 0;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::graph

@@ -1,4 +1,4 @@
-#include "train/parameter_names.h"
+#include "config/parameter_names.h"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/edit_distance.h"
 
-namespace lockstep::train {
+namespace lockstep::config {
 namespace {
 
 /// The usual algorithm for a single kind of wildcard: after a mismatch, the last `*` takes one more character.
@@ -63,4 +63,4 @@ std::string nearest_names(std::string_view pattern, std::span<const std::string>
   return fmt::format("{}", fmt::join(nearest, ", "));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::config

@@ -12,9 +12,9 @@
 #include "lockstep/backend.h"
 #include "lockstep/trace.h"
 
-namespace lockstep::train {
+namespace lockstep::graph {
 
-class DeviceTrace final : public graph::Observer {
+class DeviceTrace final : public Observer {
  public:
   /// Null if no trace is recorded, or if work runs inside its call, so that the host's spans already show everything.
   static std::unique_ptr<DeviceTrace> make(Backend& backend, Stream& stream);
@@ -51,4 +51,4 @@ class DeviceTrace final : public graph::Observer {
   int current_ = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::graph

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::train {
+namespace lockstep::config {
 
 /// Whether the pattern matches the name of the parameter or that of a layer which contains it: "layer1",
 /// "layer1.0.bn1", "*.bn1" and "layer1.0.bn1.weight" all select the last. `*` stands for any characters, dots too.
@@ -14,4 +14,4 @@ bool selects(std::string_view pattern, std::string_view parameter);
 /// "layer1, layer1.0, layer2": the three names of parameters and layers that are most similar to the pattern.
 std::string nearest_names(std::string_view pattern, std::span<const std::string> parameters);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::config
