@@ -158,7 +158,7 @@ TEST(Replica, TrainsWhatIsNotFrozen) {
       EXPECT_NEAR((loss - run.step(1)) / (0.002 * loss), 1, 0.1);  // curvature, and ReLU decisions that flip
       for (std::size_t i = 0; i < before.size(); ++i) {
         const bool is_frozen = std::ranges::any_of(
-            freeze, [&](const std::string& pattern) { return train::selects(pattern, before[i].name); });
+            freeze, [&](const std::string& pattern) { return config::selects(pattern, before[i].name); });
         EXPECT_TRUE(!is_frozen || before[i].values == after[i].values) << before[i].name << " is frozen";
         const bool is_weight = before[i].name.ends_with(".weight");
         EXPECT_TRUE(is_frozen || !is_weight || before[i].values != after[i].values) << before[i].name << " is trained";
