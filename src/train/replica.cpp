@@ -145,10 +145,13 @@ void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
 }
 
 Replica::MicroBatch& Replica::micro_batch(PlannedGraph& planned) {
-  // The last micro-batch measures time by the events of the slot. Which one is the last depends on the rank.
+  // The last micro-batch measures time by the events of the slot. Which one is the last depends on the rank, so the slot
+  // counts wherever ranks exchange something.
+  const bool gathers = !plan_.shard().is_whole() && running_.micro_batch == 0;
+  const bool has_exchanges = running_.is_last() || planned.has_exchanges() || gathers;
   const MicroBatchKey key{.global_batch = running_.shape.global_batch,
                           .number = running_.micro_batch,
-                          .slot = running_.is_last() ? current_ : kNoSlot};
+                          .slot = has_exchanges ? current_ : kNoSlot};
   if (const auto found = micro_batches_.find(key); found != micro_batches_.end()) return found->second;
   graph::StepList list = list_of(plan_, planned, {running_.micro_batch, running_.is_last()}, this);
   list.bind(backend_, &communicator_);
