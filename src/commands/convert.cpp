@@ -201,22 +201,24 @@ std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfi
                      const run::Files& files, const std::string& run, const std::string& target,
                      const ExportOptions& options, DType dtype, const std::string& merged_base = "") {
   const auto step = file.state.value("step", std::int64_t{0});
-  return text_of(run::make_card(
-      {.config = config,
-       .model = model,
-       .files = files,
-       .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : config.run.name,
-       .run = run,
-       .configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "",
-       .answer_end = run::answer_end_of(file.state),
-       .step = step,
-       .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
-       .is_trained = step > 0 || !merged_base.empty(),
-       .merged_base = merged_base,
-       .averages = options.weights == checkpoint::WeightsOf::averages,
-       .slices = run::slices_of(file.state),
-       .dtype = std::string(name(dtype)),
-       .versions = versions_of(run)}));
+  const auto configuration = file.state.value("configuration", std::string());
+  return text_of(
+      run::make_card({.config = config,
+                      .model = model,
+                      .files = files,
+                      .data = run::describe_data(config, configuration),
+                      .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : config.run.name,
+                      .run = run,
+                      .configuration = configuration,
+                      .answer_end = run::answer_end_of(file.state),
+                      .step = step,
+                      .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
+                      .is_trained = step > 0 || !merged_base.empty(),
+                      .merged_base = merged_base,
+                      .averages = options.weights == checkpoint::WeightsOf::averages,
+                      .slices = run::slices_of(file.state),
+                      .dtype = std::string(name(dtype)),
+                      .versions = versions_of(run)}));
 }
 
 /// The configuration of the checkpoint's run, with the settings of the command-line options.

@@ -185,13 +185,6 @@ Files tokenizer_files(const Config& config, const models::LlamaConfig& model) {
   return files;
 }
 
-Files with_tokenizer(Files files, const Config& config, const models::LlamaConfig& model) {
-  Files found = tokenizer_files(config, model);
-  if (found.contains(kTokenizerBin)) files.erase(kTokenizerJson);
-  found.merge(files);
-  return found;
-}
-
 std::string license_note(const std::string& directory) {
   return fmt::format(
       "{}/{} states no licence: set model.license=apache-2.0, or another identifier of the Hugging Face Hub, and rerun "

@@ -24,13 +24,9 @@ using Files = std::map<std::string, std::string>;  // contents by name
 
 inline constexpr char kTemplateFile[] = "chat_template.jinja";
 
-/// All files but config.json, the weights and the card. Files that cannot be read are left out: a run may end when its
-/// data are gone.
+/// All files but config.json, the weights and the card. Files that cannot be read are left out: an export may happen
+/// when the data are gone.
 Files tokenizer_files(const Config& config, const models::LlamaConfig& model);
-
-/// The same, merged with `files`, which a task gives. Of two files with the same name, that of tokenizer_files() is
-/// kept.
-Files with_tokenizer(Files files, const Config& config, const models::LlamaConfig& model);
 
 /// Adds those that are derived from others: tokenizer_config.json and special_tokens_map.json of a tokenizer.json, and
 /// generation_config.json. Existing ones stay. `end_token`: that of the data; -1: none. `chat_template`: that of the

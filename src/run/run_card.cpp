@@ -236,10 +236,9 @@ ModelCard::Rows version_rows(const std::string& versions) {
 }
 
 /// The current range, as in the recorded configuration.
-Slice present_slice(const CardSource& source) {
-  Slice slice{
-      .start = source.config.data.start, .end = source.config.data.end, .steps = source.step - source.slices.begin};
-  for (const auto& [key, value] : config::values_in(source.configuration)) {
+Slice present_slice(const Config& config, const std::string& configuration) {
+  Slice slice{.start = config.data.start, .end = config.data.end};
+  for (const auto& [key, value] : config::values_in(configuration)) {
     if (key == "data.start") slice.start = std::stoll(value);
     if (key == "data.end") slice.end = std::stoll(value);
   }
@@ -247,11 +246,10 @@ Slice present_slice(const CardSource& source) {
 }
 
 void add_data(const CardSource& source, ModelCard& card) {
-  const Config::Data& data = source.config.data;
-  const Slice present = present_slice(source);
-  if (!data.train.empty()) card.data.push_back(describe_set(ModelCard::kTraining, data.train, present));
-  if (!data.validation.empty()) card.data.push_back(describe_set("validation", data.validation, {}));
-  if (!data.validation.empty()) card.validation_set = card.data.back().name;
+  Slice present = present_slice(source.config, source.configuration);
+  present.steps = source.step - source.slices.begin;
+  card.data = source.data;
+  if (!source.config.data.validation.empty()) card.validation_set = card.data.back().name;
   const auto add = [&](const Slice& slice) {
     card.slices.push_back({.documents = range_text(slice), .steps = with_commas(static_cast<double>(slice.steps))});
   };
@@ -298,6 +296,15 @@ std::string name_of_model(const std::string& path) {
     if (is_hub_name(name)) return name;
   }
   return base_name(path);
+}
+
+std::vector<ModelCard::DataSet> describe_data(const Config& config, const std::string& configuration) {
+  const Config::Data& data = config.data;
+  std::vector<ModelCard::DataSet> out;
+  if (!data.train.empty())
+    out.push_back(describe_set(ModelCard::kTraining, data.train, present_slice(config, configuration)));
+  if (!data.validation.empty()) out.push_back(describe_set("validation", data.validation, {}));
+  return out;
 }
 
 ModelCard make_card(const CardSource& source) {

@@ -19,6 +19,7 @@ struct CardSource {
   const Config& config;  // license, paths of data and of the base model, epochs; of an imported model, the defaults
   const models::LlamaConfig& model;
   const std::map<std::string, std::string>& files;  // of the directory: the tokenizer
+  const std::vector<ModelCard::DataSet>& data;      // describe_data()
   std::string name;
   std::string run = {};            // its directory; empty: none is known
   std::string configuration = {};  // the keys that affect what is learned (config::learning_yaml)
@@ -32,6 +33,9 @@ struct CardSource {
   std::string versions = {};  // as versions_json()
 };
 ModelCard make_card(const CardSource& source);
+
+/// The data sets of training and validation, according to their files. `configuration`: as in CardSource.
+std::vector<ModelCard::DataSet> describe_data(const Config& config, const std::string& configuration = {});
 
 /// The name on the Hub of the model whose directory or file this is, such as "Qwen/Qwen2-0.5B", from its config.json or
 /// from the folders of the Hub's cache. Otherwise its base name, which contains no slash.

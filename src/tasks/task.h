@@ -148,7 +148,7 @@ class Task {
   /// that ask for something else stay in effect. Returns one sentence for each. Throws checkpoint_damaged.
   virtual std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) = 0;
   /// Names and contents of the files that, together with the weights, make a directory that other programs can load:
-  /// config.json and those of the tokenizer. Then RUN/model is such a directory, to which others are added
+  /// config.json. Then RUN/model is such a directory, to which others are added
   /// (run/published_model.h); if there are none, the weights are written to RUN/model.safetensors. After
   /// open_train_set().
   virtual std::map<std::string, std::string> model_files() const { return {}; }

@@ -63,18 +63,19 @@ checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_
 }
 
 /// Writes a language model as a directory for transformers, or adapters as a directory for PEFT, with the tokenizer and
-/// a model card.
-void write_language_model(const Session& session, std::int64_t steps_done, const std::string& name, run::Files files,
-                          checkpoint::WeightsOf weights) {
+/// a model card. Returns what the user should know about it at the end of the log, if anything.
+std::string write_language_model(const Session& session, std::int64_t steps_done, const std::string& name,
+                                 checkpoint::WeightsOf weights) {
   const Config& config = session.config;
+  run::Files files = session.model_files;
   const models::LlamaConfig model =
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
-  files = run::with_tokenizer(std::move(files), config, model);
   const checkpoint::StateJson state = exported_state(session, steps_done);
   run::add_answer_end(files, run::answer_end_of(state));
   files[checkpoint::kModelCard] = run::text_of(run::make_card({.config = config,
                                                                .model = model,
                                                                .files = files,
+                                                               .data = session.data_sets,
                                                                .name = config.run.name,
                                                                .run = session.run.path(),
                                                                .configuration = config::learning_yaml(config),
@@ -100,24 +101,24 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::data_exists) throw;
-    log::warning("the trained model is in the last checkpoint only: {}; `lockstep checkpoint export` can write it",
-                 error.what());
-    return;
+    return fmt::format(
+        "{} was not written, so the trained model is in the last checkpoint only: {}; move it away and rerun the "
+        "command",
+        directory, error.what());
   }
   if (config.model.license.empty() && weights == checkpoint::WeightsOf::model)
     log::info("{}", run::license_note(directory));
+  return "";
 }
 
 /// Writes the trained model: as a directory if the task names the files of one, otherwise as a .safetensors file.
-/// `name` is that of the file or directory in RUN.
-void write_model(const Session& session, std::int64_t steps_done, const std::string& name,
-                 checkpoint::WeightsOf weights) {
-  if (run::Files files = session.task->model_files(); !files.empty()) {
-    write_language_model(session, steps_done, name, std::move(files), weights);
-    return;
-  }
+/// `name` is that of the file or directory in RUN. Returns what write_language_model() does.
+std::string write_model(const Session& session, std::int64_t steps_done, const std::string& name,
+                        checkpoint::WeightsOf weights) {
+  if (!session.model_files.empty()) return write_language_model(session, steps_done, name, weights);
   checkpoint::write_safetensors(session.run.file(name + ".safetensors"), session.replica->named_tensors(steps_done),
                                 checkpoint::export_metadata(exported_state(session, steps_done)));
+  return "";
 }
 
 }  // namespace
@@ -126,11 +127,13 @@ int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder,
              std::int64_t steps_done) {
   checkpointing.finish();
   session.replica->gather_state(0);  // the parameters
-  if (session.leader()) write_model(session, steps_done, "model", checkpoint::WeightsOf::model);
+  std::vector<std::string> warnings;
+  if (session.leader()) warnings.push_back(write_model(session, steps_done, "model", checkpoint::WeightsOf::model));
   if (session.plan->averages() == Averages::kept) {
     session.replica->swap_averages();
     session.replica->gather_state(0);
-    if (session.leader()) write_model(session, steps_done, "model_ema", checkpoint::WeightsOf::averages);
+    if (session.leader())
+      warnings.push_back(write_model(session, steps_done, "model_ema", checkpoint::WeightsOf::averages));
   } else if (session.leader()) {  // removes files from before ema.decay was set to 0
     std::filesystem::remove(session.run.file("model_ema.safetensors"));
     std::filesystem::remove_all(session.run.file("model_ema"));
@@ -138,6 +141,8 @@ int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder,
   if (session.leader()) session.run.write_status("done");
   recorder.finish("done", steps_done);
   if (session.leader()) log::info("done: {}", outcome(session, first_step, steps_done));
+  for (const std::string& warning : warnings)
+    if (!warning.empty()) log::warning("{}", warning);
   session.world.barrier();
   return kExitDone;
 }

@@ -7,11 +7,13 @@
 #include "base/outcome.h"
 #include "base/process.h"
 #include "base/stop_signal.h"
+#include "checkpoint/huggingface.h"
 #include "comm/world.h"
 #include "graph/flops.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/memory_limit.h"
+#include "models/llama_config.h"
 #include "train/algorithm_store.h"
 #include "train/autotune.h"
 #include "train/batch_fit.h"
@@ -53,6 +55,7 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
     task->open_train_set();
     if (reader_) check_data();
     task->open_validation_set();
+    if (leader()) read_model_files();
   });
   require_same_data_on_all_ranks();
   on_all_ranks([this] { open_backend(); });
@@ -93,6 +96,15 @@ void Session::make_task() {
     task->complete(config);
   }
   run.set_model_name(task->model_name().file_name);
+}
+
+void Session::read_model_files() {
+  model_files = task->model_files();
+  if (model_files.empty()) return;
+  model_files.merge(run::tokenizer_files(
+      config,
+      models::parse_llama_config(model_files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig)));
+  data_sets = run::describe_data(config);
 }
 
 /// A node may have an older file of the same name.

@@ -19,6 +19,8 @@
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
 #include "lockstep/ops/step_scalars.h"
+#include "run/published_model.h"
+#include "run/run_card.h"
 #include "run/run_directory.h"
 #include "run/slices.h"
 #include "tasks/task.h"
@@ -65,6 +67,10 @@ class Session {
   std::string resumed_from;        // empty: a new run
   std::vector<std::string> notes;  // on how the run begins: for the banner
   std::string base_hash;           // of the base of adapters, as checkpoints record it; empty: random, or none
+  // Of rank 0, for a language model: the files of RUN/model, and the data sets as its card describes them. They are
+  // read at the start, since data sets may be replaced or removed during the training.
+  run::Files model_files;
+  std::vector<run::ModelCard::DataSet> data_sets;
 
   bool leader() const { return world.rank() == 0; }
   /// The checkpoint that start() would restore, or the first one that it tries; null: none, or start() was called.
@@ -88,6 +94,7 @@ class Session {
   void on_all_ranks(const std::function<void()>& part);
   /// The task that the run resumes with, or a new one.
   void make_task();
+  void read_model_files();
   void require_same_data_on_all_ranks();
   void find_checkpoints();
   /// What rank 0 found in RUN, or chose instead: checkpoints_ with the best candidate first.

@@ -40,8 +40,13 @@ check "  of the same weights" same_loss "$story" "$work/story.h5" "${windows[@]}
 echo mine >"$model/notes.txt"
 check "does not replace a model with other files" run "${train[@]}" model.from="$story" train.max_steps=3 run.name=a
 prints "  and says so" 'the trained model is in the last checkpoint only: .*since it contains notes.txt'
+ends_with_warning() { tail -1 "$work/a/log.txt" | grep 'warning: .*a/model was not written'; }
+check "  at the end of the log" ends_with_warning
 check "  the run is done" grep -qx done "$work/a/status"
-rm "$model/notes.txt"
+mv "$model" "$work/aside" && touch "$model"
+check "  nor a file" run "${train[@]}" model.from="$story" train.max_steps=3 run.name=a
+check "    and says so at the end of the log" ends_with_warning
+rm "$model" "$work/aside/notes.txt" && mv "$work/aside" "$model"
 check "replaces it without them" run "${train[@]}" model.from="$story" train.max_steps=4 run.name=a
 check "  as a whole" test "$(LC_ALL=C ls "$model")" == $'README.md\nconfig.json\ngeneration_config.json\nmodel.safetensors' -a ! -e "$model.partial"
 

@@ -223,12 +223,7 @@ class LanguageModelling final : public Task {
     return {};
   }
   std::map<std::string, std::string> model_files() const override {
-    std::map<std::string, std::string> files{{"config.json", models::to_json(model_).dump(2) + "\n"}};
-    if (const std::string& path = train_set_->info().path; path != "synthetic") {
-      const data::InputFile file(path);
-      files["tokenizer.json"] = data::read_tokenizer(file, data::open_text_file(file));
-    }
-    return files;
+    return {{"config.json", models::to_json(model_).dump(2) + "\n"}};
   }
   bool is_head(const std::string& parameter) const override { return parameter == "lm_head.weight"; }
 
