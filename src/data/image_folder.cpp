@@ -349,6 +349,11 @@ class Import {
     info.n_samples = n;
     info.classes = static_cast<int>(source_.classes.size());
     info.class_names = source_.classes;
+    const bool one_size = std::ranges::all_of(source_.files, [&](const SourceFile& f) {
+      return f.stored_height == first.stored_height && f.stored_width == first.stored_width;
+    });
+    info.height = one_size ? first.stored_height : 0;
+    info.width = one_size ? first.stored_width : 0;
     ChannelSums sums(static_cast<std::size_t>(channels_));
     if (channels_ == 3) sums.add(colour_sums_);
     sums.add(grey_sums_);
@@ -392,9 +397,6 @@ class Import {
     if (options_.limit > 0) description += fmt::format("; the first {}", options_.limit);
     if (!skipped_.empty()) description += fmt::format("; {} that cannot be decoded left out", skipped_.size());
     writer.finish(info, description);
-    const ImageFile written = open_image_file(InputFile(options_.output));
-    info.height = written.info.height;
-    info.width = written.info.width;
     result.files = {options_.source};
     result.size_bytes = fs::file_size(options_.output);
     result.skipped = skipped_;

@@ -43,6 +43,30 @@ ends "ends" 1 60
 prints "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
 status_is failed
 
+# A language model is written at the end with the tokenizer that was read at the start, and the card describes that file.
+yes "Full fathom five thy father lies." | head -n 1000 >"$work/lies.txt"
+printf '{"model": {"type": "BPE", "vocab": {"F": 0, "u": 1, "l": 2}, "merges": []}, "added_tokens": []}' >"$work/other.json"
+text_set() { rm -f "$work/text.h5"; "$lockstep" data import text "$work/lies.txt" "$work/text.h5" --tokenizer "$1"; }
+command_of=(env LD_PRELOAD="$wrapper" FAULT_PATH=checkpoints/step FAULT_CALLS=pwrite FAULT_ERROR=WAIT FAULT_WHEN="$work/wait"
+  "$lockstep" train model.family=llama data.train="$work/text.h5" data.sequence_length=32 train.global_batch=4
+  train.max_steps=2 cpu.threads=1 log.progress=false log.tensorboard=false run.directory="$work"
+  model.config='{"architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 16, "intermediate_size": 16,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}')
+saves() { compgen -G "$work/$name/checkpoints/*.partial*" >/dev/null; }
+for how in exchanged removed; do
+  check "a text set" text_set data/samples/tokenizer.json
+  tokens=$("$lockstep" data info "$work/text.h5" | awk '$1 == "tokens" { print $2 }')
+  touch "$work/wait"
+  start $how 1
+  check "$how: waits at its last checkpoint" wait_for 60 saves
+  if [[ $how == removed ]]; then rm "$work/text.h5"; else check "  another set" text_set "$work/other.json"; fi
+  rm "$work/wait"
+  ends "ends well" 0 60
+  status_is done
+  check "  with the tokenizer of the start" cmp data/samples/tokenizer.json "$work/$how/model/tokenizer.json"
+  check "  and its tokens" bash -c "tr -d , <'$work/$how/model/README.md' | grep -q '$tokens'"
+done
+
 # An import onto a full disk: whichever write fails first, the import ends with one message, does not crash, and leaves
 # nothing behind.
 full() { # full FIRST COMMAND...: the write with this number and all later ones fail
@@ -65,8 +89,20 @@ for options in "--chunk 9216 --alignment 512" "--chunk 0"; do
   survives_a_full_disk "with $options" "$lockstep" data import cifar10 "$work/test_batch.bin" "$work/full/set.h5" \
     --split test --mean 0,0,0 --std 1,1,1 $options
 done
-yes "Full fathom five thy father lies." | head -n 1000 >"$work/lies.txt"
 survives_a_full_disk "of text" "$lockstep" data import text "$work/lies.txt" "$work/full/set.h5" \
   --tokenizer data/samples/tokenizer.json
+
+# A signal that arrives when the data set gets its name is too late: the import succeeds.
+late() { # late ARGUMENTS...: imports them into $work/late.h5
+  rm -f "$work/late.h5"
+  LD_PRELOAD=$wrapper FAULT_PATH=$work/late.h5 FAULT_CALLS=rename FAULT_ERROR=TERM "$lockstep" data import "$1" "$2" \
+    "$work/late.h5" "${@:3}" && test -e "$work/late.h5"
+}
+mkdir -p "$work/folder/a" && cp docs/pictures/*.png "$work/folder/a"
+for options in "--store encoded" "--store decoded --short-side 8"; do
+  check "a late signal: images with $options" late imagefolder "$work/folder" --mean 0,0,0 --std 1,1,1 $options
+done
+check "  CIFAR-10" late cifar10 "$work/test_batch.bin" --split test --mean 0,0,0 --std 1,1,1
+check "  text" late text "$work/lies.txt" --tokenizer data/samples/tokenizer.json
 
 finish

@@ -11,9 +11,9 @@
 //   FAULT_FIRST   the number of the first call that is hit, from 1
 //   FAULT_COUNT   the number of calls that are hit (by default 1; 0: all further ones)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS or EINVAL: the call fails with this error. Before the call, KILL reports
-//                 it and kills the process, WAIT waits until the file FAULT_WHEN is gone, SLEEP sleeps for 5 ms, REMOVE
-//                 removes the folder FAULT_PATH, FLIP flips the last bit of a weight, and NAN replaces a value of the
-//                 incoming gradient
+//                 it and kills the process, TERM sends it SIGTERM, WAIT waits until the file FAULT_WHEN is gone, SLEEP
+//                 sleeps for 5 ms, REMOVE removes the folder FAULT_PATH, FLIP flips the last bit of a weight, and NAN
+//                 replaces a value of the incoming gradient
 //   FAULT_RANK    only this rank of an mpirun is affected
 //   FAULT_WHEN    only while this file exists
 //   FAULT_CLOCK   std::chrono::steady_clock runs this many times as fast; threads that sleep until a given time sleep
@@ -88,6 +88,10 @@ bool hits(const char* call) {
   if (f.error == "KILL") {
     std::fprintf(stderr, "fault_injection: killed in %s\n", call);
     ::kill(::getpid(), SIGKILL);
+  }
+  if (f.error == "TERM") {
+    ::raise(SIGTERM);
+    return false;
   }
   if (f.error == "WAIT") {
     while (::access(f.when.c_str(), F_OK) == 0) ::usleep(10'000);
