@@ -144,10 +144,17 @@ void add_override(const std::string& argument, std::vector<Setting>& out) {
   const auto equals = argument.find('=');
   const std::string key = argument.substr(0, equals), text = hide_variables(argument.substr(equals + 1));
   const Key* known = find_key(key);
-  // A name may begin with a placeholder, as in checkpoint.name={model}-{step}, and a command line has no comments.
+  // Of a text that begins like this, YAML would read only the rest, or nothing.
+  const std::string begin = text.substr(std::min(text.size(), text.find_first_not_of(' '))) + ' ';
+  for (const char* mark : {"%", "&", "!", "|", ">", "--- ", "... "})
+    require(!begin.starts_with(mark), ErrorCode::config_syntax,
+            "{}: {}: found {}, which has another meaning in YAML; put it in quotes: {}='\"{}\"'", kCommandLine, key,
+            argument.substr(equals + 1), key, argument.substr(equals + 1));
+  // A name may begin with a placeholder, as in checkpoint.name={model}-{step}, a command line has no comments, and YAML
+  // would replace the end of a line by a blank.
   const bool is_quoted = text.starts_with('"') || text.starts_with('\'');
-  const bool is_literal =
-      text.starts_with('{') || text.starts_with('#') || (!is_quoted && text.find(" #") != std::string::npos);
+  const bool is_literal = text.starts_with('{') || text.starts_with('#') || text.find('\n') != std::string::npos ||
+                          (!is_quoted && text.find(" #") != std::string::npos);
   if (known != nullptr && known->is_text && is_literal) {
     out.push_back({key, {.is_list = false, .text = text, .items = {}}, kCommandLine});
     return;

@@ -138,6 +138,29 @@ TEST_F(ConfigMessages, SettingsThatWouldNeverTakeEffect) {
   EXPECT_EQ(parse({"checkpoint.best=accuracy", "data.validation=a.h5"}).checkpoint.best, "accuracy");
 }
 
+TEST_F(ConfigMessages, MarksOfYamlOnTheCommandLineNeedQuotes) {
+  for (const std::string text :
+       {"%x", "&x", "!x", "!x y", "&x y", "|", "|x", ">", ">-", "---", "--- x", "...", " &x"}) {
+    const std::string found = message({"run.name=" + text}, ErrorCode::config_syntax);
+    EXPECT_NE(found.find("found " + text + ","), std::string::npos) << found;
+    EXPECT_NE(found.find("quotes"), std::string::npos) << found;
+    EXPECT_EQ(parse({"data.train=\"" + text + "\""}).data.train, text);
+    message({"train.epochs=" + text}, ErrorCode::config_syntax);
+  }
+  EXPECT_EQ(parse({"run.name=---x"}).run.name, "---x");
+  EXPECT_EQ(parse({"data.train=.../a.h5"}).data.train, ".../a.h5");
+}
+
+TEST_F(ConfigMessages, ALineFeedOnTheCommandLineIsNotABlank) {
+  for (const std::string text : {"a\nb", "a\n", "\na", "'a\nb'", "\"a\nb\"", "a\r\nb"}) {
+    EXPECT_NE(message({"run.name=" + text}, ErrorCode::config_range).find("without control characters"),
+              std::string::npos);
+    EXPECT_EQ(parse({"data.train=" + text}).data.train, text);
+  }
+  EXPECT_EQ(parse({"model.config={\n\"a\": 1\n}"}).model.config, "{\n\"a\": 1\n}");
+  EXPECT_EQ(parse({"data.mean=[0.5,\n0.5]"}).data.mean.size(), 2u);
+}
+
 TEST_F(ConfigMessages, ADamagedPreviousConfigurationIsNamed) {
   const auto reason = [](const std::string& before) {
     try {
