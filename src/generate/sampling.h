@@ -25,7 +25,8 @@ struct SamplingOptions {
   double min_p = 0;               // 0: all tokens
   double repetition_penalty = 1;  // 1: none
 
-  bool is_greedy() const { return temperature == 0; }
+  /// Also if a division by the temperature would overflow.
+  bool is_greedy() const { return temperature < 1e-20; }
 };
 
 /// Which random number draws a token: key (seed, generate), counter (position, prompt, reply). It does not depend on

@@ -70,6 +70,11 @@ TEST(Sampling, PenalizesRepetition) {
   EXPECT_EQ(greedy.choose(kLogits, history, {}).id, 5);
 }
 
+TEST(Sampling, ATemperatureByWhichNothingCanBeDividedIsGreedy) {
+  for (const double temperature : {1e-320, 1e-45, 1e-38, 1e-30, 1e-15})
+    EXPECT_EQ(Sampler({.temperature = temperature}).choose(std::vector<float>{1e4f, 2e4f, -3e4f}, {}, {}).id, 1);
+}
+
 TEST(Sampling, GreedyTakesTheFirstOfEqualOnes) {
   Sampler greedy({});
   const std::vector<float> equal{0, 3, 3, 1};
