@@ -56,7 +56,8 @@ void require_no_other_folder(const std::string& path) {
     const std::string file = (std::filesystem::path(path) / place).string();
     std::error_code error;
     require(!std::filesystem::exists(file, error), ErrorCode::usage,
-            "{} is a folder; expected a checkpoint or a .safetensors file, such as {}", path, file);
+            "{} is {}; expected a checkpoint, a .safetensors file or a directory of Hugging Face, such as {}", path,
+            std::filesystem::exists(path + "/config.yaml", error) ? "a run" : "a folder", file);
   }
   fail(ErrorCode::usage,
        "{} is a folder; expected a checkpoint, a .safetensors file, or a directory of Hugging Face, which contains {}",
@@ -325,6 +326,7 @@ void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
   command->add_flag("--force", names->replace, "Replace OUT if it exists");
   command->callback([&run, names] {
     run = [names] {
+      require_no_other_folder(names->first);
       return stoppable([&] {
         merge_files(names->first, names->second, names->third,
                     {.dtype = names->dtype,

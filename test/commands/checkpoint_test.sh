@@ -65,10 +65,11 @@ check "  nor trained on from" refused 1 "$negative" "$lockstep" train jobs/confi
 mkdir "$work/folder"
 for folder in a a/checkpoints; do
   target=$work/$folder/$([[ $folder == a ]] && echo checkpoints/)best
-  for command in "info" "verify" "diff $latest" "export"; do
-    target_of_export=$([[ $command == export ]] && echo "$work/b.safetensors")
-    check "$command of $folder names a checkpoint in it" one_error 2 "$folder is a folder; expected .*, such as $target$" '' usage \
-      checkpoint $command "$work/$folder" $target_of_export
+  for command in "info" "verify" "diff $latest" "export" "merge"; do
+    others=$([[ $command == merge ]] && echo "$latest"; [[ $command == [em]* ]] && echo "$work/b.safetensors")
+    kind=$([[ $folder == a ]] && echo run || echo folder)
+    check "$command of $folder names a checkpoint in it" one_error 2 "$folder is a $kind; expected .*, such as $target$" '' usage \
+      checkpoint $command "$work/$folder" $others
   done
 done
 check "verify of another folder" one_error 2 'folder is a folder; expected .* directory of Hugging Face, which contains config.json' '' usage \
