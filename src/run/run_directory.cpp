@@ -110,6 +110,10 @@ void RunDirectory::check_can_be_created() const {
 void RunDirectory::check_files() const {
   for (const char* name : {"config.yaml", kStatus, "log.txt", "metrics.jsonl", "metrics.json", "algorithms.json"})
     require_regular_file(file(name), ErrorCode::run_directory);
+  std::error_code error;
+  for (const char* name : {"checkpoints", "tensorboard", "usage"})
+    require(fs::is_directory(file(name), error) || !fs::exists(fs::symlink_status(file(name), error)),
+            ErrorCode::run_directory, "{} is not a folder; expected a folder, or a name that is free", file(name));
 }
 
 void RunDirectory::require_present() const {
