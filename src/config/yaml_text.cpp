@@ -121,12 +121,12 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
 }
 
 void check_is_text(const std::string& content, const std::string& path) {
-  require(!std::ranges::all_of(content, [](unsigned char c) { return std::isspace(c) != 0; }), ErrorCode::config_file,
-          "configuration file: {} is empty", path);
+  require(!std::ranges::all_of(content, [](unsigned char c) { return std::isspace(c) != 0; }), ErrorCode::config_syntax,
+          "configuration file: {} is empty; expected lines of `key: value`", path);
   const auto control = std::ranges::find_if(
       content, [](char c) { return is_control(c) && std::string_view("\t\n\r\f").find(c) == std::string_view::npos; });
   const std::size_t at = std::min(valid_utf8_length(content), static_cast<std::size_t>(control - content.begin()));
-  require(at == content.size(), ErrorCode::config_file,
+  require(at == content.size(), ErrorCode::config_syntax,
           "configuration file: expected text in UTF-8 in {}, found a byte 0x{:02x} at offset {}", path,
           static_cast<unsigned char>(content[std::min(at, content.size() - 1)]), at);
 }

@@ -24,7 +24,7 @@ std::string show_variables(std::string_view text);
 enum class TextOf { file, command_line };
 YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind);
 
-/// Throws Error (config_file) if a file of this content cannot be a configuration: it is empty, or it is not text.
+/// Throws Error (config_syntax) if a file of this content cannot be a configuration: it is empty, or it is not text.
 void check_is_text(const std::string& content, const std::string& path);
 
 }  // namespace lockstep::config

@@ -337,12 +337,12 @@ TEST_F(ParserTest, BadFilesAreReported) {
     EXPECT_EQ(e.code(), ErrorCode::config_syntax);
     EXPECT_NE(std::string(e.what()).find("a.yaml:"), std::string::npos) << e.what();
   }
-  expect_error({file("")}, ErrorCode::config_file, "a.yaml is empty");
-  expect_error({file(" \n\n")}, ErrorCode::config_file, "a.yaml is empty");
+  expect_error({file("")}, ErrorCode::config_syntax, "a.yaml is empty");
+  expect_error({file(" \n\n")}, ErrorCode::config_syntax, "a.yaml is empty");
   EXPECT_EQ(parse({file("# train: {epochs: 7}\n")}).train.epochs, 3);
-  expect_error({file(std::string("\x89HDF\r\n", 6))}, ErrorCode::config_file, "found a byte 0x89 at offset 0");
-  expect_error({file(std::string("run:\0", 5))}, ErrorCode::config_file, "a.yaml, found a byte 0x00 at offset 4");
-  expect_error({file("run: {seed: 2} # caf\xe9\n")}, ErrorCode::config_file, "found a byte 0xe9 at offset 20");
+  expect_error({file(std::string("\x89HDF\r\n", 6))}, ErrorCode::config_syntax, "found a byte 0x89 at offset 0");
+  expect_error({file(std::string("run:\0", 5))}, ErrorCode::config_syntax, "a.yaml, found a byte 0x00 at offset 4");
+  expect_error({file("run: {seed: 2} # caf\xe9\n")}, ErrorCode::config_syntax, "found a byte 0xe9 at offset 20");
   expect_error({"=3"}, ErrorCode::config_syntax, "expected KEY=VALUE, found `=3` without a key");
   expect_error({""}, ErrorCode::config_file, "found an empty argument");
   expect_error({"train.epochs =3"}, ErrorCode::config_file,

@@ -21,6 +21,14 @@ for file in config.yaml status log.txt metrics.jsonl metrics.json lock; do
     check "  without it, the run resumes" resumes
   done
 done
+for folder in tensorboard usage; do
+  copy
+  rm -rf "${work:?}/a/$folder"
+  touch "$work/a/$folder"
+  check "a file in place of the folder $folder" refused 1 '\[run_directory\]' train run.name=a train.max_steps=3 \
+    log.tensorboard=true log.usage_seconds=1
+  check "  is refused before anything is changed" diff -r --exclude="$folder" "$work/base" "$work/a"
+done
 for file in config.yaml status log.txt metrics.jsonl metrics.json checkpoints/latest; do
   copy
   rm -f "$work/a/$file"
@@ -32,6 +40,13 @@ for file in status log.txt metrics.jsonl metrics.json; do
   check "a run with a damaged $file resumes" resumes
 done
 copy
+printf 'train: {' >"$work/a/config.yaml"
+for text in '' 'train: {' $'\x01'; do
+  printf '%s' "$text" >"$work/a/config.yaml"
+  for command in evaluate report compare; do
+    check "$command: a config.yaml of ${#text} bytes is damaged" refused 2 '\[config_syntax\]' "$lockstep" $command "$work/a"
+  done
+done
 printf 'train: {' >"$work/a/config.yaml"
 check "a damaged config.yaml is named" refused 2 'a/config.yaml.*restore it, or remove it' train run.name=a train.max_steps=3
 

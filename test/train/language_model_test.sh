@@ -64,6 +64,9 @@ check "  with the same loss" test "$(loss "$work/run.json")" = "$(loss "$work/di
 check "  and trained further" train 1 further model.config= model.from="$work/one/model"
 check "plans it" "$lockstep" plan "${keys[@]}" run.name=plan --ranks 4
 
+check "a batch that cannot be counted is explained" refused 2 '\[op_description\]' train 1 bad data.train=synthetic \
+  data.validation= train.global_batch=4294967295 data.synthetic_samples=4294967295
+check "  without a word about images" bash -c "! grep -q image '$work/.refused'"
 check "has no confusion matrix" refused 2 'is a language model, which has no confusion matrix' "$lockstep" evaluate "$work/one" \
   evaluation.max_samples=8 --confusion "$work/none.svg"
 check "  and writes no picture" test ! -e "$work/none.svg"
