@@ -24,7 +24,9 @@ void remove_directory(const std::string& path, ErrorCode code) {
 PendingDirectory::PendingDirectory(const std::string& path, ErrorCode code)
     : path_(path), partial_path_(partial_name(path)), old_path_(partial_name(path + ".old")), code_(code) {
   struct stat status {};
-  require(::lstat(path_.c_str(), &status) != 0 || S_ISDIR(status.st_mode), code_,
+  const bool exists = ::lstat(path_.c_str(), &status) == 0;
+  if (!exists && errno == ENAMETOOLONG) fail(code_, "cannot create {}: {}", path_, system_text(errno));
+  require(!exists || S_ISDIR(status.st_mode), code_,
           "{} is not a directory and is not replaced; expected a directory, or a name that is free", path_);
   remove_directory(partial_path_, code_);
   if (::mkdir(partial_path_.c_str(), 0777) != 0)

@@ -11,9 +11,12 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
+
+#include "base/hash.h"
 
 namespace lockstep {
 namespace {
@@ -200,7 +203,12 @@ std::string read_file(const std::string& path, std::uint64_t max_bytes, ErrorCod
   }
 }
 
-std::string partial_name(const std::string& path) { return path + std::string(kPartial); }
+std::string partial_name(const std::string& path) {
+  const std::size_t begin = path.rfind('/') + 1;
+  const bool fits = path.size() - begin + kPartial.size() <= NAME_MAX;
+  return (fits ? path : path.substr(0, begin) + hash_text(hash_bytes(std::as_bytes(std::span(path))))) +
+         std::string(kPartial);
+}
 bool is_partial_name(const std::string& path) { return path.ends_with(kPartial); }
 
 void publish(const std::string& partial, const std::string& path, ErrorCode code) {
@@ -224,6 +232,7 @@ PendingFile::PendingFile(std::string path, PartialName name, ErrorCode code)
       code_(code) {
   struct stat status {};
   const bool exists = ::lstat(path_.c_str(), &status) == 0;
+  if (!exists && errno == ENAMETOOLONG) fail_with_errno(code_, "create {}", path_);
   require(!exists || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode), code_,
           "{} is {} and is not replaced; expected a file, or a name that is free", path_,
           S_ISDIR(status.st_mode) ? "a folder" : "a device or a pipe");

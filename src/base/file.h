@@ -70,7 +70,7 @@ std::string read_file(const std::string& path, std::uint64_t max_bytes = std::nu
 
 // ---- Files that appear when they are complete -----------------------------------------------------------------------
 
-/// "PATH.partial": for a file that the processes of one job write together.
+/// "PATH.partial", or a hash if that is too long for a name: for a file that the processes of one job write together.
 std::string partial_name(const std::string& path);
 bool is_partial_name(const std::string& path);
 /// Syncs `partial`, renames it to `path` and syncs the directory.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/directory.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -110,6 +111,23 @@ TEST_F(FileTest, APendingFileAppearsOnlyWhenItIsPublished) {
     EXPECT_EQ(read_file(path), "complete");
     EXPECT_EQ(n_files(), 1u);
   }
+}
+
+TEST_F(FileTest, ANameMayHaveTheGreatestLength) {
+  for (const std::size_t length : {240u, 250u, 255u}) {
+    const std::string path = directory_ / std::string(length, 'n'), folder = directory_ / std::string(length, 'f');
+    replace_file(path, "complete");
+    EXPECT_EQ(read_file(path), "complete");
+    EXPECT_TRUE(create_unnamed_file(path));
+    PendingDirectory(folder, ErrorCode::data_write).publish();
+    PendingDirectory(folder, ErrorCode::data_write).publish();  // replaces it
+    EXPECT_TRUE(std::filesystem::is_directory(folder));
+  }
+  EXPECT_EQ(n_files(), 6u);
+  EXPECT_NE(partial_name(std::string(255, 'n')), partial_name(std::string(255, 'm')));
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(replace_file(directory_ / std::string(256, 'n'), "complete"), Error);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST_F(FileTest, ReadsAndWritesAtOffsets) {
