@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <regex>
 #include <utility>
@@ -106,8 +107,11 @@ std::string unexpected(const Named& named, const std::string& argument) {
     for (const std::string& name : option->get_lnames())
       if (!option->get_group().empty()) names.push_back("--" + name);
   const std::string nearest = config::nearest_word(argument.substr(0, argument.find('=')), names);
+  std::error_code error;
   return fmt::format("`{}` has no option {}{}", named.path, argument,
-                     nearest.empty() ? "" : "; the nearest is " + nearest);
+                     std::filesystem::exists(argument, error) ? "; the file is named ./" + argument
+                     : nearest.empty()                        ? ""
+                                                              : "; the nearest is " + nearest);
 }
 
 std::string missing(const Named& named, const std::string& name) {
@@ -209,8 +213,9 @@ std::string usage_problem(const CLI::App& app, const std::vector<std::string>& a
                           const CLI::ParseError& error) {
   const Named named = command_of(app, arguments);
   const auto separator = std::ranges::find(arguments, "--");
-  const auto option =
-      std::find_if(separator, arguments.end(), [](const auto& a) { return a.size() > 2 && a[0] == '-'; });
+  const auto option = std::find_if(separator, arguments.end(), [&](const std::string& a) {
+    return a.starts_with('-') && option_of(*named.command, a.substr(0, a.find('='))) != nullptr;
+  });
   const std::string message = option == arguments.end()
                                   ? reworded(named, error)
                                   : fmt::format("{} is after `--`, where no option can be: write it before", *option);

@@ -78,6 +78,16 @@ expect 2 "" "relative to run.directory, found \"/tmp/x\"" plan run.name=/tmp/x
 expect 2 "" "the nearest is train.epochs" plan TRAIN.EPOCHS=3
 expect 2 "" "--allow-change: there is no key train.max_stepz; the nearest is train.max_steps" \
   train data.train=synthetic --allow-change train.max_stepz
+echo "Full fathom five" >"$work/-dash.txt"
+tokenizer=$PWD/data/samples/tokenizer.json program=$(realpath "$lockstep")
+cd "$work" || exit 1
+here=$lockstep lockstep=$program
+expect 0 "Imported 1 document" "" data import text --tokenizer "$tokenizer" -- -dash.txt dash.h5
+expect 2 "" "./-dash.txt" data import text -dash.txt dash.h5 --tokenizer "$tokenizer"
+expect 2 "" "--tokenizer is after" data import text -- -dash.txt dash.h5 --tokenizer "$tokenizer"
+expect 2 "" "--tokenizer is missing" data import text -- -dash.txt dash.h5
+lockstep=$here
+cd "$OLDPWD" || exit 1
 touch "$work/file"
 expect 1 "" "[run_directory]" train data.train=synthetic run.directory="$work/file" model.classes=10 cpu.threads=1
 expect 1 "" "is a data set of images, not a checkpoint" checkpoint info data/samples/cifar10_test.h5; quiet out
