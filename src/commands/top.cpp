@@ -19,6 +19,7 @@
 #include "commands/report.h"
 #include "commands/top_text.h"
 #include "lockstep/error.h"
+#include "run/run_lock.h"
 
 namespace lockstep::commands {
 namespace {
@@ -47,7 +48,9 @@ class RunReader {
     const std::string path = run_ + "/status";
     if (!fs::exists(path)) return "";
     const std::string text = read_file(path, kMaxBytes);
-    return text.substr(0, text.find('\n'));
+    const std::string status = text.substr(0, text.find('\n'));
+    const std::string lost = status == "running" ? run::RunLock::lost_holder(run_) : "";
+    return lost.empty() ? status : fmt::format("{}, but its job no longer exists: {}", status, lost);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -101,6 +102,13 @@ std::string this_host() {
   return name;
 }
 
+/// Whether the process still exists; no value if it is on another host.
+std::optional<bool> exists(const Holder& holder) {
+  if (holder.host != this_host()) return std::nullopt;
+  const auto start = process_start(holder.pid);
+  return start != 0 && start == holder.process_start;
+}
+
 }  // namespace
 
 /// What rank 0 found: "held", "wait", "again" (a lock was removed), or a phrase that names the holder.
@@ -114,9 +122,13 @@ struct RunLock::Attempt {
 void RunLock::require_free(const std::string& directory) {
   Holder holder;
   const bool is_known = parse(content_of(directory + "/" + kFileName), holder);
-  const auto start = is_known && holder.host == this_host() ? process_start(holder.pid) : 0;
-  require(start == 0 || start != holder.process_start, ErrorCode::run_locked, "{} is in use by {}", directory,
+  require(!is_known || exists(holder) != true, ErrorCode::run_locked, "{} is in use by {}", directory,
           holder.sentence());
+}
+
+std::string RunLock::lost_holder(const std::string& directory) {
+  Holder holder;
+  return parse(content_of(directory + "/" + kFileName), holder) && exists(holder) == false ? holder.sentence() : "";
 }
 
 RunLock::RunLock(const std::string& directory, World& world, const Timing& timing)
@@ -183,15 +195,10 @@ RunLock::Attempt RunLock::try_once() {
   Holder holder;
   const Holder me = myself(this_host());
   const bool is_known = parse(seen, holder);
-  bool is_stale = false;
-  if (is_known && holder.host == me.host) {
-    const auto start = process_start(holder.pid);
-    if (start != 0 && start == holder.process_start) return {holder.sentence()};
-    is_stale = true;
-  } else if (is_known && me.job != "-" && holder.job == me.job && me.restarts > holder.restarts) {
-    is_stale = true;
-  }
-  if (!is_stale) {
+  const std::optional<bool> is_there = is_known ? exists(holder) : std::nullopt;
+  if (is_there == true) return {holder.sentence()};
+  const bool is_of_us = is_known && me.job != "-" && holder.job == me.job && me.restarts > holder.restarts;
+  if (!is_there && !is_of_us) {
     const std::string who = is_known ? holder.sentence() : "a job that is not named in its lock";
     if (watched_.empty()) {
       log::info("{} is in use by {}: waiting up to {:g} s for its heartbeat", directory_, who, timing_.stale.count());

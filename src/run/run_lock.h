@@ -36,6 +36,9 @@ class RunLock {
   /// Takes no lock and does not wait. Throws run_locked if a process on this host surely holds the lock.
   static void require_free(const std::string& directory);
 
+  /// "process 12 on a, since ...", if that holds the lock but surely no longer exists; otherwise empty.
+  static std::string lost_holder(const std::string& directory);
+
   /// Rank 0. Throws if another job took the lock over, which happens only if this job was suspended for long.
   void require_held() const;
 

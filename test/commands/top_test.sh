@@ -39,6 +39,18 @@ check "a run in progress" top "$work/b"
 check "  is running" shows '/b   running '
 check "  is half done" shows '^step 4 of 8 \[={15} {15}\] 50 %   remaining: [0-9]+ s$'
 check "  was not evaluated" shows_not evaluated
+lock() { # PID START: a lock of this process of this host
+  printf 'host %s\npid %s\nprocess_start %s\nslurm_job -\nslurm_restarts 0\nsince_unix 1700000000\nheartbeat 000000000001\n' \
+    "$(hostname)" "$1" "$2" >"$work/b/lock"
+}
+lock $$ "$(awk '{print $22}' /proc/$$/stat)"
+check "a run whose process exists" top "$work/b"
+check "  is running" shows '/b   running   '
+lock $$ 1
+check "a run whose process is gone" top "$work/b"
+check "  is shown as lost" shows "/b   running, but its job no longer exists: process $$ on "
+check "  and has no time remaining" shows_not remaining
+rm "$work/b/lock"
 echo stopped >"$work/b/status"
 check "a stopped run" top "$work/b"
 check "  has no time remaining" shows '^step 4 of 8 \[={15} {15}\] 50 %$'
