@@ -140,8 +140,9 @@ int converse(const GenerateArguments& a, TextModelSource& source, Backend& backe
                              source.config.precision, source.file, backend);
   source.file.tensors.clear();
   generate::GeneratorOptions options = a.options;
+  options.continues_prompt = false;  // the history has what transformers decodes
   if (!a.ignores_end) options.end_tokens = end_tokens_of(source);
-  generate::Generator generator(model.decoder(), decode_with(source.tokenizer), options);
+  generate::Generator generator(model.decoder(), decode_with(source.tokenizer, text::SpecialTokens::skip), options);
   generator.keep_cache();
   const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
   catch_interrupts();

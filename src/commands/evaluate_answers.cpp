@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/progress_bar.h"
+#include "commands/generate_model.h"
 #include "commands/stoppable.h"
 #include "data/answer_end.h"
 #include "data/conversations.h"
@@ -139,7 +140,8 @@ Part answer_part(generate::Generator& generator, const Questions& questions, std
   while (world.size() > 1 && any_unless_stopped(world, false)) {
   }
   for (std::size_t i = 0; i < n; ++i) {
-    const std::string reference = text::decode_known(tokenizer, questions.references[begin + i]);
+    const std::string reference =
+        text::decode_known(tokenizer, questions.references[begin + i], text::SpecialTokens::skip);
     const generate::Reply& reply = replies[i].front();
     part.scores.push_back(score(reference, reply.text, stemming));
     part.n_tokens += std::ssize(reply.tokens);
@@ -228,9 +230,11 @@ AnswersOutcome evaluate_answers(const AnswersArguments& a, const Config& config,
       model,
       {.slots = slots, .capacity = std::min(model.positions, questions.longest + a.max_new_tokens), .chunk = kChunk},
       config.precision, file, backend);
-  generate::Generator generator(
-      text_model.decoder(), [&](std::span<const std::int32_t> ids) { return text::decode_known(*tokenizer, ids); },
-      {.beams = a.beams, .max_new_tokens = a.max_new_tokens, .end_tokens = questions.end_tokens});
+  generate::Generator generator(text_model.decoder(), decode_with(tokenizer, text::SpecialTokens::skip),
+                                {.beams = a.beams,
+                                 .max_new_tokens = a.max_new_tokens,
+                                 .end_tokens = questions.end_tokens,
+                                 .continues_prompt = false});
   const Clock::time_point start = Clock::now();
   const Part mine = answer_part(generator, questions, begin, end - begin, *tokenizer, a.stemming,
                                 world.rank() == 0 && config.log.progress, world);

@@ -16,12 +16,14 @@
 #include "base/current_world.h"
 #include "base/file.h"
 #include "base/standard_streams.h"
+#include "base/stop_signal.h"
 #include "comm/world.h"
 #include "commands/chat.h"
 #include "commands/commands.h"
 #include "commands/generate_model.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
+#include "commands/stoppable.h"
 #include "hdf5/version.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
@@ -121,10 +123,11 @@ std::vector<generate::Prompt> encode(const GenerateArguments& a, const std::vect
 
 // ------------------------------------------------------------------------------------------------------ the output
 
-/// A line of --json for each reply to a prompt.
+/// A line of --json for each complete reply to a prompt.
 std::string json_lines(const std::string& prompt, const std::vector<generate::Reply>& replies) {
   std::string out;
   for (std::size_t i = 0; i < replies.size(); ++i) {
+    if (!replies[i].is_complete) continue;
     Json object{{"prompt", prompt}};
     if (replies.size() > 1) object["reply"] = i;
     object["text"] = replies[i].text;
@@ -146,7 +149,7 @@ std::string text_of(const std::string& prompt, const std::vector<generate::Reply
                     std::size_t n_prompts) {
   std::string out;
   for (std::size_t i = 0; i < replies.size(); ++i)
-    out += header(prompt, i, a, n_prompts) + printable_lines(replies[i].text) + "\n";
+    if (replies[i].is_complete) out += header(prompt, i, a, n_prompts) + printable_lines(replies[i].text) + "\n";
   return out;
 }
 
@@ -185,10 +188,14 @@ struct Part {
   std::size_t begin = 0, end = 0;  // of the prompts
 };
 
-/// Generates the replies to this rank's part of the prompts. Returns one text per prompt, which rank 0 prints.
-std::vector<std::string> generate_part(generate::Generator& generator, std::span<const generate::Prompt> prompts,
-                                       const std::vector<std::string>& texts, const GenerateArguments& a, Part part,
-                                       World& world) {
+struct Texts {
+  std::string joined;
+  bool is_stopped = false;  // a signal has ended generation on all ranks
+};
+
+/// Generates the replies to this rank's part of the prompts. Returns their texts, which rank 0 prints.
+Texts generate_part(generate::Generator& generator, std::span<const generate::Prompt> prompts,
+                    const std::vector<std::string>& texts, const GenerateArguments& a, Part part, World& world) {
   const bool is_alone = world.size() == 1, as_json = !a.json.empty();
   const bool streams = is_alone && !as_json && texts.size() == 1 && a.options.replies == 1 && a.options.beams == 1;
   const auto formatted = [&](std::size_t i, const std::vector<generate::Reply>& replies) {
@@ -197,6 +204,15 @@ std::vector<std::string> generate_part(generate::Generator& generator, std::span
   std::vector<std::string> out(part.end - part.begin);
   OrderedOutput ordered(out.size());
   std::int64_t n_steps = 0;
+  Texts result;
+  const auto meet = [&](bool works) {
+    try {
+      return any_unless_stopped(world, works);
+    } catch (const StoppedBySignal&) {
+      result.is_stopped = true;
+      return false;
+    }
+  };
   generate::GeneratorEvents events;
   if (streams) events.text = [](std::size_t, std::size_t, const std::string& text) { print(printable_lines(text)); };
   events.done = [&](std::size_t i, const std::vector<generate::Reply>& replies) {
@@ -204,14 +220,15 @@ std::vector<std::string> generate_part(generate::Generator& generator, std::span
     if (is_alone && !streams && (a.json.empty() || a.json == "-")) ordered.add(i, out[i]);
   };
   events.goes_on = [&] {
-    if (!is_alone && ++n_steps % kStepsBetweenMeetings == 0) world.any(true);
-    return true;
+    if (is_alone || ++n_steps % kStepsBetweenMeetings == 0) meet(true);
+    return !result.is_stopped;
   };
   generator.generate(prompts.subspan(part.begin, part.end - part.begin), events);
   if (streams) print("\n");
-  while (!is_alone && world.any(false)) {
+  while (!is_alone && !result.is_stopped && meet(false)) {
   }
-  return out;
+  for (const std::string& text : out) result.joined += text;
+  return result;
 }
 
 void report_speed(const generate::GeneratorTimes& t) {
@@ -225,6 +242,7 @@ void report_speed(const generate::GeneratorTimes& t) {
 int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backend& backend, World& world) {
   const std::vector<std::string> texts =
       a.prompts.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts);
+  catch_stop_signals();
   const std::vector<generate::Prompt> prompts = encode(a, texts, source);
   const std::int64_t group = a.options.group(), capacity = capacity_for(prompts, a, source);
   const Part part{prompts.size() * static_cast<std::size_t>(world.rank()) / static_cast<std::size_t>(world.size()),
@@ -240,21 +258,23 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
   generate::GeneratorOptions options = a.options;
   options.end_tokens = source.end_tokens;
   if (a.ignores_end) options.end_tokens.clear();
-  generate::Generator generator(model.decoder(), decode_with(source.tokenizer), options);
-  const std::vector<std::string> mine = generate_part(generator, prompts, texts, a, part, world);
+  generate::Generator generator(model.decoder(), decode_with(source.tokenizer, text::SpecialTokens::keep), options);
+  const Texts mine = generate_part(generator, prompts, texts, a, part, world);
   if (a.reports_speed) report_speed(generator.times());
   const bool is_printed = world.size() == 1 && (a.json.empty() || a.json == "-");
-  if (is_printed) return kExitDone;
-  std::string joined;
-  for (const std::string& text : mine) joined += text;
+  const int status = mine.is_stopped ? kExitStopped : kExitDone;
   std::string all;
-  for (const std::string& text : world.all_gather(joined)) all += text;
-  if (world.rank() != 0) return kExitDone;
+  for (const std::string& text : world.all_gather(mine.joined)) all += text;
+  if (world.rank() != 0) return status;
+  if (mine.is_stopped)
+    log::warning("stopped by a signal: {}; rerun the command",
+                 all.empty() ? "no reply is complete" : "only the replies that are complete are written");
+  if (is_printed || (mine.is_stopped && all.empty())) return status;
   if (a.json.empty() || a.json == "-")
     print(all);
   else
     write_result(a.json, all);
-  return kExitDone;
+  return status;
 }
 
 int run_generate(GenerateArguments a, const Arguments& program) {
@@ -265,6 +285,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
   hdf5::version();  // initialises HDF5 before MPI, as in train
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);
+  if (!a.chat && a.prompts != "-") catch_stop_signals();  // Ctrl-C ends the input
   require(!a.chat || world.size() == 1, ErrorCode::usage, "--chat is a conversation with one process, found {} ranks",
           world.size());
   require(a.prompts != "-" || world.size() == 1, ErrorCode::usage,

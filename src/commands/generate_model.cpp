@@ -17,7 +17,6 @@
 #include "models/family.h"
 #include "run/published_model.h"
 #include "tasks/language_modelling/model_source.h"
-#include "text/known_tokens.h"
 
 namespace lockstep::commands {
 namespace {
@@ -213,9 +212,9 @@ TextModelSource open_text_model(const ModelRequest& request) {
   return out;
 }
 
-generate::Decode decode_with(std::shared_ptr<const text::Tokenizer> tokenizer) {
-  return [tokenizer = std::move(tokenizer)](std::span<const std::int32_t> ids) {
-    return text::decode_known(*tokenizer, ids);
+generate::Decode decode_with(std::shared_ptr<const text::Tokenizer> tokenizer, text::SpecialTokens special) {
+  return [tokenizer = std::move(tokenizer), special](std::span<const std::int32_t> ids) {
+    return text::decode_known(*tokenizer, ids, special);
   };
 }
 

@@ -10,6 +10,7 @@
 #include "generate/reply_text.h"
 #include "lockstep/config.h"
 #include "models/llama_config.h"
+#include "text/known_tokens.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::commands {
@@ -39,6 +40,6 @@ std::vector<std::string> inputs_of(const ModelRequest& request);
 TextModelSource open_text_model(const ModelRequest& request);
 
 /// Decodes tokens to text. Ids that the tokenizer does not have are skipped, since a model may have more of them.
-generate::Decode decode_with(std::shared_ptr<const text::Tokenizer> tokenizer);
+generate::Decode decode_with(std::shared_ptr<const text::Tokenizer> tokenizer, text::SpecialTokens special);
 
 }  // namespace lockstep::commands

@@ -69,16 +69,15 @@ void Generator::admit(std::span<const Prompt> prompts, const GeneratorEvents& ev
     // The last token of a reply is not added to the cache.
     group->limit = std::min(options_.max_new_tokens, model_.capacity() - length + 1);
     for (std::size_t i = 0; i < n; ++i) {
-      group->sequences.push_back({.slot = free_slots_.back(),
-                                  .reply_number = static_cast<std::int32_t>(i),
-                                  .text = ReplyText(decode_, prompt.ids, options_.stop_words)});
+      group->sequences.push_back(
+          {.slot = free_slots_.back(), .reply_number = static_cast<std::int32_t>(i), .text = text_after(prompt)});
       free_slots_.pop_back();
     }
     if (options_.beams > 1) {
       std::function<bool(std::span<const std::int32_t>)> stops;
       if (!options_.stop_words.empty())
         stops = [this, &prompt](std::span<const std::int32_t> tokens) {
-          ReplyText text(decode_, prompt.ids, options_.stop_words);
+          ReplyText text = text_after(prompt);
           for (const std::int32_t token : tokens) text.add(token);
           return text.is_stopped();
         };
@@ -173,6 +172,11 @@ void Generator::take_logits(Group& group, std::span<const float> logits, const G
   group.is_finished = std::ranges::all_of(group.sequences, [](const Sequence& s) { return s.is_finished; });
 }
 
+ReplyText Generator::text_after(const Prompt& prompt) const {
+  return {decode_, options_.continues_prompt ? std::span(prompt.ids) : std::span<const std::int32_t>(),
+          options_.stop_words};
+}
+
 std::vector<std::int32_t> Generator::ids_with(const Group& group, std::span<const std::int32_t> reply) const {
   std::vector<std::int32_t> ids = group.prompt->ids;
   ids.insert(ids.end(), reply.begin(), reply.end());
@@ -226,12 +230,13 @@ void Generator::finish(Group& group, const GeneratorEvents& events) {
     if (const std::string rest = sequence.text.finish(); !rest.empty() && events.text)
       events.text(group.index, static_cast<std::size_t>(sequence.reply_number), rest);
     sequence.reply.text = sequence.text.text();
+    sequence.reply.is_complete = sequence.is_finished;
     replies.push_back(std::move(sequence.reply));
   }
-  if (group.beams) {
+  if (group.beams && group.is_finished) {
     for (Hypothesis& found : group.beams->replies()) {
       if (std::ssize(replies) == options_.replies) break;
-      ReplyText text(decode_, group.prompt->ids, options_.stop_words);
+      ReplyText text = text_after(*group.prompt);
       for (const std::int32_t token : found.tokens)
         if (std::ranges::find(options_.end_tokens, token) == options_.end_tokens.end()) text.add(token);
       text.finish();

@@ -27,6 +27,9 @@ struct GeneratorOptions {
   std::uint32_t seed = 1;
   std::vector<std::int32_t> end_tokens{};  // end a reply, and are not part of its text
   std::vector<std::string> stop_words{};   // the same, as text
+  /// Whether the text of a reply continues that of its prompt. If not, it is that of its tokens alone, so that a
+  /// decoder may strip its leading space.
+  bool continues_prompt = true;
 
   /// Sequences of one prompt that are in the cache.
   std::int64_t group() const { return beams > 1 ? beams : replies; }
@@ -41,6 +44,7 @@ struct Reply {
   std::string text;
   std::vector<std::int32_t> tokens;  // including the end token
   std::vector<float> log_probabilities;
+  bool is_complete = true;  // goes_on has not ended it
 };
 
 /// What happens while replies are generated. Any of the functions may be empty.
@@ -50,7 +54,8 @@ struct GeneratorEvents {
   std::function<void(std::size_t prompt, std::size_t reply, const std::string& text)> text;
   /// All replies to prompts[prompt] are complete.
   std::function<void(std::size_t prompt, const std::vector<Reply>& replies)> done;
-  /// Called before each step of the model. If it returns false, generation ends with the replies so far.
+  /// Called before each step of the model. If it returns false, generation ends with the replies so far, of
+  /// beams with none.
   std::function<bool()> goes_on;
 };
 
@@ -84,6 +89,7 @@ class Generator {
   void choose(Group& group, Sequence& sequence, std::span<const float> logits, const GeneratorEvents& events);
   void search(Group& group, std::span<const float> logits);
   void finish(Group& group, const GeneratorEvents& events);
+  ReplyText text_after(const Prompt& prompt) const;
   std::vector<std::int32_t> ids_with(const Group& group, std::span<const std::int32_t> reply) const;
 
   LanguageModel& model_;

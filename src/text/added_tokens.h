@@ -20,6 +20,7 @@ struct AddedToken {
   bool single_word = false;  // only where no letter or digit is next to it
   bool strip_left = false;   // includes the white space before it
   bool strip_right = false;  // includes the white space after it
+  bool is_special = false;   // is part of a format, not of what a user reads
 };
 
 class AddedTokens {

@@ -20,11 +20,11 @@ std::optional<std::string> try_decode(const Tokenizer& tokenizer, std::span<cons
 
 }  // namespace
 
-std::string decode_known(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
-  if (auto text = try_decode(tokenizer, ids)) return std::move(*text);
-  std::vector<std::int32_t> known;
-  for (const std::int32_t& id : ids)
-    if (try_decode(tokenizer, std::span(&id, 1))) known.push_back(id);
+std::string decode_known(const Tokenizer& tokenizer, std::span<const std::int32_t> ids, SpecialTokens special) {
+  std::vector<std::int32_t> known(ids.begin(), ids.end());
+  if (special == SpecialTokens::skip) std::erase_if(known, [&](std::int32_t id) { return tokenizer.is_special(id); });
+  if (auto text = try_decode(tokenizer, known)) return std::move(*text);
+  std::erase_if(known, [&](const std::int32_t& id) { return !try_decode(tokenizer, std::span(&id, 1)); });
   return tokenizer.decode(known);
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "base/file.h"
@@ -44,10 +44,11 @@ TokenizerParts read_parts(const NamedContent& file, const std::optional<NamedCon
   return is_binary ? read_llama2c_tokenizer(file) : read_tokenizer_json(file, config);
 }
 
-std::unordered_set<std::int32_t> ids_of(const TokenizerParts& parts) {
-  std::unordered_set<std::int32_t> ids;
+/// The ids of added tokens, and whether they are special.
+std::unordered_map<std::int32_t, bool> ids_of(const TokenizerParts& parts) {
+  std::unordered_map<std::int32_t, bool> ids;
   for (const auto* tokens : {&parts.added_tokens, &parts.normalized_added_tokens})
-    for (const AddedToken& token : *tokens) ids.insert(token.id);
+    for (const AddedToken& token : *tokens) ids.emplace(token.id, token.is_special);
   return ids;
 }
 
@@ -84,7 +85,7 @@ struct Tokenizer::State {
 
   NamedContent file;
   std::vector<std::optional<std::string>> tokens;
-  std::unordered_set<std::int32_t> added_ids;
+  std::unordered_map<std::int32_t, bool> added_ids;
   AddedTokens added, normalized_added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
@@ -123,6 +124,7 @@ const std::string& Tokenizer::hash() const { return state_->hash; }
 std::optional<std::int32_t> Tokenizer::begin_token() const { return state_->begin_token; }
 std::optional<std::int32_t> Tokenizer::end_token() const { return state_->end_token; }
 bool Tokenizer::is_added(std::int32_t id) const { return state_->added_ids.contains(id); }
+bool Tokenizer::is_special(std::int32_t id) const { return is_added(id) && state_->added_ids.at(id); }
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, TemplateTokens template_tokens) const {
   State& state = *state_;

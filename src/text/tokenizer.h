@@ -45,6 +45,8 @@ class Tokenizer {
 
   /// Whether it is an added token, such as <|endoftext|>, which is found in a text before anything else is done.
   bool is_added(std::int32_t id) const;
+  /// Whether it is an added token that transformers' `skip_special_tokens` leaves out.
+  bool is_special(std::int32_t id) const;
 
   /// Appends the ids of a text.
   void encode(std::string_view text, std::vector<std::int32_t>& ids,

@@ -308,8 +308,12 @@ void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& step
     if (content.empty()) node.at("content").damaged("a token of at least one byte");
     n_bytes += content.size();
     if (n_bytes > kMaxAddedBytes) list.unsupported(fmt::format("more than {} bytes in added tokens", kMaxAddedBytes));
-    AddedToken token{node.at("id").id(), content, node.flag("single_word", false), node.flag("lstrip", false),
-                     node.flag("rstrip", false)};
+    AddedToken token{node.at("id").id(),
+                     content,
+                     node.flag("single_word", false),
+                     node.flag("lstrip", false),
+                     node.flag("rstrip", false),
+                     node.flag("special", false)};
     const auto known = ids.find(content);
     const std::int32_t id = known != ids.end() ? known->second : next_id;
     if (token.id != id)

@@ -167,6 +167,21 @@ def converses(models, work):
     assert done.returncode == 2 and "endless.jinja" in done.stderr and "batch" not in done.stderr, done.stderr
 
 
+def converses_like_transformers(models, work):
+    """A tokenizer that strips the leading space of a text: the history contains the replies decoded on their own."""
+    tokenizer = json.loads((models.story / "tokenizer.json").read_text())
+    for token in tokenizer["added_tokens"]:
+        token["normalized"] = False
+    (work / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for case in json.loads((GOLDEN / "generate" / "expected.json").read_text())["conversations"]:
+        template = work / "story.jinja"
+        template.write_text(case["template"])
+        found = generate(models.story, "--chat", "--tokenizer", work / "tokenizer.json", "--chat-template", template,
+                         "--max-new-tokens", case["max_new_tokens"], *["--ignore-end"] * case["ignores_end"],
+                         text="\n".join(case["messages"]) + "\n")
+        assert found == "".join(reply + "\n" for reply in case["replies"]), (found, case["replies"])
+
+
 def stops_a_reply(models):
     command = [LOCKSTEP, "generate", models.arguments["stories260K"][0], "--tokenizer", TOK512, "--chat",
                *TEMPLATE, "--ignore-end", "--max-new-tokens", "100000", "cpu.threads=1"]
@@ -184,6 +199,30 @@ def stops_a_reply(models):
         process.stdin.close()
         process.stdout.read()
         assert process.wait() == 0, process.returncode
+
+
+def cpu_seconds(pid):
+    """Of a process and its descendants."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, children))
+
+
+def writes_complete_replies_when_stopped(models, work):
+    prompts, target = work / "stopped.txt", work / "stopped.jsonl"
+    prompts.write_text("Once upon a time\n" * 20000)
+    command = [LOCKSTEP, "generate", *models.arguments["stories260K"], "--prompts", prompts, "--batch", 1, "--ignore-end",
+               "--max-new-tokens", 8, f"--json={target}", "cpu.threads=1"]
+    for ranks in (1, 2):
+        launch = [] if ranks == 1 else [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+        with subprocess.Popen(list(map(str, launch + command)), stderr=subprocess.PIPE, text=True) as process:
+            while cpu_seconds(process.pid) < 3 * ranks:  # the start takes less
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM if ranks == 1 else signal.SIGUSR2)  # mpirun passes it on
+            error = process.stderr.read()
+        assert process.returncode == 75 and "stopped" in error, (process.returncode, error)
+        lines = [json.loads(line) for line in target.read_text().splitlines()]
+        assert 0 < len(lines) < 20000 and all(len(line["tokens"]) == 8 for line in lines), len(lines)
 
 
 def refuses(models, work):
@@ -257,7 +296,9 @@ def main():
         models = Models(work)
         for test in (lambda: same_as_transformers(models, work), lambda: known_story(models),
                      lambda: a_batch_is_like_one_by_one(models, work), lambda: draws(models),
-                     lambda: writes_files(models, work), lambda: converses(models, work), lambda: stops_a_reply(models),
+                     lambda: writes_files(models, work), lambda: converses(models, work),
+                     lambda: converses_like_transformers(models, work), lambda: stops_a_reply(models),
+                     lambda: writes_complete_replies_when_stopped(models, work),
                      lambda: refuses(models, work)):
             begin = time.time()
             test()

@@ -184,8 +184,32 @@ TEST(Generator, KeepsWhatWasGeneratedWhenInterrupted) {
   const auto replies = generator.generate(prompts, {.text = {}, .done = {}, .goes_on = [&] { return ++n_calls <= 4; }});
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(replies[i][0].tokens, greedy(prompts[i], 5, {}));
   for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(replies[i].empty());
+  EXPECT_FALSE(replies[0][0].is_complete);
   // The next call starts afresh.
   EXPECT_EQ(generator.generate(std::span(prompts).last(1))[0][0].tokens, greedy(prompts[4], 12, {}));
+}
+
+TEST(Generator, TellsWhichRepliesAnInterruptHasEnded) {
+  const Prompt prompt{.number = 0, .ids = {1, 2, 3}};
+  for (const std::int64_t beams : {1, 8}) {
+    FakeModel model(8, 40, kVocabulary);
+    Generator generator(model, letters,
+                        {.sampling = {.temperature = beams > 1 ? 0.0 : 1.0},
+                         .beams = beams,
+                         .replies = 8,
+                         .max_new_tokens = 30,
+                         .end_tokens = {3, 4, 5, 6}});
+    int n_calls = 0, n_complete = 0;
+    const auto replies =
+        generator.generate(std::span(&prompt, 1), {.text = {}, .done = {}, .goes_on = [&] { return ++n_calls <= 3; }});
+    for (const Reply& reply : replies[0]) {
+      const bool has_ended = reply.tokens.back() >= 3 && reply.tokens.back() <= 6;
+      EXPECT_EQ(reply.is_complete, has_ended);
+      n_complete += has_ended ? 1 : 0;
+    }
+    EXPECT_EQ(replies[0].size(), beams > 1 ? 0u : 8u);
+    EXPECT_TRUE(beams > 1 || (n_complete > 0 && n_complete < 8)) << n_complete;
+  }
 }
 
 TEST(Generator, AddsOnlyWhatIsNewToAConversation) {

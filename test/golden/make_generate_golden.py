@@ -4,7 +4,8 @@
     make_generate_golden.py LOCKSTEP      (the program, which encodes prompts and converts stories260K)
 
 generate/qwen2 and generate/llama are models with random weights, in fp32; generate/expected.json has, for each case,
-the arguments of `lockstep generate`, the ids of the reply and, for greedy decoding, their log probabilities.
+the arguments of `lockstep generate`, the ids of the reply and, for greedy decoding, their log probabilities. Its
+conversations are those of llama-story, whose tokenizer strips the leading space of a text.
 """
 import json
 import pathlib
@@ -14,7 +15,8 @@ import tempfile
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config,
+                          Qwen2ForCausalLM)
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "generate"
@@ -81,6 +83,32 @@ def expected(model, ids, options):
     return replies, logprobs
 
 
+CHAT_TEMPLATE = ("<|start_story|>{% for m in messages %}{% if m.role == 'user' %}User: {{ m.content }}\nAnswer:{% else %}"
+                 " {{ m.content }}<|end_story|>\n{% endif %}{% endfor %}")
+
+
+def conversations(model, tokenizer_file):
+    content = json.loads(pathlib.Path(tokenizer_file).read_text())
+    for token in content["added_tokens"]:
+        token["normalized"] = False  # as in tokenizers of chat models
+    pathlib.Path(tokenizer_file).write_text(json.dumps(content))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=tokenizer_file)
+    out = []
+    for messages, new_tokens, ignores_end in ((["Once upon a time", "And then?", "The end"], 40, False),
+                                              (["The end", "Once upon a time"], 125, True)):
+        history, replies = [], []
+        for message in messages:
+            history.append({"role": "user", "content": message})
+            ids = tokenizer.apply_chat_template(history, chat_template=CHAT_TEMPLATE, return_dict=False)
+            reply = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0,
+                                   eos_token_id=None if ignores_end else 2)[0][len(ids):]
+            replies.append(tokenizer.decode(reply, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+            history.append({"role": "assistant", "content": replies[-1]})
+        out.append({"template": CHAT_TEMPLATE, "messages": messages, "max_new_tokens": new_tokens,
+                    "ignores_end": ignores_end, "replies": replies})
+    return out
+
+
 def main():
     lockstep = sys.argv[1]
     OUT.mkdir(exist_ok=True)
@@ -114,8 +142,10 @@ def main():
                     if logprobs:
                         case["logprobs"] = logprobs
                     cases.append(case)
+        chats = json.dumps(conversations(models["llama-story"], tokenizer["llama-story"]), indent=1)
     lines = ",\n".join(json.dumps(case) for case in cases)
-    (OUT / "expected.json").write_text(f'{{"transformers": "{transformers.__version__}", "cases": [\n{lines}\n]}}\n')
+    (OUT / "expected.json").write_text(f'{{"transformers": "{transformers.__version__}", "cases": [\n{lines}\n],\n'
+                                       f'"conversations": {chats}}}\n')
 
 
 if __name__ == "__main__":
