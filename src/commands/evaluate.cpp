@@ -102,7 +102,7 @@ Model model_of_directory(const std::string& directory) {
 struct Request {
   std::vector<Model> models;
   std::vector<std::string> configuration;  // from the command line: files and overrides
-  bool describes_model = false;            // `configuration` contains a file, or keys of the model
+  bool describes_model = false;            // `configuration` contains a file, or keys of the model but its family
   checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
 
@@ -119,7 +119,7 @@ Request understand(const EvaluateArguments& arguments) {
       out.configuration.push_back(operand);
       // model.from also names the base of adapters.
       const bool is_of_model = operand.starts_with("model.") && !operand.starts_with("model.from=") &&
-                               !operand.starts_with("model.ignore_keys=");
+                               !operand.starts_with("model.family=") && !operand.starts_with("model.ignore_keys=");
       out.describes_model = out.describes_model || is_of_model;
     } else if (is_folder(operand)) {
       out.models.push_back(model_of_directory(operand));
@@ -181,7 +181,11 @@ std::vector<std::string> inputs_of(const Request& request) {
 }
 
 /// Throws if the configuration describes a different model than the file contains.
-void check_same_model(const Config& config, const Config& of_file, const std::string& path) {
+void check_same_model(const Request& request, const Config& config, const Config& of_file, const std::string& path) {
+  require(!config.origins.contains("model.family") || config.model.family == of_file.model.family,
+          ErrorCode::checkpoint_mismatch, "{} contains a {}, but model.family is {} in the configuration", path,
+          of_file.model.family, config.model.family);
+  if (!request.describes_model) return;
   std::vector<std::string> differences;
   for (const auto& [key, found, wanted] :
        tasks::stamp_differences(tasks::make_task(of_file)->model_stamp(), tasks::make_task(config)->model_stamp()))
@@ -250,7 +254,7 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const Request& reques
       inference::with_base(checkpoint::read_model_file(model.path, request.weights), inference::base_of(config.model));
   Config of_file = config;
   inference::set_model(of_file, file);
-  if (request.describes_model) check_same_model(config, of_file, model.path);
+  check_same_model(request, config, of_file, model.path);
   config.model = of_file.model;
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   const std::vector<std::string> notes = open_data(*task, config, file);
