@@ -301,9 +301,11 @@ void report_chat(const data::ChatImportOptions& options, const data::ChatImportR
              100 * static_cast<double>(result.n_answer_tokens) / static_cast<double>(result.n_tokens));
   print_text("Truncated: {}{}.\n", counted(result.n_truncated, "conversation"),
              options.max_tokens > 0 ? fmt::format(" to {} tokens", options.max_tokens) : " (--max-tokens is not set)");
-  print_text("Left out: {} ({} without an assistant, {} longer than --max-tokens, {} truncated before the answer).\n",
-             counted(result.n_left_out(), "conversation"), result.n_without_assistant, result.n_too_long,
-             result.n_answer_cut_off);
+  print_text(
+      "Left out: {} ({} without an assistant, {} whose answers all have weight 0 or are empty, {} longer than "
+      "--max-tokens, {} truncated before the answer).\n",
+      counted(result.n_left_out(), "conversation"), result.n_without_assistant, result.n_untrained, result.n_too_long,
+      result.n_answer_cut_off);
 }
 
 void import_chat(const ChatArguments& arguments) {
@@ -337,9 +339,10 @@ void import_chat(const ChatArguments& arguments) {
   report_chat(options, result);
   print_text("Tokenizer: {}, {} tokens, hash {}.\n", tokenizer.path(), tokenizer.vocabulary_size(), tokenizer.hash());
   const std::string text = end ? tokenizer.decode(std::span(&*end, 1)) : "";
-  print_text("Template: {}. {}\n", chat.source(),
-             end ? fmt::format("Each answer ends with {} ({}).", text, *end)
-                 : "It ends answers without a token of its own, so that models will not learn to stop there.");
+  print_text("Template: {}.{}\n", chat.source(),
+             !end ? " It ends answers without a token of its own, so that models will not learn to stop there."
+             : result.n_ended == 0 ? ""
+                                   : fmt::format(" Each answer ends with {} ({}).", text, *end));
   if (end && result.n_ended == 0)
     log::warning(
         "no answer includes its end token {}, so that no loss counts it: models will not learn to stop there; include "

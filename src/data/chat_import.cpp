@@ -41,8 +41,9 @@ class ChatImport {
     require(
         writer_.n_documents() > 0, ErrorCode::data_empty,
         "{} is not written: none of the {} conversations has an answer that can be learnt ({} without an assistant, "
-        "{} too long)",
-        options_.output, n_selected_, result_.n_without_assistant, result_.n_too_long + result_.n_answer_cut_off);
+        "{} whose answers all have weight 0 or are empty, {} too long)",
+        options_.output, n_selected_, result_.n_without_assistant, result_.n_untrained,
+        result_.n_too_long + result_.n_answer_cut_off);
     TextDescription description = encoder_.description;
     description.source = description_of_source();
     writer_.finish(description, encoder_.tokenizer_json);
@@ -105,7 +106,7 @@ class ChatImport {
 
   void write(const text::EncodedConversation& encoded) {
     if (encoded.answers.empty()) {
-      ++result_.n_without_assistant;
+      ++(encoded.ids.empty() ? result_.n_without_assistant : result_.n_untrained);
       return;
     }
     const auto most = options_.max_tokens > 0 ? static_cast<std::size_t>(options_.max_tokens) : encoded.ids.size();

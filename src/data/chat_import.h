@@ -50,10 +50,11 @@ struct ChatImportResult {
   std::int64_t n_truncated = 0;  // of those that were imported
   // Conversations that were left out
   std::int64_t n_without_assistant = 0;
+  std::int64_t n_untrained = 0;       // all answers are empty or do not count towards the loss
   std::int64_t n_too_long = 0;        // TooLong::drop
   std::int64_t n_answer_cut_off = 0;  // truncated before their first answer
   std::uint64_t source_bytes = 0, size_bytes = 0;
-  std::int64_t n_left_out() const { return n_without_assistant + n_too_long + n_answer_cut_off; }
+  std::int64_t n_left_out() const { return n_without_assistant + n_untrained + n_too_long + n_answer_cut_off; }
 };
 
 /// `progress` counts bytes of the source. It is called between conversations and may throw, which ends the import.

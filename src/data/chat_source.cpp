@@ -63,8 +63,8 @@ std::string text_field(const Json& object, const char* name, const std::string& 
   const auto found = object.find(name);
   if (may_be_missing && (found == object.end() || found->is_null())) return {};
   require(found != object.end(), ErrorCode::data_source, "{} has no \"{}\"", where, name);
-  require(found->is_string(), ErrorCode::data_source, "{}: \"{}\": expected a string, found a JSON {}", where, name,
-          found->type_name());
+  require(found->is_string(), ErrorCode::data_source, "{}: \"{}\": expected a string, found a JSON {}{}", where, name,
+          found->type_name(), found->is_array() ? ": join the texts of its parts" : "");
   return found->get<std::string>();
 }
 
@@ -218,8 +218,9 @@ text::Chat ChatSource::chat_of(const ChatRecord& record) const {
   std::vector<std::string> names;
   for (const auto& field : object.items()) names.push_back(field.key());
   fail(ErrorCode::data_source,
-       "{}: the object has neither \"messages\" nor \"instruction\" and \"output\", but {}: rename its fields", place,
-       names.empty() ? "nothing" : fmt::format("\"{}\"", fmt::join(names, "\", \"")));
+       "{}: the object has neither \"messages\" nor \"instruction\" and \"output\", but {}: convert it to "
+       R"({{"messages": [{{"role": "user", "content": "..."}}, {{"role": "assistant", "content": "..."}}]}})",
+       place, names.empty() ? "nothing" : fmt::format("\"{}\"", fmt::join(names, "\", \"")));
 }
 
 }  // namespace lockstep::data

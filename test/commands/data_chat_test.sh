@@ -60,6 +60,7 @@ printf "%s" "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}
 sed 's/"Bernardo?"/"Bernardo?", "train": false/; s/^{/{"tools": [{"name": "look", "days": 1}], /' "$work/two.jsonl" >"$work/tools.jsonl"
 check "{% generation %} and train: false" prints '^Answers: 2 with ' import "$work/tools.jsonl" marked.h5 --template "$work/marked.jinja"
 check "  without the end token, which is not marked" prints '^ *[0-9]+ +1025  - +"<.im_end.>"' "$lockstep" data show "$work/marked.h5" --sample 1
+check "  so that the summary names none" test "$(import "$work/tools.jsonl" marked.h5 --template "$work/marked.jinja" --force | grep -c '1025')" = 0
 check "  tools are in the text" prints '"name": "look", "days": 1' "$lockstep" data show "$work/marked.h5"
 check "  and refused by a template that has no place for them" refused 2 'tools.jsonl:1: the chat template chatml does not use "tools"' \
   import "$work/tools.jsonl" none.h5 --template chatml

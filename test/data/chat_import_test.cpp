@@ -186,7 +186,7 @@ TEST_F(ChatImport, LongConversationsAreTruncatedOrDroppedAndCounted) {
   EXPECT_EQ(result.n_truncated, 0);
   EXPECT_EQ(result.n_too_long, 2);
   EXPECT_ERROR(ErrorCode::data_empty,
-               "none of the 3 conversations has an answer that can be learnt (0 without an assistant, 3",
+               "none of the 3 conversations has an answer that can be learnt (0 without an assistant, 0",
                run_import(source, {.max_tokens = 2}));
 }
 
@@ -207,12 +207,14 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
   refuses(with("[[]]"), "in.jsonl:2: message 1: expected {\"role\", \"content\"}, found a JSON array");
   refuses(with(R"([{"role": "user"}])"), "in.jsonl:2: message 1 has no \"content\"");
   refuses(with(R"([{"role": "user", "content": ["x"]}])"),
-          "message 1: \"content\": expected a string, found a JSON array");
+          "message 1: \"content\": expected a string, found a JSON array: join the texts");
   refuses(with(R"([{"role": "user", "content": "bad"}, {"role": "assistant", "content": "x"}])"),
           "in.jsonl:2: the template refuses this", ErrorCode::usage);
   refuses(line("a", "b") + "{\"messages\": [}\n", "in.jsonl:2: this line is not valid JSON (column");
   refuses(line("a", "b") + "3\n", "in.jsonl:2: expected an object");
-  refuses(R"({"conversations": [], "id": 1})", R"(but "conversations", "id": rename its fields)");
+  refuses(R"({"conversations": [], "id": 1})",
+          R"(but "conversations", "id": convert it to {"messages": [{"role": "user", )"
+          R"("content": "..."}, {"role": "assistant", "content": "..."}]})");
   refuses(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
           "in.jsonl:1: this is a pair of a chosen and a rejected");
   refuses("\x1f\x8b\b", "in.jsonl is compressed with gzip");
@@ -225,6 +227,8 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
   refuses("[]", "contains no conversations");
   refuses(R"({"messages": [{"role": "user", "content": "x"}]})", "none of the 1 conversations has an answer",
           ErrorCode::data_empty);
+  refuses(R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0}]})",
+          "(0 without an assistant, 1 whose answers all have weight 0", ErrorCode::data_empty);
   EXPECT_ERROR(ErrorCode::data_source, "is a folder",
                import_chat({.source = folder.path(), .output = output}, byte_encoder()));
   EXPECT_ERROR(ErrorCode::data_source, "there is no text",
