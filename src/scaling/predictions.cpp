@@ -106,11 +106,11 @@ CostModel fit_cost_model(const Results& results) {
                       .exposed_seconds = m.exposed_communication_seconds,
                       .data_seconds = m.data_wait_seconds,
                       .exchange_seconds = m.exchange_seconds});
-    require(m.exchanged_bytes > 0 && m.buckets > 0, ErrorCode::usage,
+    require(each->of.ranks == 1 || (m.exchanged_bytes > 0 && m.buckets > 0), ErrorCode::usage,
             "{} was measured by a program that did not record what the ranks exchange: remove the finished.json of its "
             "cases, and repeat the command of `lockstep scaling run`",
             each->of.name);
-    exchanged = {.bytes = m.exchanged_bytes, .buckets = static_cast<int>(m.buckets)};
+    if (each->of.ranks > 1) exchanged = {.bytes = m.exchanged_bytes, .buckets = static_cast<int>(m.buckets)};
     units_per_sample =
         points.back().size.samples_per_rank * each->of.ranks / global_batch(results.study, each->of.ranks);
   }

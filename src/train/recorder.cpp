@@ -368,6 +368,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
   data_watch_.set_faster(session_.task->train_set()->faster_reading());
   if (const std::string report = data_watch_.summary(); session_.leader() && !report.empty()) log::info("{}", report);
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
+  const bool has_sums = session_.world.size() > 1;
   metrics_.summary({.status = status,
                     .steps = step,
                     .epochs = step / session_.steps_per_epoch,
@@ -379,8 +380,8 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .data = data_watch_.figures(),
                     .readers = session_.config.data.readers,
                     .ranks = session_.world.size(),
-                    .exchanged_bytes = comm::exchanged_bytes(session_.plan->buckets()),
-                    .n_buckets = static_cast<int>(session_.plan->buckets().size())});
+                    .exchanged_bytes = has_sums ? comm::exchanged_bytes(session_.plan->buckets()) : 0,
+                    .n_buckets = has_sums ? static_cast<int>(session_.plan->buckets().size()) : 0});
 }
 
 }  // namespace lockstep::train

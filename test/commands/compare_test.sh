@@ -23,6 +23,7 @@ check "  no key that is the same" bash -c '! grep -Eq "^(train.global_batch|run.
 check "  the steps" row steps '2 +4'
 check "  the samples" row samples '24 +48'
 check "  the status" row status 'done +done'
+for key in exchanged_bytes buckets; do check "  without sums over ranks, $key is 0" row $key '0 +0'; done
 for key in final_loss best_loss best_accuracy samples_per_second seconds; do
   check "  $key" row $key '[0-9.e+-]+ +[0-9.e+-]+'
 done
