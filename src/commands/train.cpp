@@ -177,14 +177,12 @@ int train_locked(const Config& config, World& world, const train::SessionOptions
 
 /// Makes the checks of a training start, and reports what a step needs.
 int check_start(const Config& config, World& world, const train::SessionOptions& options) {
-  const bool is_leader = world.rank() == 0;
-  if (is_leader)
-    log::info("This is a dry run: nothing is trained or written.\n{}",
-              plan_report(config, world.size(), world.n_nodes()).text);
   const train::Session session(config, world, options);
-  if (!is_leader) return kExitDone;
+  if (world.rank() != 0) return kExitDone;
   run::RunLock::require_free(session.run.path());
   session.run.check_can_be_created();
+  log::info("This is a dry run: nothing is trained or written.\n{}",
+            plan_report(config, world.size(), world.n_nodes()).text);
   for (const std::string& note : session.notes) log::info("{}", note);
   checkpoint::Reader* from = session.first_checkpoint();
   if (from == nullptr)

@@ -88,6 +88,7 @@ lost() {
 check "a run whose checkpoints were deleted does not start over" lost \
   'has saved a checkpoint of step 1, as .*a/metrics.jsonl records, but .*a/checkpoints contains none: .* add --fresh'
 check "  nor a dry run" lost 'has saved a checkpoint of step 1' --dry-run
+check "    which reports no plan" bash -c '! grep -q "Memory per rank" "$0"' "$work/.refused"
 check "  and is as it was" grep -q '"event":"checkpoint","time_unix":[0-9.]*,"step":1,' "$work/a/metrics.jsonl"
 rm -r "$work/a/checkpoints"
 check "  not even without the folder" lost 'has saved a checkpoint of step 1'
