@@ -22,4 +22,9 @@ const Family& family_of(std::string_view name) {
   return *found;
 }
 
+bool is_language_model(std::string_view family) {
+  return std::ranges::any_of(kFamilies,
+                             [&](const Family& row) { return row.name == family && row.is_language_model; });
+}
+
 }  // namespace lockstep::models

@@ -20,6 +20,7 @@ struct Family {
 
 /// Throws not_supported.
 const Family& family_of(std::string_view name);
-inline bool is_language_model(std::string_view family) { return family_of(family).is_language_model; }
+/// False for a name that is not known: a file may have none.
+bool is_language_model(std::string_view family);
 
 }  // namespace lockstep::models
