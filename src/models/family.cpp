@@ -23,8 +23,7 @@ const Family& family_of(std::string_view name) {
 }
 
 bool is_language_model(std::string_view family) {
-  return std::ranges::any_of(kFamilies,
-                             [&](const Family& row) { return row.name == family && row.is_language_model; });
+  return std::ranges::any_of(kFamilies, [&](const Family& row) { return row.name == family && row.is_language_model; });
 }
 
 }  // namespace lockstep::models

@@ -145,8 +145,8 @@ void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
 }
 
 Replica::MicroBatch& Replica::micro_batch(PlannedGraph& planned) {
-  // The last micro-batch measures time by the events of the slot. Which one is the last depends on the rank, so the slot
-  // counts wherever ranks exchange something.
+  // The last micro-batch measures time by the events of the slot. Which one is the last depends on the rank, so the
+  // slot counts wherever ranks exchange something.
   const bool gathers = !plan_.shard().is_whole() && running_.micro_batch == 0;
   const bool has_exchanges = running_.is_last() || planned.has_exchanges() || gathers;
   const MicroBatchKey key{.global_batch = running_.shape.global_batch,

@@ -368,7 +368,7 @@ TEST_F(ParserTest, SyntaxErrorsAreExplained) {
 TEST_F(ParserTest, ACommaThatSeparatesNothingIsRefusedAtOnce) {
   for (const std::string text : {",", ",a", " , a", "\"a\", b", "[a], b", "'a',", "- a\n,", "\n,\n"}) {
     SCOPED_TRACE(text);
-    expect_error({"run.name=" + text}, ErrorCode::config_syntax, "");
+    expect_error({"train.epochs=" + text}, ErrorCode::config_syntax, "");
     expect_error({file(text)}, ErrorCode::config_syntax, "");
   }
 }
