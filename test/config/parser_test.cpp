@@ -337,8 +337,8 @@ TEST_F(ParserTest, BadFilesAreReported) {
     EXPECT_EQ(e.code(), ErrorCode::config_syntax);
     EXPECT_NE(std::string(e.what()).find("a.yaml:"), std::string::npos) << e.what();
   }
-  expect_error({file("")}, ErrorCode::config_syntax, "a.yaml is empty");
-  expect_error({file(" \n\n")}, ErrorCode::config_syntax, "a.yaml is empty");
+  expect_error({file("")}, ErrorCode::config_syntax, "a.yaml is empty; expected lines of `key: value`");
+  expect_error({file(" \n\n")}, ErrorCode::config_syntax, "a.yaml is empty; expected lines of `key: value`");
   EXPECT_EQ(parse({file("# train: {epochs: 7}\n")}).train.epochs, 3);
   expect_error({file(std::string("\x89HDF\r\n", 6))}, ErrorCode::config_syntax, "found a byte 0x89 at offset 0");
   expect_error({file(std::string("run:\0", 5))}, ErrorCode::config_syntax, "a.yaml, found a byte 0x00 at offset 4");
