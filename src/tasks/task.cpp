@@ -40,7 +40,7 @@ const Measure* Task::find_measure(std::string_view key) const {
 std::unique_ptr<TextSampler> Task::make_text_sampler(Backend&, graph::ParameterTable&) const { return nullptr; }
 
 std::unique_ptr<Task> make_task(const Config& config) {
-  const bool is_text = models::is_language_model(config.model.family);
+  const bool is_text = models::family_of(config.model.family).is_language_model;
   check_unused_keys(config);
   std::unique_ptr<Task> task = is_text ? make_language_modelling(config) : make_image_classification(config);
   check_best(config, *task);

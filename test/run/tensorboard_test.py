@@ -96,7 +96,7 @@ def check_configuration(accumulator, directory):
 
 def main():
     build = os.path.dirname(os.environ.get("LOCKSTEP", "build/lockstep"))
-    program = os.path.join(build, "test/train_test")
+    program = os.path.join(build, "test/run_test")
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([program, "--write-run", directory], check=True)
         accumulator = EventAccumulator(os.path.join(directory, "tensorboard"))
