@@ -266,14 +266,11 @@ class LanguageModelling final : public Task {
       else
         tokenizer_->encode(prompt, ids);
       const std::int64_t n = std::ssize(ids);
-      require(n > 0 && n<model_.positions, ErrorCode::config_range,
-                         "{}evaluation.generate: a prompt has {} tokens, but the context of the model has {}, which "
-                         "must include "
-                         "the reply: {} \"{}\"",
-                         place, n, model_.positions, n> 0
-                  ? "shorten"
-                  : "replace",
-              printable(prompt));
+      const char* const remedy = n > 0 ? "shorten" : "replace";
+      require(n > 0 && n < model_.positions, ErrorCode::config_range,
+              "{}evaluation.generate: a prompt has {} tokens, but the context of the model has {}, which must include "
+              "the reply: {} \"{}\"",
+              place, n, model_.positions, remedy, printable(prompt));
       longest = std::max(longest, n);
     }
     prompts.capacity = std::min(model_.positions, longest + prompts.max_new_tokens);
