@@ -132,7 +132,8 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
 std::string choices(const train::StepPlan& plan) {
   std::string text;
   for (const auto& node : plan.largest().graph->nodes())
-    if (node->op()) text += fmt::format("  {:<22} {}\n", node->name(), node->op()->describe());
+    if (const std::string ops = node->describe_ops(); !ops.empty())
+      text += fmt::format("  {:<22} {}\n", node->name(), ops);
   return text;
 }
 

@@ -131,7 +131,7 @@ void Decoder::reset() {
 std::string Decoder::describe() const {
   std::string out;
   for (const auto& node : decode_.graph->nodes())
-    if (node->op()) out += fmt::format("{}: {}\n", node->name(), node->op()->describe());
+    if (const std::string ops = node->describe_ops(); !ops.empty()) out += fmt::format("{}: {}\n", node->name(), ops);
   return out;
 }
 

@@ -168,11 +168,27 @@ void Graph::check_parameter_types() const {
               lockstep::name(use->dtype()), lockstep::name(options_.dtype));
 }
 
+std::string Node::describe_ops() const {
+  std::string text;
+  for (const Op* op : ops())
+    if (op) text += (text.empty() ? "" : "; ") + op->describe();
+  return text;
+}
+
 void Graph::plan_op_memory() {
   for (auto& node : nodes_) {
-    const Op* op = node->op();
-    if (!op) continue;
-    OpMemoryRequirements requirements = op->memory_requirements();
+    OpMemoryRequirements requirements;
+    for (const Op* op : node->ops()) {
+      if (!op) continue;
+      const OpMemoryRequirements of_op = op->memory_requirements();
+      requirements.forward_workspace_bytes =
+          std::max(requirements.forward_workspace_bytes, of_op.forward_workspace_bytes);
+      requirements.backward_workspace_bytes =
+          std::max(requirements.backward_workspace_bytes, of_op.backward_workspace_bytes);
+      require(requirements.saved_bytes == 0 || of_op.saved_bytes == 0, ErrorCode::internal,
+              "two ops of {} keep memory for backward", node->name());
+      requirements.saved_bytes += of_op.saved_bytes;
+    }
     if (node->is_forked_) {
       const Node::WeightGradient part = node->weight_gradient_part();
       requirements.backward_workspace_bytes = part.rest_workspace_bytes;

@@ -61,7 +61,7 @@ class AttentionNode final : public Node, public CountsFlops {
                   memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   /// Counts q times k, and the probabilities times v, for each token with itself and all earlier tokens; in backward,
   /// the gradients of both operands of both products. Document boundaries, which differ from batch to batch, are
   /// ignored.

@@ -43,7 +43,7 @@ class CachedAttentionNode final : public Node, public CountsFlops {
                  memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   /// Assumes that tokens attend to half of the capacity, since their positions are not known.
   Flops flops() const override {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };

@@ -62,7 +62,7 @@ class CrossEntropyNode final : public Node {
                   memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   /// Running it again would add to the sums of the step twice.
   Recomputation recomputation() const override { return Recomputation::forbidden; }
 

@@ -54,7 +54,7 @@ class AddNode final : public Node {
                    .db_mode = db_.mode},
                   memory(run), run.stream);
   }
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
 
  private:
   ActivationId a_, b_, out_;

@@ -38,7 +38,7 @@ class EmbeddingNode final : public Node {
                    .dweight_mode = weight_.mode(run)},
                   memory(run), run.stream);
   }
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
 
  private:

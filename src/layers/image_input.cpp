@@ -42,7 +42,7 @@ class ImageInputNode final : public Node {
                   .y = run.tensor(y_)},
                  memory(run), run.stream);
   }
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
 
  private:
   ActivationId out_;

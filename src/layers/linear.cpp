@@ -16,84 +16,56 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
-/// The adapters of a layer.
+/// The adapters of a layer, which run after its product in both phases.
 struct Adapter {
   ParameterUse a, b;
   LoraDescription description;  // the parts and the dropout; the sizes follow when the layer is planned
   TensorId sample_ids = kNoTensor;
   std::unique_ptr<Lora> op;
-};
 
-/// Runs the matmul of a layer and then its adapters.
-class WithAdapter final : public Op {
- public:
-  WithAdapter(const Op& product, const Op& adapter) : product_(product), adapter_(adapter) {}
-  OpMemoryRequirements memory_requirements() const override {
-    const OpMemoryRequirements a = product_.memory_requirements(), b = adapter_.memory_requirements();
-    require(b.saved_bytes == 0, ErrorCode::internal, "an adapter keeps {} bytes for backward", b.saved_bytes);
-    return {.forward_workspace_bytes = std::max(a.forward_workspace_bytes, b.forward_workspace_bytes),
-            .backward_workspace_bytes = std::max(a.backward_workspace_bytes, b.backward_workspace_bytes),
-            .saved_bytes = a.saved_bytes};
+  Lora::Samples samples(const Run& run) const {
+    return {.ids = run.tensor<const std::uint32_t>(sample_ids), .scalars = run.at.scalars};
   }
-  std::string describe() const override { return product_.describe() + "; " + adapter_.describe(); }
-
- private:
-  const Op &product_, &adapter_;
 };
 
-class LinearNode final : public Node, public CountsFlops {
+/// A layer: its product, which has two forms, and then its adapters.
+class LinearNode : public Node, public CountsFlops {
  public:
   LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
-             ActivationFunction activation, ConstantId scale_values, std::optional<Adapter> adapter)
+             std::optional<Adapter> adapter)
       : Node(std::move(name), {in}, {out}),
         in_(in),
         out_(out),
         weight_(weight),
         bias_(bias),
-        activation_(activation),
-        scale_values_(scale_values),
         adapter_(std::move(adapter)) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const Activation& x = graph.activation(in_);
     const Shape weight = graph.parameters()[weight_.id()].shape;
-    MatmulDescription description{.rows = x.shape.n_elements() / weight[1],
-                                  .in_features = weight[1],
-                                  .out_features = weight[0],
-                                  .dtype = x.dtype,
-                                  .tf32 = graph.options().tf32,
-                                  .bias = bias_.exists(),
-                                  .activation = activation_,
-                                  .input_gradient = x.needs_gradient,
-                                  .inference = !graph.training(),
-                                  .fp32_output = graph.activation(out_).dtype != x.dtype,
-                                  .weight_layout = nullptr};
-    if (is_in_nf4()) {
-      nf4_op_ = backend.make(in_nf4(description, graph.parameters()[weight_.id()]));
-    } else {
-      graph.choose_layout(weight_.id(), [&] {
-        MatmulDescription alike = description;
-        // Fewer rows than the batch if only some rows are selected.
-        alike.rows = std::max<std::int64_t>(1, description.rows * graph.options().layout_batch / graph.options().batch);
-        return backend.make(alike)->weight_layout();
-      });
-      description.weight_layout = graph.parameters()[weight_.id()].layout;
-      op_ = backend.make(description);
-    }
-    for (ParameterUse* use : parameters()) use->read_as(description.dtype);
+    const MatmulDescription product{.rows = x.shape.n_elements() / weight[1],
+                                    .in_features = weight[1],
+                                    .out_features = weight[0],
+                                    .dtype = x.dtype,
+                                    .tf32 = graph.options().tf32,
+                                    .bias = bias_.exists(),
+                                    .input_gradient = x.needs_gradient,
+                                    .inference = !graph.training(),
+                                    .fp32_output = graph.activation(out_).dtype != x.dtype,
+                                    .weight_layout = nullptr};
+    plan_product(graph, backend, product);
+    for (ParameterUse* use : parameters()) use->read_as(product.dtype);
     flops_ = {.forward = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight[0]),
               .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
-    needs_x_ = adapter_ || graph.parameters()[weight_.id()].trainable;
-    if (adapter_) plan_adapter(graph, backend, description);
+    if (adapter_) plan_adapter(graph, backend, product);
   }
 
   void plan_backward(Graph& graph) override {
     dx_ = graph.gradient_target(in_, *this);
     dy_ = graph.gradient_of(out_, *this);
-    if (needs_x_) reads(Phase::backward, x_);
-    if (activation_ == ActivationFunction::relu) reads(Phase::backward, y_);
+    if (adapter_ || graph.parameters()[weight_.id()].trainable) reads(Phase::backward, x_);
   }
 
   void bind(const Graph&, const Bindings&) override {
@@ -104,45 +76,18 @@ class LinearNode final : public Node, public CountsFlops {
   }
 
   void forward(const Run& run) override {
-    if (is_in_nf4())
-      nf4_op_->forward({.x = run.tensor(x_),
-                        .weight = weight_.nf4_weights(run),
-                        .scale_values = run.constant(scale_values_),
-                        .bias = bias_.weights(run),
-                        .y = run.tensor(y_)},
-                       memory(run), run.stream);
-    else
-      op_->forward(
-          {.x = run.tensor(x_), .weight = weight_.weights(run), .bias = bias_.weights(run), .y = run.tensor(y_)},
-          memory(run), run.stream);
+    multiply(run);
     if (adapter_)
       adapter_->op->forward({.x = run.tensor(x_),
                              .a = adapter_->a.weights(run),
                              .b = adapter_->b.weights(run),
                              .y = run.tensor(y_),
-                             .samples = samples(run)},
+                             .samples = adapter_->samples(run)},
                             memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
-    if (is_in_nf4())
-      nf4_op_->backward({.dy = run.tensor(dy_),
-                         .weight = weight_.nf4_weights(run),
-                         .scale_values = run.constant(scale_values_),
-                         .dx = run.tensor(dx_.tensor),
-                         .dx_mode = dx_.mode},
-                        memory(run), run.stream);
-    else
-      op_->backward({.dy = run.tensor(dy_),
-                     .x = run.tensor(x_),
-                     .y = run.tensor(y_),
-                     .weight = weight_.weights(run),
-                     .dx = run.tensor(dx_.tensor),
-                     .dx_mode = dx_.mode,
-                     .dweight = weight_.gradient(run),
-                     .dbias = bias_.gradient(run),
-                     .parameter_mode = weight_.mode(run)},
-                    memory(run), run.stream);
+    multiply_backward(run);
     if (adapter_)
       adapter_->op->backward({.dy = run.tensor(dy_),
                               .x = run.tensor(x_),
@@ -152,32 +97,34 @@ class LinearNode final : public Node, public CountsFlops {
                               .da = adapter_->a.gradient(run),
                               .db = adapter_->b.gradient(run),
                               .parameter_mode = adapter_->a.mode(run),
-                              .samples = samples(run)},
+                              .samples = adapter_->samples(run)},
                              memory(run), run.stream);
   }
 
-  const Op* op() const override { return both_ ? static_cast<const Op*>(both_.get()) : base_op(); }
+  std::vector<const Op*> ops() const override {
+    std::vector<const Op*> ops{product()};
+    if (adapter_) ops.push_back(adapter_->op.get());
+    return ops;
+  }
   std::vector<ParameterUse*> parameters() override {
     if (!adapter_) return {&bias_, &weight_};
     return {&bias_, &weight_, &adapter_->b, &adapter_->a};
   }
   Flops flops() const override { return flops_; }
 
- private:
-  bool is_in_nf4() const { return scale_values_ != kNoConstant; }
-  const Op* base_op() const { return is_in_nf4() ? static_cast<const Op*>(nf4_op_.get()) : op_.get(); }
-  static Nf4MatmulDescription in_nf4(const MatmulDescription& d, const Parameter& weight) {
-    Nf4MatmulDescription out{.rows = d.rows,
-                             .in_features = d.in_features,
-                             .dtype = d.dtype,
-                             .tf32 = d.tf32,
-                             .bias = d.bias,
-                             .input_gradient = d.input_gradient,
-                             .inference = d.inference};
-    for (const ParameterPart& part : weight.parts) out.matrices.push_back(part.shape[0]);
-    return out;
-  }
+ protected:
+  /// Makes the op of the product. `description`: without activation and layout.
+  virtual void plan_product(Graph& graph, Backend& backend, MatmulDescription description) = 0;
+  virtual const Op* product() const = 0;
+  virtual void multiply(const Run& run) = 0;
+  virtual void multiply_backward(const Run& run) = 0;
 
+  ActivationId in_, out_;
+  ParameterUse weight_, bias_;
+  TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
+  Graph::GradientTarget dx_;
+
+ private:
   void plan_adapter(const Graph& graph, Backend& backend, const MatmulDescription& product) {
     const Activation& x = graph.activation(in_);
     LoraDescription& d = adapter_->description;
@@ -191,7 +138,6 @@ class LinearNode final : public Node, public CountsFlops {
     adapter_->op = backend.make(d);
     if (d.drops()) reads(Phase::forward, adapter_->sample_ids);
     if (d.drops()) reads(Phase::backward, adapter_->sample_ids);
-    both_ = std::make_unique<WithAdapter>(*base_op(), *adapter_->op);
     // Adds the FLOPs of the adapter. Its passes are expressed as forward passes of the whole layer.
     const double rank = static_cast<double>(d.rank), rows = 2.0 * static_cast<double>(d.rows);
     const double own =
@@ -202,22 +148,96 @@ class LinearNode final : public Node, public CountsFlops {
     flops_.passes = (flops_.total() + own * passes) / (flops_.forward + own);
     flops_.forward += own;
   }
-  Lora::Samples samples(const Run& run) const {
-    return {.ids = run.tensor<const std::uint32_t>(adapter_->sample_ids), .scalars = run.at.scalars};
+
+  std::optional<Adapter> adapter_;
+  Flops flops_;
+};
+
+class PlainLinearNode final : public LinearNode {
+ public:
+  PlainLinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
+                  std::optional<Adapter> adapter, ActivationFunction activation)
+      : LinearNode(std::move(name), in, out, weight, bias, std::move(adapter)), activation_(activation) {}
+
+  void plan_backward(Graph& graph) override {
+    LinearNode::plan_backward(graph);
+    if (activation_ == ActivationFunction::relu) reads(Phase::backward, y_);
   }
 
-  ActivationId in_, out_;
-  ParameterUse weight_, bias_;
+ private:
+  void plan_product(Graph& graph, Backend& backend, MatmulDescription description) override {
+    description.activation = activation_;
+    graph.choose_layout(weight_.id(), [&] {
+      MatmulDescription alike = description;
+      // Fewer rows than the batch if only some rows are selected.
+      alike.rows = std::max<std::int64_t>(1, description.rows * graph.options().layout_batch / graph.options().batch);
+      return backend.make(alike)->weight_layout();
+    });
+    description.weight_layout = graph.parameters()[weight_.id()].layout;
+    op_ = backend.make(description);
+  }
+  const Op* product() const override { return op_.get(); }
+  void multiply(const Run& run) override {
+    op_->forward({.x = run.tensor(x_), .weight = weight_.weights(run), .bias = bias_.weights(run), .y = run.tensor(y_)},
+                 memory(run), run.stream);
+  }
+  void multiply_backward(const Run& run) override {
+    op_->backward({.dy = run.tensor(dy_),
+                   .x = run.tensor(x_),
+                   .y = run.tensor(y_),
+                   .weight = weight_.weights(run),
+                   .dx = run.tensor(dx_.tensor),
+                   .dx_mode = dx_.mode,
+                   .dweight = weight_.gradient(run),
+                   .dbias = bias_.gradient(run),
+                   .parameter_mode = weight_.mode(run)},
+                  memory(run), run.stream);
+  }
+
   ActivationFunction activation_;
-  ConstantId scale_values_;  // of NF4; kNoConstant if the weight is not stored in NF4
-  std::optional<Adapter> adapter_;
-  std::unique_ptr<Matmul> op_;         // null in NF4
-  std::unique_ptr<Nf4Matmul> nf4_op_;  // null otherwise
-  std::unique_ptr<WithAdapter> both_;  // null without adapters
-  bool needs_x_ = true;                // whether backward needs x
-  Flops flops_;
-  TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
-  Graph::GradientTarget dx_;
+  std::unique_ptr<Matmul> op_;
+};
+
+/// Its weight is stored in NF4, and frozen.
+class Nf4LinearNode final : public LinearNode {
+ public:
+  Nf4LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
+                std::optional<Adapter> adapter, ConstantId scale_values)
+      : LinearNode(std::move(name), in, out, weight, bias, std::move(adapter)), scale_values_(scale_values) {}
+
+ private:
+  void plan_product(Graph& graph, Backend& backend, MatmulDescription d) override {
+    Nf4MatmulDescription description{.rows = d.rows,
+                                     .in_features = d.in_features,
+                                     .dtype = d.dtype,
+                                     .tf32 = d.tf32,
+                                     .bias = d.bias,
+                                     .input_gradient = d.input_gradient,
+                                     .inference = d.inference};
+    for (const ParameterPart& part : graph.parameters()[weight_.id()].parts)
+      description.matrices.push_back(part.shape[0]);
+    op_ = backend.make(description);
+  }
+  const Op* product() const override { return op_.get(); }
+  void multiply(const Run& run) override {
+    op_->forward({.x = run.tensor(x_),
+                  .weight = weight_.nf4_weights(run),
+                  .scale_values = run.constant(scale_values_),
+                  .bias = bias_.weights(run),
+                  .y = run.tensor(y_)},
+                 memory(run), run.stream);
+  }
+  void multiply_backward(const Run& run) override {
+    op_->backward({.dy = run.tensor(dy_),
+                   .weight = weight_.nf4_weights(run),
+                   .scale_values = run.constant(scale_values_),
+                   .dx = run.tensor(dx_.tensor),
+                   .dx_mode = dx_.mode},
+                  memory(run), run.stream);
+  }
+
+  ConstantId scale_values_;
+  std::unique_ptr<Nf4Matmul> op_;
 };
 
 /// Turns the names of the layers in files into the names of their tensors.
@@ -303,13 +323,14 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                                .dtype = options.fp32_output ? DType::fp32 : graph.activation(x).dtype});
   require(!options.is_in_nf4 || options.activation == ActivationFunction::none, ErrorCode::internal,
           "{}: a weight in NF4 before an activation", name);
-  ConstantId scale_values = kNoConstant;
   if (options.is_in_nf4) {
     const auto& values = graph::nf4_scale_values();
-    scale_values = table.add_constant("NF4 scales", {values.begin(), values.end()});
+    const ConstantId scale_values = table.add_constant("NF4 scales", {values.begin(), values.end()});
+    graph.add_node<Nf4LinearNode>(name, x, y, weight, bias, adapter_of(graph, name, in.last(), options), scale_values);
+  } else {
+    graph.add_node<PlainLinearNode>(name, x, y, weight, bias, adapter_of(graph, name, in.last(), options),
+                                    options.activation);
   }
-  graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation, scale_values,
-                             adapter_of(graph, name, in.last(), options));
   return y;
 }
 

@@ -80,7 +80,7 @@ class LinearCrossEntropyNode final : public Node, public CountsFlops {
                  memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   Flops flops() const override { return flops_; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
   /// Running it again would add to the sums of the step twice.

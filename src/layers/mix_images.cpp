@@ -50,7 +50,7 @@ class MixImagesNode final : public Node {
                   .weight = run.tensor<float>(mixed_.weight)},
                  memory(run), run.stream);
   }
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
 
  private:
   ActivationId in_;

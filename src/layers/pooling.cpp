@@ -47,7 +47,7 @@ class PoolingNode final : public Node {
                   memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
 
  private:
   NormalizedInput in_;

@@ -87,7 +87,7 @@ class RmsNormNode final : public Node {
                   memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
 
  private:

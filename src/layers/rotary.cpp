@@ -79,7 +79,7 @@ class RotaryNode final : public Node {
                   memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&q_norm_, &k_norm_}; }
 
  private:

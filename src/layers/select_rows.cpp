@@ -32,7 +32,7 @@ class SelectRowsNode final : public Node {
                  memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
 
  private:
   ActivationId in_, out_;

@@ -36,7 +36,7 @@ class UnaryNode final : public graph::Node {
     op_->backward({.x = run.tensor(x_), .dy = run.tensor(dy_), .dx = run.tensor(dx_.tensor), .dx_mode = dx_.mode},
                   memory(run), run.stream);
   }
-  const lockstep::Op* op() const override { return op_.get(); }
+  std::vector<const lockstep::Op*> ops() const override { return {op_.get()}; }
 
  private:
   graph::ActivationId in_, out_;
