@@ -44,6 +44,39 @@ constexpr std::string_view name(DType type) {
   return "?";
 }
 
+/// A pointer, where an op accepts more than one type of elements.
+struct TypedPointer {
+  void* data = nullptr;
+  DType dtype = DType::fp32;
+
+  constexpr TypedPointer() = default;
+  constexpr TypedPointer(void* data, DType dtype) : data(data), dtype(dtype) {}
+  constexpr TypedPointer(float* data) : data(data) {}                       // NOLINT(google-explicit-constructor)
+  constexpr TypedPointer(double* data) : data(data), dtype(DType::fp64) {}  // NOLINT(google-explicit-constructor)
+  template <typename T>
+  constexpr T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+/// The same for fp32 or fp64 that an op reads.
+struct TypedSums {
+  const void* data = nullptr;
+  DType dtype = DType::fp32;
+
+  constexpr TypedSums() = default;
+  constexpr TypedSums(const void* data, DType dtype) : data(data), dtype(dtype) {}
+  constexpr TypedSums(const float* data) : data(data) {}                       // NOLINT(google-explicit-constructor)
+  constexpr TypedSums(const double* data) : data(data), dtype(DType::fp64) {}  // NOLINT(google-explicit-constructor)
+  template <typename T>
+  constexpr const T* as() const {
+    return static_cast<const T*>(data);
+  }
+  constexpr double operator[](std::int64_t i) const {
+    return dtype == DType::fp32 ? double{as<float>()[i]} : as<double>()[i];
+  }
+};
+
 /// The precision that a step computes in. tf32 is fp32 in memory and rounded inside the multiplication.
 enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16 };
 

@@ -54,12 +54,9 @@ class CpuBatchNorm final : public BatchNorm {
   void run_finalize(const Finalize& args, const OpMemory&, Stream&) override {
     const std::int64_t n_channels = channels_;
     const double n = description_.n_rows;
-    const auto sum_at = [&](std::int64_t i) {
-      return args.fp32_statistics ? double{args.fp32_statistics[i]} : args.statistics[i];
-    };
     for (std::int64_t c = 0; c < n_channels; ++c) {
-      const double mean = sum_at(c) / n;
-      const double deviations = sum_at(n_channels + c) - mean * sum_at(c);  // sum (x - mean)^2
+      const double sum = args.statistics[c], mean = sum / n;
+      const double deviations = args.statistics[n_channels + c] - mean * sum;  // sum (x - mean)^2
       const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
       const double inverse_stddev = 1.0 / std::sqrt(variance + description_.epsilon);
       const double scale = args.gamma[c] * inverse_stddev;
@@ -91,9 +88,6 @@ class CpuBatchNorm final : public BatchNorm {
 
   // dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
-    const auto sum_at = [&](const double* sums, std::int64_t i) {
-      return args.fp32_sums ? double{args.fp32_sums[i]} : sums ? sums[i] : 0;
-    };
     const std::int64_t width = tiling_.width;
     float* dz_factor = static_cast<float*>(memory.workspace);
     float* x_factor = dz_factor + width;
@@ -104,15 +98,15 @@ class CpuBatchNorm final : public BatchNorm {
       const double inverse_stddev = args.mean_inverse_stddev[channels_ + c];
       const double scale = args.gamma[c] * inverse_stddev;
       dz_factor[i] = static_cast<float>(scale);
-      const double sum = sum_at(args.sums, c), sum_x_hat = sum_at(args.sums, channels_ + c);
+      const double sum = args.sums.data ? args.sums[c] : 0, sum_x_hat = args.sums.data ? args.sums[channels_ + c] : 0;
       x_factor[i] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / description_.n_rows);
       mean[i] = args.mean_inverse_stddev[c];
       constant[i] = static_cast<float>(-scale * sum / description_.n_rows);
     }
     if (args.parameter_mode != GradientMode::skip) {
       for (std::int64_t c = 0; c < channels_; ++c) {
-        put(args.dbeta[c], sum_at(args.local_sums, c), args.parameter_mode);
-        put(args.dgamma[c], sum_at(args.local_sums, channels_ + c), args.parameter_mode);
+        put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
+        put(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
       }
     }
     with_elements(description_.dtype, [&](auto element) {

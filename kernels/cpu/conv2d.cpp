@@ -159,7 +159,8 @@ void CpuConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream&
   const void* const z = input(args.x, args.normalization, memory, forward_at_.z, true);
   forward_->forward(z, args.weight, args.y, at<void>(memory.workspace, forward_at_.bare));
   if (description_.statistics)
-    channel_sums(y_shape_, args.y, args.statistics, at<void>(memory.workspace, forward_at_.sums), context_);
+    channel_sums(y_shape_, args.y, args.statistics.as<double>(), at<void>(memory.workspace, forward_at_.sums),
+                 context_);
 }
 
 void CpuConv2d::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
@@ -169,7 +170,8 @@ void CpuConv2d::run_backward(const Backward& args, const OpMemory& memory, Strea
   const void* const z =
       input(args.x, args.normalization, memory, backward_at_.z, normalized_ == NormalizedInput::temporary);
   if (args.dweight_mode != GradientMode::skip)
-    weight_gradient_->weight_gradient(z, args.dy, args.dweight, args.dweight_mode == GradientMode::accumulate,
+    weight_gradient_->weight_gradient(z, args.dy, args.dweight.as<float>(),
+                                      args.dweight_mode == GradientMode::accumulate,
                                       at<void>(workspace, backward_at_.bare));
   if (description_.input_gradient) input_gradient(args, z, workspace);
 }

@@ -137,17 +137,18 @@ void normalize_backward(const Activation& shape, const InputNormalization& norma
   // sum dz * x_hat = inverse_stddev * (sum dz * x - mean * sum dz); in fp64, since the difference may suffer from
   // cancellation.
   const bool with_residual = normalization.residual == InputNormalization::Residual::normalized;
+  auto *const sums_of_x = args.sums.as<double>(), *const sums_of_residual = args.residual_sums.as<double>();
   for (std::int64_t c = 0; c < shape.c; ++c) {
     const double sum_dz = tiling.total(sums, kBackwardKinds, 0, c);
     const auto with_hat = [&](int kind, const float* mean_inverse_stddev) {
       const double mean = mean_inverse_stddev[c], inverse_stddev = mean_inverse_stddev[shape.c + c];
       return inverse_stddev * (tiling.total(sums, kBackwardKinds, kind, c) - mean * sum_dz);
     };
-    args.sums[c] = sum_dz;
-    args.sums[shape.c + c] = with_hat(1, args.mean_inverse_stddev);
+    sums_of_x[c] = sum_dz;
+    sums_of_x[shape.c + c] = with_hat(1, args.mean_inverse_stddev);
     if (with_residual) {
-      args.residual_sums[c] = sum_dz;
-      args.residual_sums[shape.c + c] = with_hat(2, args.residual_mean_inverse_stddev);
+      sums_of_residual[c] = sum_dz;
+      sums_of_residual[shape.c + c] = with_hat(2, args.residual_mean_inverse_stddev);
     }
   }
 }

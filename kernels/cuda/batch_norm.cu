@@ -21,11 +21,6 @@ __device__ void put(float& target, double value, GradientMode mode) {
   target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
 }
 
-/// Element `i` of sums in fp64 or fp32.
-__device__ double sum_at(const double* sums, const float* fp32_sums, std::int64_t i) {
-  return fp32_sums != nullptr ? fp32_sums[i] : sums[i];
-}
-
 /// Stores scale and bias of a channel, and if the caller wants it, both also in 16 bits.
 template <typename T>
 __device__ void put_scale_bias(float* scale_bias, void* narrow, std::int64_t n_channels, std::int64_t c, double scale,
@@ -45,10 +40,9 @@ __global__ void finalize_channels(const BatchNorm::FinalizeBoth both, std::int64
   const BatchNorm::Finalize& args = blockIdx.y == 0 ? both.first : both.second;
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
-  const double sum = sum_at(args.statistics, args.fp32_statistics, c);
+  const double sum = args.statistics[c];
   const double mean = sum / n;
-  const double deviations =  // sum (x - mean)^2
-      sum_at(args.statistics, args.fp32_statistics, n_channels + c) - mean * sum;
+  const double deviations = args.statistics[n_channels + c] - mean * sum;  // sum (x - mean)^2
   const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
   const double inverse_stddev = 1.0 / sqrt(variance + epsilon);
   const double scale = args.gamma[c] * inverse_stddev;
@@ -96,15 +90,15 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kNorms))
     const double inverse_stddev = args.mean_inverse_stddev[walk.c + c];
     const double scale = args.gamma[c] * inverse_stddev;
     dz_factors[norm][j] = static_cast<float>(scale);
-    const bool has_sums = args.sums != nullptr || args.fp32_sums != nullptr;
-    const double sum = has_sums ? sum_at(args.sums, args.fp32_sums, c) : 0;
-    const double sum_x_hat = has_sums ? sum_at(args.sums, args.fp32_sums, walk.c + c) : 0;
+    const bool has_sums = args.sums.data != nullptr;
+    const double sum = has_sums ? args.sums[c] : 0;
+    const double sum_x_hat = has_sums ? args.sums[walk.c + c] : 0;
     x_factors[norm][j] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / n);
     means[norm][j] = args.mean_inverse_stddev[c];
     constants[norm][j] = static_cast<float>(-scale * sum / n);
     if (blockIdx.x != 0 || args.parameter_mode == GradientMode::skip) continue;
-    put(args.dbeta[c], sum_at(args.local_sums, args.fp32_sums, c), args.parameter_mode);
-    put(args.dgamma[c], sum_at(args.local_sums, args.fp32_sums, walk.c + c), args.parameter_mode);
+    put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
+    put(args.dgamma[c], args.local_sums[walk.c + c], args.parameter_mode);
   }
   __syncthreads();
   const RowPlace<kN> place(walk);

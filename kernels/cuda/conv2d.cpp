@@ -6,8 +6,8 @@
 //
 // Weights have the type of x and are read as they are. Only where x is padded or in blocks, as in a network's first
 // layer, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten. In
-// fp16 and bf16 the graphs write dweight in that type; the caller converts it to fp32 (low_precision_dweight), or else
-// the unit does. The graphs' sums are fp32, and are converted to fp64 only where the description asks for it.
+// fp16 and bf16 the graphs write dweight in that type; the caller converts it to fp32 (gives_low_precision_dweight()),
+// or else the unit does. The graphs' sums are fp32, and are converted to fp64 only where the description asks for it.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -259,7 +259,7 @@ void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream
   ConvolutionTensors tensors{.x = unit_.makes_z() ? args.x : z, .weight = weight, .y = args.y};
   const bool in_fp32 = statistics_dtype() == DType::fp32;
   if (unit_.gives_statistics())
-    tensors.statistics = in_fp32 ? args.fp32_statistics : at<float>(memory.workspace, forward_at_.statistics);
+    tensors.statistics = in_fp32 ? args.statistics.as<float>() : at<float>(memory.workspace, forward_at_.statistics);
   if (unit_.makes_z()) {
     tensors.scale_bias = scale_bias(normalization);
     tensors.residual = normalization.residual;
@@ -270,9 +270,10 @@ void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream
 
   if (!d_.statistics || in_fp32) return;
   if (unit_.gives_statistics())
-    to_double({{{tensors.statistics, args.statistics, 2 * d_.out_channels}}}, context_, stream);
+    to_double({{{tensors.statistics, args.statistics.as<double>(), 2 * d_.out_channels}}}, context_, stream);
   else
-    channel_sums(y_shape_, args.y, args.statistics, at(memory.workspace, forward_at_.sums), context_, stream);
+    channel_sums(y_shape_, args.y, args.statistics.as<double>(), at(memory.workspace, forward_at_.sums), context_,
+                 stream);
 }
 
 void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stream& stream) {
@@ -288,33 +289,30 @@ void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stre
 }
 
 void CudaConv2d::weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
-  const bool accumulate = args.dweight_mode == GradientMode::accumulate,
-             is_narrow = args.low_precision_dweight != nullptr;
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate, is_narrow = args.dweight.dtype != DType::fp32;
   require(!is_narrow || gives_low_precision_dweight(), ErrorCode::internal,
           "conv2d {}: its weight gradient is not written in {}", text(unit_.shape), lockstep::name(d_.dtype));
   const bool in_place = is_narrow || (!narrows() && !accumulate);
-  void* const dweight = is_narrow  ? args.low_precision_dweight
-                        : in_place ? args.dweight
-                                   : at(memory.workspace, backward_at_.dweight);
+  void* const dweight = in_place ? args.dweight.data : at(memory.workspace, backward_at_.dweight);
   ConvolutionTensors tensors{.x = input(args.x, args.normalization, memory), .dy = args.dy, .dweight = dweight};
   if (unit_.input == ConvolutionInput::inside) tensors.scale_bias = scale_bias(args.normalization);
   weight_gradient_->run(tensors, at(memory.workspace, backward_at_.weight_graph), stream);
   if (in_place) return;
   if (is_in_blocks())
-    widen_from_blocks(d_.dtype, dweight, args.dweight, blocks(), accumulate, context_, stream);
+    widen_from_blocks(d_.dtype, dweight, args.dweight.as<float>(), blocks(), accumulate, context_, stream);
   else if (narrows())
-    widen(d_.dtype, dweight, args.dweight, weight_rows(), accumulate, context_, stream);
+    widen(d_.dtype, dweight, args.dweight.as<float>(), weight_rows(), accumulate, context_, stream);
   else
-    add_into({layout_->n_elements(), DType::fp32}, dweight, args.dweight, context_, stream);
+    add_into({layout_->n_elements(), DType::fp32}, dweight, args.dweight.as<float>(), context_, stream);
 }
 
 void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
   const std::int64_t c = d_.x[3];
   const NormalizationBackward& gradient = args.gradient;
   const bool in_fp32 = sums_dtype() == DType::fp32;
-  float* const sums = in_fp32 ? gradient.fp32_sums : at<float>(memory.workspace, backward_at_.sums);
+  float* const sums = in_fp32 ? gradient.sums.as<float>() : at<float>(memory.workspace, backward_at_.sums);
   float* const residual_sums =
-      in_fp32 ? gradient.fp32_residual_sums : at<float>(memory.workspace, backward_at_.sums) + 2 * c;
+      in_fp32 ? gradient.residual_sums.as<float>() : at<float>(memory.workspace, backward_at_.sums) + 2 * c;
   auto* const unused = at<float>(memory.workspace, backward_at_.unused);
   fused_gradient_->run({.x = args.x,
                         .weight = args.weight,
@@ -335,8 +333,9 @@ void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, St
                        at(memory.workspace, backward_at_.fused_graph), stream);
   if (in_fp32) return;
   const std::int64_t residual_c = d_.normalization->residual == Residual::normalized ? c : 0;
-  to_double({{{sums, gradient.sums, 2 * c}, {residual_sums, gradient.residual_sums, 2 * residual_c}}}, context_,
-            stream);
+  to_double({{{sums, gradient.sums.as<double>(), 2 * c},
+              {residual_sums, gradient.residual_sums.as<double>(), 2 * residual_c}}},
+            context_, stream);
 }
 
 void CudaConv2d::gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream) {
@@ -382,37 +381,32 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
                                            .low_precision_scale_bias = numbers->as(),
                                            .low_precision_residual_scale_bias = numbers->as()};
   const OpMemory op_memory{workspace->as(), saved->as()};
-  const bool fp32 = convolution.sums_dtype() == DType::fp32;
   return cuda::seconds_of(
       [&](Stream& stream) {
         convolution.forward({.x = x->as(),
                              .weight = weight->as(),
                              .y = y->as(),
-                             .statistics = sums->as<double>(),
-                             .normalization = normalization,
-                             .fp32_statistics = sums->as<float>()},
+                             .statistics = {sums->as(), convolution.statistics_dtype()},
+                             .normalization = normalization},
                             op_memory, stream);
         if (d.inference) return;
         convolution.backward(
             {.dy = y->as(),
              .x = x->as(),
              .weight = weight->as(),
-             .dweight = dweight->as<float>(),
+             .dweight = {dweight->as(), convolution.gives_low_precision_dweight() ? d.dtype : DType::fp32},
              .dx = dx->as(),
              .normalization = normalization,
              .gradient = {.mean_inverse_stddev = numbers->as<float>(),
                           .residual_mean_inverse_stddev = numbers->as<float>(),
                           .added = stores ? added->as() : nullptr,
                           .dz = dx->as(),
-                          .sums = sums->as<double>(),
-                          .residual_sums = other_sums->as<double>(),
-                          .fp32_sums = fp32 ? sums->as<float>() : nullptr,
-                          .fp32_residual_sums = fp32 ? other_sums->as<float>() : nullptr,
+                          .sums = {sums->as(), convolution.sums_dtype()},
+                          .residual_sums = {other_sums->as(), convolution.sums_dtype()},
                           .gamma = numbers->as<float>(),
                           .beta = numbers->as<float>(),
                           .residual_gamma = numbers->as<float>(),
-                          .residual_beta = numbers->as<float>()},
-             .low_precision_dweight = convolution.gives_low_precision_dweight() ? dweight->as() : nullptr},
+                          .residual_beta = numbers->as<float>()}},
             op_memory, stream);
       },
       context);

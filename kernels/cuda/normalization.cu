@@ -150,18 +150,17 @@ __global__ void finish_backward(const double* partials, unsigned parts, std::int
   double sum[kKinds];
   add_parts(partials, parts, n_channels, c, sum);
   if (!is_finish_writer(c, n_channels)) return;
-  const auto put = [&](double* sums, float* fp32_sums, double sum_x_hat) {
-    if (fp32_sums != nullptr) {
-      fp32_sums[c] = static_cast<float>(sum[0]);
-      fp32_sums[n_channels + c] = static_cast<float>(sum_x_hat);
+  const auto put = [&](const TypedPointer& sums, double sum_x_hat) {
+    if (sums.dtype == DType::fp32) {
+      sums.as<float>()[c] = static_cast<float>(sum[0]);
+      sums.as<float>()[n_channels + c] = static_cast<float>(sum_x_hat);
     } else {
-      sums[c] = sum[0];
-      sums[n_channels + c] = sum_x_hat;
+      sums.as<double>()[c] = sum[0];
+      sums.as<double>()[n_channels + c] = sum_x_hat;
     }
   };
-  put(args.sums, args.fp32_sums, sum[1] * args.mean_inverse_stddev[n_channels + c]);
-  if constexpr (kKinds == 3)
-    put(args.residual_sums, args.fp32_residual_sums, sum[2] * args.residual_mean_inverse_stddev[n_channels + c]);
+  put(args.sums, sum[1] * args.mean_inverse_stddev[n_channels + c]);
+  if constexpr (kKinds == 3) put(args.residual_sums, sum[2] * args.residual_mean_inverse_stddev[n_channels + c]);
 }
 
 /// A data gradient that is stored as a tensor.

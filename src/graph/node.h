@@ -94,14 +94,9 @@ class ParameterUse {
   /// graph.
   void read_as(DType dtype) { dtype_ = dtype; }
   DType dtype() const { return dtype_; }
-  /// To be called in Node::plan if the op can overwrite low_precision_gradient(), in the compute type. It is then
-  /// widened to fp32 and added together with those of other parameters.
+  /// To be called in Node::plan if the op can overwrite the gradient in the compute type. It is then widened to fp32
+  /// and added together with those of other parameters, and typed_gradient() has that type.
   void can_give_low_precision_gradient() { gives_narrow_ = true; }
-  /// If it is null, the op writes gradient().
-  void* low_precision_gradient(const Run& run) const {
-    if (!gives_narrow_ || !is_trained(run)) return nullptr;
-    return static_cast<std::byte*>(run.at.low_precision_gradients) + run.parameters[id_].begin * size_bytes(dtype_);
-  }
   const void* weights(const Run& run) const {
     if (!exists()) return nullptr;
     if (dtype_ == DType::fp32) return master(run);
@@ -113,6 +108,11 @@ class ParameterUse {
   /// Null where the parameter is frozen.
   float* gradient(const Run& run) const {
     return is_trained(run) ? run.gradients.arena + run.parameters[id_].begin : nullptr;
+  }
+  TypedPointer typed_gradient(const Run& run) const {
+    if (!gives_narrow_ || !is_trained(run)) return gradient(run);
+    const std::size_t offset = run.parameters[id_].begin * size_bytes(dtype_);
+    return {static_cast<std::byte*>(run.at.low_precision_gradients) + offset, dtype_};
   }
   GradientMode mode(const Run& run) const {
     if (!is_trained(run)) return GradientMode::skip;
@@ -177,7 +177,10 @@ class Node {
   virtual void weight_gradient(const Run&) {}
   /// Whether backward() adds two gradients of an output (Graph::added_gradient_of) while it reads them.
   virtual bool adds_gradients() const { return false; }
-  virtual const Op* op() const { return nullptr; }
+  /// Those that it has planned; null: not needed.
+  virtual std::vector<const Op*> ops() const { return {}; }
+  /// "kernel of the first op; kernel of the second one". Empty without ops.
+  std::string describe_ops() const;
   /// The parameters that it uses, in the order in which backward() completes their gradients.
   virtual std::vector<ParameterUse*> parameters() { return {}; }
   virtual Recomputation recomputation() const { return Recomputation::repeat; }

@@ -129,7 +129,7 @@ class BatchNormNode final : public Node {
       op_->backward(backward_args(run), memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&gamma_, &beta_}; }
   /// It sums statistics over micro-batches and ranks, and its outputs for its neighbours are a few kilobytes.
   Recomputation recomputation() const override { return Recomputation::keep; }
@@ -153,8 +153,7 @@ class BatchNormNode final : public Node {
   }
 
   BatchNorm::Finalize finalize_args(const Run& run) {
-    const bool in_fp32 = norm_->statistics_dtype == DType::fp32;
-    const double* statistics = in_fp32 ? nullptr : run.tensor<double>(norm_->statistics);
+    TypedSums statistics(run.tensor(norm_->statistics), norm_->statistics_dtype);
     if (synchronize_) statistics = forward_sum_.sum(run);
     return {.statistics = statistics,
             .gamma = gamma_.master(run),
@@ -164,16 +163,14 @@ class BatchNormNode final : public Node {
             .batch_statistics = run.batch_statistic(statistic_),
             .batch_statistics_weight = weight_,
             .batch_statistics_mode = run.gradients.mode,
-            .fp32_statistics = in_fp32 ? run.tensor<float>(norm_->statistics) : nullptr,
             .low_precision_scale_bias = run.tensor(norm_->low_precision_scale_bias)};
   }
 
   BatchNorm::Backward backward_args(const Run& run) {
-    const bool in_fp32 = norm_->sums_dtype == DType::fp32;
-    const double* local_sums = is_frozen_ || in_fp32 ? nullptr : run.tensor<double>(norm_->sums);
-    return {.sums = synchronize_ ? backward_sum_.sum(run) : local_sums,
+    TypedSums local_sums;
+    if (!is_frozen_) local_sums = {run.tensor(norm_->sums), norm_->sums_dtype};
+    return {.sums = synchronize_ ? TypedSums(backward_sum_.sum(run)) : local_sums,
             .local_sums = local_sums,
-            .fp32_sums = in_fp32 && !is_frozen_ ? run.tensor<float>(norm_->sums) : nullptr,
             .dz = run.tensor(dz_),
             .x = run.tensor(x_),
             .gamma = gamma_.master(run),

@@ -63,15 +63,13 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   }
 
   void forward(const Run& run) override {
-    const TensorId statistics = norm_ ? norm_->statistics : kNoTensor;
-    const bool in_fp32 = norm_ && norm_->statistics_dtype == DType::fp32;
-    op_->forward({.x = in_.x(run),
-                  .weight = weight_.weights(run),
-                  .y = run.tensor(y_),
-                  .statistics = in_fp32 ? nullptr : run.tensor<double>(statistics),
-                  .normalization = in_.forward_args(run),
-                  .fp32_statistics = in_fp32 ? run.tensor<float>(statistics) : nullptr},
-                 memory(run), run.stream);
+    op_->forward(
+        {.x = in_.x(run),
+         .weight = weight_.weights(run),
+         .y = run.tensor(y_),
+         .statistics = norm_ ? TypedPointer(run.tensor(norm_->statistics), norm_->statistics_dtype) : TypedPointer(),
+         .normalization = in_.forward_args(run)},
+        memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
@@ -93,7 +91,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     op_->backward(backward_args(run, BackwardPart::weight_gradient), memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
+  std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
   Flops flops() const override { return flops_; }
 
@@ -102,13 +100,12 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     return {.dy = run.tensor(dy_),
             .x = in_.x(run),
             .weight = weight_.weights(run),
-            .dweight = weight_.gradient(run),
+            .dweight = weight_.typed_gradient(run),
             .dweight_mode = weight_.mode(run),
             .dx = in_.dx(run),
             .dx_mode = in_.dx_mode(),
             .normalization = in_.forward_args(run),
             .gradient = in_.backward_args(run),
-            .low_precision_dweight = weight_.low_precision_gradient(run),
             .part = part};
   }
 

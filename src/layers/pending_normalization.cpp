@@ -103,16 +103,13 @@ NormalizationForward NormalizedInput::forward_args(const Run& run) const {
 
 NormalizationBackward NormalizedInput::backward_args(const Run& run) const {
   if (sums_ == kNoTensor) return {};
-  const bool in_fp32 = norm_->sums_dtype == DType::fp32;
   const auto master = [&](const ParameterUse* use) { return use ? use->master(run) : nullptr; };
   return {.mean_inverse_stddev = run.tensor<const float>(mean_inverse_stddev_),
           .residual_mean_inverse_stddev = run.tensor<const float>(residual_mean_inverse_stddev_),
           .added = run.tensor(added_),
           .dz = run.tensor(dz_),
-          .sums = in_fp32 ? nullptr : run.tensor<double>(sums_),
-          .residual_sums = in_fp32 ? nullptr : run.tensor<double>(residual_sums_),
-          .fp32_sums = in_fp32 ? run.tensor<float>(sums_) : nullptr,
-          .fp32_residual_sums = in_fp32 ? run.tensor<float>(residual_sums_) : nullptr,
+          .sums = {run.tensor(sums_), norm_->sums_dtype},
+          .residual_sums = {run.tensor(residual_sums_), norm_->sums_dtype},
           .gamma = master(norm_->gamma),
           .beta = master(norm_->beta),
           .residual_gamma = residual_norm_ ? master(residual_norm_->gamma) : nullptr,

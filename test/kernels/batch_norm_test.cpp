@@ -274,7 +274,9 @@ TEST(BatchNorm, ComputesTwoNormsOfOneGradient) {
                              .mean_inverse_stddev = device.garbage<float>(n),
                              .batch_statistics = device.upload(in.before),
                              .batch_statistics_mode = mode};
-            norm.backward = {.fp32_sums = device.upload(random_normal(2 * shape[3], stream + 2)),
+            const float* const sums = device.upload(random_normal(2 * shape[3], stream + 2));
+            norm.backward = {.sums = sums,
+                             .local_sums = sums,
                              .dz = dz,
                              .x = device.upload_as(dtype, random_normal(shape.n_elements(), stream + 3)),
                              .gamma = norm.finalize.gamma,
@@ -318,13 +320,13 @@ TEST(BatchNorm, TakesSumsInFp32) {
       const auto op = backend->make(describe(shape));
       const OpMemory memory = device.op_memory(op->memory_requirements());
       const BatchNorm::Finalize args{
+          .statistics = device.upload(std::vector<float>(in.statistics.begin(), in.statistics.end())),
           .gamma = device.upload(in.gamma),
           .beta = device.upload(in.beta),
           .scale_bias = device.garbage<float>(n),
           .mean_inverse_stddev = device.garbage<float>(n),
           .batch_statistics = device.garbage<float>(n),
-          .batch_statistics_weight = 0.25f,
-          .fp32_statistics = device.upload(std::vector<float>(in.statistics.begin(), in.statistics.end()))};
+          .batch_statistics_weight = 0.25f};
       op->finalize(args, memory, device.stream());
       EXPECT_EQ(device.download(args.scale_bias, n), expected.scale_bias);
       EXPECT_EQ(device.download(args.mean_inverse_stddev, n), expected.mean_inverse_stddev);
@@ -333,7 +335,9 @@ TEST(BatchNorm, TakesSumsInFp32) {
       const std::vector<float> sums = random_normal(2 * shape[3], 8);
       const BackwardOutputs backward = run_backward(*backend, describe(shape), in, {}, expected.mean_inverse_stddev,
                                                     to_double(sums), to_double(sums));
-      const BatchNorm::Backward of_fp32{.fp32_sums = device.upload(sums),
+      const float* const d_sums = device.upload(sums);
+      const BatchNorm::Backward of_fp32{.sums = d_sums,
+                                        .local_sums = d_sums,
                                         .dz = device.upload(in.dz),
                                         .x = device.upload(in.x),
                                         .gamma = args.gamma,

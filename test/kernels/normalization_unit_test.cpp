@@ -136,7 +136,7 @@ class Chain {
     forward1_.statistics = device_.garbage<double>(kTwoRows);
     conv1_.op->forward(forward1_, conv1_.memory, device_.stream());
 
-    finalize_.statistics = forward1_.statistics;
+    finalize_.statistics = forward1_.statistics.as<const double>();
     finalize_.gamma = device_.upload(in_.gamma);
     finalize_.beta = device_.upload(in_.beta);
     finalize_.scale_bias = device_.garbage<float>(kTwoRows);
@@ -172,7 +172,7 @@ class Chain {
     }
     conv2_.op->backward(backward2, conv2_.memory, device_.stream());
 
-    norm_backward_.sums = norm_backward_.local_sums = gradient.sums;
+    norm_backward_.sums = norm_backward_.local_sums = gradient.sums.as<const double>();
     norm_backward_.dz = norm_backward_.dx = dz_;
     norm_backward_.x = middle_;
     norm_backward_.gamma = finalize_.gamma;

@@ -90,7 +90,7 @@ class ReferenceBatchNorm final : public BatchNorm {
   OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_finalize(const Finalize& a, const OpMemory&, Stream&) override {
-    batch_norm_finalize<float>(d_, {a.statistics, a.gamma, a.beta, a.scale_bias, a.mean_inverse_stddev,
+    batch_norm_finalize<float>(d_, {a.statistics.as<double>(), a.gamma, a.beta, a.scale_bias, a.mean_inverse_stddev,
                                     a.batch_statistics, a.batch_statistics_weight, a.batch_statistics_mode});
   }
   void run_finalize_inference(const FinalizeInference& a, const OpMemory&, Stream&) override {
@@ -98,9 +98,9 @@ class ReferenceBatchNorm final : public BatchNorm {
         d_, {a.running_mean, a.running_variance, a.gamma, a.beta, a.scale_bias, a.mean_inverse_stddev});
   }
   void run_backward(const Backward& a, const OpMemory&, Stream&) override {
-    batch_norm_backward<float>(
-        d_, {a.sums, a.local_sums, static_cast<const float*>(a.dz), static_cast<const float*>(a.x), a.gamma,
-             a.mean_inverse_stddev, static_cast<float*>(a.dx), a.dgamma, a.dbeta, a.parameter_mode});
+    batch_norm_backward<float>(d_, {a.sums.as<double>(), a.local_sums.as<double>(), static_cast<const float*>(a.dz),
+                                    static_cast<const float*>(a.x), a.gamma, a.mean_inverse_stddev,
+                                    static_cast<float*>(a.dx), a.dgamma, a.dbeta, a.parameter_mode});
   }
 
  private:

@@ -163,13 +163,13 @@ class ReferenceConv2d final : public Conv2d {
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     conv2d_forward<float>(d_, {static_cast<const float*>(args.x), static_cast<const float*>(args.weight),
-                               static_cast<float*>(args.y), args.statistics, typed(args.normalization)});
+                               static_cast<float*>(args.y), args.statistics.as<double>(), typed(args.normalization)});
   }
   void run_backward(const Backward& args, const OpMemory&, Stream&) override {
     conv2d_backward<float>(
         d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.x),
-             static_cast<const float*>(args.weight), args.dweight, args.dweight_mode, static_cast<float*>(args.dx),
-             args.dx_mode, typed(args.normalization), typed(args.gradient)});
+             static_cast<const float*>(args.weight), args.dweight.as<float>(), args.dweight_mode,
+             static_cast<float*>(args.dx), args.dx_mode, typed(args.normalization), typed(args.gradient)});
   }
 
  private:

@@ -46,8 +46,8 @@ inline PendingBackward<float> typed(const NormalizationBackward& args) {
           args.residual_mean_inverse_stddev,
           static_cast<const float*>(args.added),
           static_cast<float*>(args.dz),
-          args.sums,
-          args.residual_sums};
+          args.sums.as<double>(),
+          args.residual_sums.as<double>()};
 }
 
 template <typename T>

@@ -113,13 +113,9 @@ class UnitRun {
     const bool alias = modes_.added && modes_.added_is_dz;
     gradient.dz = dx_ = alias ? const_cast<void*>(gradient.added) : device_.garbage_as(d_.dtype, in_.x.size());
     const std::size_t n = in_.mean_inverse_stddev.size();
-    const bool in_fp32 = sums_dtype == DType::fp32, has_norm_of_residual = !in_.residual_mean_inverse_stddev.empty();
-    (in_fp32 ? sums_.fp32 : sums_.fp64) = device_.garbage_as(sums_dtype, n);
-    if (has_norm_of_residual) (in_fp32 ? residual_sums_.fp32 : residual_sums_.fp64) = device_.garbage_as(sums_dtype, n);
-    gradient.sums = static_cast<double*>(sums_.fp64);
-    gradient.fp32_sums = static_cast<float*>(sums_.fp32);
-    gradient.residual_sums = static_cast<double*>(residual_sums_.fp64);
-    gradient.fp32_residual_sums = static_cast<float*>(residual_sums_.fp32);
+    const bool has_norm_of_residual = !in_.residual_mean_inverse_stddev.empty();
+    gradient.sums = {device_.garbage_as(sums_dtype, n), sums_dtype};
+    if (has_norm_of_residual) gradient.residual_sums = {device_.garbage_as(sums_dtype, n), sums_dtype};
     const GammaBeta norm = gamma_beta(in_.scale_bias, in_.mean_inverse_stddev);
     gradient.gamma = norm.gamma;
     gradient.beta = norm.beta;
@@ -142,18 +138,15 @@ class UnitRun {
 
   void read_backward(UnitOutputs& out) {
     if (dx_) out.dx = from_layout(d_.x, d_.x_layout, device_.download_as(d_.dtype, dx_, in_.x.size()));
-    out.sums = download(sums_, in_.mean_inverse_stddev.size());
-    out.residual_sums = download(residual_sums_, in_.mean_inverse_stddev.size());
+    out.sums = download(backward_.gradient.sums, in_.mean_inverse_stddev.size());
+    out.residual_sums = download(backward_.gradient.residual_sums, in_.mean_inverse_stddev.size());
   }
 
   /// Sums in fp64 or fp32.
-  struct Sums {
-    void *fp64 = nullptr, *fp32 = nullptr;
-  };
-  std::vector<double> download(const Sums& sums, std::size_t n) {
-    if (sums.fp32) return to_double(device_.download(static_cast<const float*>(sums.fp32), n));
-    if (sums.fp64) return device_.download(static_cast<const double*>(sums.fp64), n);
-    return {};
+  std::vector<double> download(const TypedPointer& sums, std::size_t n) {
+    if (sums.data == nullptr) return {};
+    if (sums.dtype == DType::fp32) return to_double(device_.download(sums.as<const float>(), n));
+    return device_.download(sums.as<const double>(), n);
   }
 
   Device& device() { return device_; }
@@ -188,7 +181,6 @@ class UnitRun {
   typename Op::Forward forward_;
   typename Op::Backward backward_;
   void *y_ = nullptr, *z_ = nullptr, *dx_ = nullptr;
-  Sums sums_, residual_sums_;
 };
 
 }  // namespace
@@ -219,13 +211,11 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
   const auto n_statistics = static_cast<std::size_t>(2 * d.out_channels);
   const DType statistics_dtype = op->statistics_dtype();
   EXPECT_TRUE(statistics_dtype == DType::fp64 || d.fp32_sums);
-  const bool in_fp32 = statistics_dtype == DType::fp32;
-  if (d.statistics && in_fp32) unit.forward().fp32_statistics = device.garbage<float>(n_statistics);
-  if (d.statistics && !in_fp32) unit.forward().statistics = device.garbage<double>(n_statistics);
+  if (d.statistics) unit.forward().statistics = {device.garbage_as(statistics_dtype, n_statistics), statistics_dtype};
   op->forward(unit.forward(), memory, device.stream());
   UnitOutputs out;
   unit.read_forward(out);
-  out.statistics = unit.download({unit.forward().statistics, unit.forward().fp32_statistics}, n_statistics);
+  out.statistics = unit.download(unit.forward().statistics, n_statistics);
   if (d.inference) return out;
 
   EXPECT_TRUE(op->sums_dtype() == DType::fp64 || d.fp32_sums);
@@ -233,27 +223,29 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
   Conv2d::Backward& args = unit.backward();
   args.weight = unit.forward().weight;
   args.dweight_mode = modes.dweight;
+  float* dweight_sum = nullptr;
   if (modes.dweight == GradientMode::accumulate) {
     layout->pack(in.dweight_before, packed.data());
-    args.dweight = device.upload(packed);
+    dweight_sum = device.upload(packed);
   }
-  if (modes.dweight == GradientMode::overwrite) args.dweight = device.garbage<float>(packed.size());
+  if (modes.dweight == GradientMode::overwrite) dweight_sum = device.garbage<float>(packed.size());
+  args.dweight = dweight_sum;
   if (!d.input_gradient) args.dx = args.gradient.dz = nullptr;
-  if (modes.low_precision_dweight && op->gives_low_precision_dweight())
-    args.low_precision_dweight = device.garbage_as(d.dtype, packed.size());
+  const bool is_narrow = modes.low_precision_dweight && op->gives_low_precision_dweight();
+  if (is_narrow) args.dweight = {device.garbage_as(d.dtype, packed.size()), d.dtype};
   op->backward(args, memory, device.stream());
-  if (args.low_precision_dweight && modes.dweight != GradientMode::skip)
+  if (is_narrow && modes.dweight != GradientMode::skip)
     device.backend()
         .make(CastDescription{.from = d.dtype, .to = DType::fp32})
-        ->apply({.source = args.low_precision_dweight,
-                 .target = args.dweight,
+        ->apply({.source = args.dweight.data,
+                 .target = dweight_sum,
                  .n_elements = packed.size(),
                  .accumulate = modes.dweight == GradientMode::accumulate},
                 {}, device.stream());
   if (d.input_gradient) unit.read_backward(out);
   if (modes.dweight == GradientMode::skip) return out;
   out.dweight.resize(in.weight.size());
-  const std::vector<float> dweight = device.download(args.dweight, packed.size());
+  const std::vector<float> dweight = device.download(dweight_sum, packed.size());
   layout->unpack(dweight.data(), out.dweight);
   layout->pack(out.dweight, packed.data());
   EXPECT_EQ(packed, dweight) << "the padding of " << layout->describe() << " must stay zero";

@@ -28,7 +28,7 @@ struct BatchNormDescription {
 class BatchNorm : public Op {
  public:
   struct Finalize {
-    const double* statistics = nullptr;    // (2, C): sum x, sum x^2; null: fp32_statistics
+    TypedSums statistics{};                // (2, C): sum x, sum x^2
     const float* gamma = nullptr;          // (C)
     const float* beta = nullptr;           // (C)
     float* scale_bias = nullptr;           // (2, C), overwritten: gamma / stddev, beta - mean * gamma / stddev
@@ -36,7 +36,6 @@ class BatchNorm : public Op {
     float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not computed
     float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
     GradientMode batch_statistics_mode = GradientMode::overwrite;
-    const float* fp32_statistics = nullptr;    // (2, C): instead of `statistics`; see Conv2d::statistics_dtype()
     void* low_precision_scale_bias = nullptr;  // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct FinalizeInference {
@@ -49,10 +48,9 @@ class BatchNorm : public Op {
     void* low_precision_scale_bias = nullptr;  // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct Backward {
-    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null, like fp32_sums,
-                                         // after finalize_inference, whose statistics do not depend on x
-    const double* local_sums = nullptr;  // the same over this rank's rows only; equal to `sums` unless synchronised
-    const float* fp32_sums = nullptr;    // instead of both: NormalizationBackward::fp32_sums
+    TypedSums sums{};        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null after finalize_inference, whose
+                             // statistics do not depend on x
+    TypedSums local_sums{};  // the same over this rank's rows only; equal to `sums` unless synchronised
     const void* dz = nullptr;
     const void* x = nullptr;
     const float* gamma = nullptr;

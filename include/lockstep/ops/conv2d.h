@@ -56,23 +56,19 @@ class Conv2d : public Op {
     const void* x = nullptr;
     const void* weight = nullptr;  // in weight_layout()
     void* y = nullptr;
-    double* statistics = nullptr;  // (2, K), overwritten: sum y, sum y^2
+    TypedPointer statistics{};  // (2, K) in statistics_dtype(), overwritten: sum y, sum y^2
     NormalizationForward normalization;
-    float* fp32_statistics = nullptr;  // instead of `statistics`, if statistics_dtype() is fp32
   };
   struct Backward {
     const void* dy = nullptr;
     const void* x = nullptr;  // as in forward
     const void* weight = nullptr;
-    float* dweight = nullptr;  // in weight_layout()
+    TypedPointer dweight{};  // in weight_layout(); fp32, or in the type of x (gives_low_precision_dweight())
     GradientMode dweight_mode = GradientMode::overwrite;
     void* dx = nullptr;  // only without normalisation; else NormalizationBackward::dz is written
     GradientMode dx_mode = GradientMode::overwrite;
     NormalizationForward normalization;  // the same pointers as in forward; z holds what forward stored
     NormalizationBackward gradient;
-    void* low_precision_dweight =
-        nullptr;  // in the type of x, overwritten instead of `dweight` (gives_low_precision_dweight()),
-                  // unless dweight_mode is skip; null: `dweight` is written
     BackwardPart part = BackwardPart::all;  // other parts only if workspace_of_parts() has a value
   };
   /// Bytes of the workspaces with which the parts of backward may be called one by one, in any order or concurrently.
@@ -84,7 +80,7 @@ class Conv2d : public Op {
   /// it and the kernels compute only fp32.
   virtual DType statistics_dtype() const { return DType::fp64; }
   virtual DType sums_dtype() const { return DType::fp64; }
-  /// Whether Backward::low_precision_dweight may be passed, because the kernels write that type.
+  /// Whether Backward::dweight may have the type of x, because the kernels write that type. It is then overwritten.
   virtual bool gives_low_precision_dweight() const { return false; }
   /// No value if backward only runs as a whole.
   virtual std::optional<PartWorkspaces> workspace_of_parts() const { return std::nullopt; }

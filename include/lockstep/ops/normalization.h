@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "lockstep/dtype.h"
+
 namespace lockstep {
 
 struct InputNormalization {
@@ -37,14 +39,13 @@ struct NormalizationBackward {
   const float* residual_mean_inverse_stddev = nullptr;  // (2, C), residual normalized
   const void* added = nullptr;                          // shape of x or null: another gradient of z
   void* dz = nullptr;                                   // shape of x, overwritten; may be `added`
-  double* sums = nullptr;                               // (2, C), overwritten: sum dz, sum dz * x_hat
-  double* residual_sums = nullptr;                      // (2, C), residual normalized: sum dz, sum dz * r_hat
-  float* fp32_sums = nullptr;                           // instead of `sums`, if the op says so: Conv2d::sums_dtype()
-  float* fp32_residual_sums = nullptr;                  // instead of `residual_sums`
-  const float* gamma = nullptr;                         // (C), of the batch norm of x
-  const float* beta = nullptr;                          // (C)
-  const float* residual_gamma = nullptr;                // (C), residual normalized
-  const float* residual_beta = nullptr;                 // (C)
+  // fp64, or fp32 if the op says so (Conv2d::sums_dtype()):
+  TypedPointer sums{};                    // (2, C), overwritten: sum dz, sum dz * x_hat
+  TypedPointer residual_sums{};           // (2, C), residual normalized: sum dz, sum dz * r_hat
+  const float* gamma = nullptr;           // (C), of the batch norm of x
+  const float* beta = nullptr;            // (C)
+  const float* residual_gamma = nullptr;  // (C), residual normalized
+  const float* residual_beta = nullptr;   // (C)
 };
 
 }  // namespace lockstep
