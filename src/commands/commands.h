@@ -1,5 +1,5 @@
-// Each function adds a subcommand (CLI11) to the program. Parsing the chosen one sets `run`, which main calls. A command
-// returns its exit status or throws Error.
+// Each function adds a subcommand (CLI11) to the program. Parsing the chosen one sets `run`, which main calls. A
+// command returns its exit status or throws Error.
 #pragma once
 
 #include <functional>

@@ -15,10 +15,6 @@ constexpr std::int64_t kSmallChunks[] = {16, 96};
 
 }  // namespace
 
-struct Decoder::Memories {
-  std::unique_ptr<Memory> cache, activations, workspace;
-};
-
 Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
                  graph::ParameterTable& table, const models::LlamaOptions& options)
     : sizes_(sizes), vocabulary_(config.vocabulary), backend_(backend), stream_(backend.make_stream()) {
@@ -36,8 +32,6 @@ Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, D
   const auto rows = static_cast<std::size_t>(std::max(sizes.chunk, sizes.slots));
   for (auto* field : {&ids_, &slots_, &positions_, &selected_}) field->reserve(rows);
 }
-
-Decoder::~Decoder() = default;
 
 Decoder::Step Decoder::make_step(const models::LlamaConfig& config, const models::LlamaOptions& options,
                                  std::int64_t rows, DType dtype, bool tf32, graph::ParameterTable& table) {
@@ -92,26 +86,24 @@ DecoderMemory Decoder::memory() const {
   return out;
 }
 
-void Decoder::bind(const graph::Bindings& weights) {
-  const DecoderMemory needs = memory();
-  memories_ =
-      std::make_unique<Memories>(Memories{.cache = backend_.allocate(needs.cache_bytes, "keys and values"),
-                                          .activations = backend_.allocate(needs.activation_bytes, "activations"),
-                                          .workspace = backend_.allocate(needs.workspace_bytes, "workspace")});
-  bind(weights, {.cache = memories_->cache->data(),
-                 .activations = memories_->activations->data(),
-                 .workspace = memories_->workspace->data()});
+std::vector<graph::Graph*> Decoder::graphs() const {
+  std::vector<graph::Graph*> graphs{decode_.graph.get()};
+  for (const Step& step : prefill_) graphs.push_back(step.graph.get());
+  return graphs;
+}
+
+void Decoder::allocate(const graph::Bindings& parameters) {
+  own_arenas_ = std::make_unique<graph::ForwardArenas>(graphs(), parameters, backend_);
+  become_ready();
   reset();
 }
 
-void Decoder::bind(const graph::Bindings& weights, const DecoderArenas& arenas) {
-  arenas_ = arenas;
-  graph::Bindings bindings = weights;
-  bindings.cache = static_cast<std::byte*>(arenas.cache);
-  bindings.activations = static_cast<std::byte*>(arenas.activations);
-  bindings.workspace = arenas.workspace;
-  for (const Step& step : prefill_) step.graph->bind(bindings);
-  decode_.graph->bind(bindings);
+void Decoder::bind(const graph::Bindings& bindings) {
+  for (graph::Graph* graph : graphs()) graph->bind(bindings);
+  become_ready();
+}
+
+void Decoder::become_ready() {
   captured_ = backend_.make_captured_graph();
   if (!logits_)
     logits_ = backend_.allocate_host(static_cast<std::size_t>(sizes_.slots * vocabulary_) * sizeof(float), "logits");
@@ -119,7 +111,7 @@ void Decoder::bind(const graph::Bindings& weights, const DecoderArenas& arenas) 
 
 void Decoder::reset() {
   // Places that no token has filled are never used. Zeros make sure that they contain valid numbers.
-  backend_.fill_zero(arenas_.cache, memory().cache_bytes, *stream_);
+  backend_.fill_zero(decode_.graph->bindings().cache, decode_.graph->cache_bytes(), *stream_);
   stream_->synchronize();
   cache_indirection_.clear();
   for (std::int64_t slot = 0; slot < sizes_.slots; ++slot)
@@ -136,7 +128,7 @@ std::string Decoder::describe() const {
 }
 
 void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_logits) {
-  require(arenas_.activations != nullptr && static_cast<std::int64_t>(tokens.size()) <= step.rows, ErrorCode::internal,
+  require(captured_ != nullptr && static_cast<std::int64_t>(tokens.size()) <= step.rows, ErrorCode::internal,
           "a step of {} tokens in a graph of {}", tokens.size(), step.rows);
   ids_.assign(static_cast<std::size_t>(step.rows), 0);
   slots_.assign(static_cast<std::size_t>(step.rows), 0);

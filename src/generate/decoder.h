@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "generate/language_model.h"
-#include "graph/graph.h"
+#include "graph/forward_arenas.h"
 #include "models/llama.h"
 
 namespace lockstep::generate {
@@ -33,24 +33,18 @@ struct DecoderMemory {
   std::size_t cache_bytes = 0, activation_bytes = 0, workspace_bytes = 0;
 };
 
-/// Memory of these sizes that is lent by its owner, which uses it at other times.
-struct DecoderArenas {
-  void *cache = nullptr, *activations = nullptr, *workspace = nullptr;
-};
-
 class Decoder final : public LanguageModel {
  public:
   /// Backend and table must outlive it. If the table is new, the decoder adds the parameters.
   Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
           graph::ParameterTable& table, const models::LlamaOptions& options = {});
-  ~Decoder() override;
 
   DecoderMemory memory() const;
-  /// Allocates the arenas. Only the members of `weights` that locate the parameters are used.
-  void bind(const graph::Bindings& weights);
-  /// The same with arenas that are lent. If their owner has used them in the meantime, call reset() before the next
-  /// use.
-  void bind(const graph::Bindings& weights, const DecoderArenas& arenas);
+  /// Allocates the arenas. `parameters`: ParameterArena::bindings().
+  void allocate(const graph::Bindings& parameters);
+  /// Instead, with arenas of the sizes in memory() that their owner lends. If it has used them in the meantime, call
+  /// reset() before the next use.
+  void bind(const graph::Bindings& bindings);
   /// Afterwards, no sequence has any tokens.
   void reset();
   /// What the backend chose for the ops of a decoding step, one line per op.
@@ -76,9 +70,10 @@ class Decoder final : public LanguageModel {
     graph::TensorId ids = graph::kNoTensor, slots = graph::kNoTensor, positions = graph::kNoTensor;
     graph::TensorId cache_indirection = graph::kNoTensor, selected = graph::kNoTensor, logits = graph::kNoTensor;
   };
-  struct Memories;
   Step make_step(const models::LlamaConfig& config, const models::LlamaOptions& options, std::int64_t rows, DType dtype,
                  bool tf32, graph::ParameterTable& table);
+  std::vector<graph::Graph*> graphs() const;
+  void become_ready();
   /// Runs at most `rows` tokens, and appends the logits to `logits_`.
   void run(Step& step, std::span<const NewToken> tokens, bool all_want_logits);
   std::span<const float> logits() const;
@@ -89,8 +84,7 @@ class Decoder final : public LanguageModel {
   std::unique_ptr<Stream> stream_;
   std::vector<Step> prefill_;  // ascending by rows
   Step decode_;
-  std::unique_ptr<Memories> memories_;  // null: the arenas are lent
-  DecoderArenas arenas_;
+  std::unique_ptr<graph::ForwardArenas> own_arenas_;  // null: they are lent
   std::vector<std::int32_t> cache_indirection_;
   bool has_new_indirection_ = true;
   const void* has_indirection_ = nullptr;  // the step whose tensor is up to date

@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "graph/node.h"
 #include "graph/shard.h"
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
@@ -40,6 +41,15 @@ class ParameterArena {
   /// The matrices in NF4; null if there are none.
   const std::byte* nf4_weights() const {
     return nf4_weights_ ? static_cast<const std::byte*>(nf4_weights_->data()) : nullptr;
+  }
+
+  /// The members of Bindings that locate parameters.
+  Bindings bindings() const {
+    return {.parameters = masters(),
+            .first_parameter = first_master_,
+            .compute_weights = compute_weights(),
+            .compute_dtype = compute_dtype_,
+            .nf4_weights = nf4_weights()};
   }
 
   /// For the ops of a step's update: the optimizer writes both, and statistics exist in fp32 only.

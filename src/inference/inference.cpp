@@ -90,11 +90,6 @@ void set_model(Config& config, const checkpoint::ModelFile& file) {
   config.model = model;
 }
 
-/// The arenas of the graph.
-struct Inference::Memories {
-  std::unique_ptr<Memory> activations, workspace, exchange, scalars;
-};
-
 Inference::Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields,
                      Backend& backend, std::int64_t capacity)
     : backend_(backend), capacity_(capacity), stream_(backend.make_stream()) {
@@ -126,22 +121,9 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
   outputs_.resize(static_cast<std::size_t>(capacity * n_outputs_));
 
   parameters_ = std::make_unique<graph::ParameterArena>(table_, dtype, backend);
-  memories_ =
-      std::make_unique<Memories>(Memories{.activations = backend.allocate(graph_->memory().size_bytes(), "activations"),
-                                          .workspace = backend.allocate(graph_->workspace_bytes(), "workspace"),
-                                          .exchange = backend.allocate(graph_->exchange_bytes(), "loss"),
-                                          .scalars = backend.allocate(sizeof(StepScalars), "scalars")});
-  graph_->bind({.parameters = parameters_->masters(),
-                .compute_weights = parameters_->compute_weights(),
-                .compute_dtype = parameters_->compute_dtype(),
-                .nf4_weights = parameters_->nf4_weights(),
-                .exchange = static_cast<std::byte*>(memories_->exchange->data()),
-                .activations = static_cast<std::byte*>(memories_->activations->data()),
-                .workspace = memories_->workspace->data(),
-                .scalars = static_cast<StepScalars*>(memories_->scalars->data())});
+  graph::Graph* const graphs[] = {graph_.get()};
+  arenas_ = std::make_unique<graph::ForwardArenas>(graphs, parameters_->bindings(), backend);
 }
-
-Inference::~Inference() = default;
 
 std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter) {
   std::vector<float> packed(parameter.n_elements);
@@ -203,7 +185,7 @@ Inference::Result Inference::run(const data::Batch& batch) {
   Result result;
   const auto n_values = static_cast<std::size_t>(batch.n_samples * n_outputs_);
   backend_.copy_to_host(outputs_.data(), graph_->tensor(output_), n_values * sizeof(float), *stream_);
-  backend_.copy_to_host(&result.sums, memories_->exchange->data(), sizeof(LossSums), *stream_);
+  backend_.copy_to_host(&result.sums, arenas_->bindings().exchange, sizeof(LossSums), *stream_);
   stream_->synchronize();
   result.outputs = std::span(outputs_).first(n_values);
   return result;

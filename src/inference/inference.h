@@ -9,7 +9,7 @@
 
 #include "checkpoint/model_file.h"
 #include "data/loader.h"
-#include "graph/graph.h"
+#include "graph/forward_arenas.h"
 #include "graph/parameter_arena.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
@@ -47,7 +47,6 @@ class Inference {
   /// or its train set is open. `config`: model and precision. Task and backend must outlive it.
   Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields, Backend& backend,
             std::int64_t capacity);
-  ~Inference();
 
   /// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape, and
   /// checkpoint_damaged if one is not finite.
@@ -62,8 +61,6 @@ class Inference {
   std::int64_t n_outputs() const { return n_outputs_; }  // of a sample
 
  private:
-  struct Memories;
-
   Backend& backend_;
   std::int64_t capacity_, n_outputs_ = 0;
   graph::ParameterTable table_;
@@ -73,7 +70,7 @@ class Inference {
   graph::TensorId output_ = graph::kNoTensor;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<graph::ParameterArena> parameters_;
-  std::unique_ptr<Memories> memories_;
+  std::unique_ptr<graph::ForwardArenas> arenas_;
   std::vector<float> outputs_;
 };
 

@@ -27,9 +27,7 @@ TextModel::TextModel(const models::LlamaConfig& model, const generate::DecoderSi
   load_parameters(file, table_, *parameters_, backend, *stream);
   parameters_->refresh(*stream);
   stream->synchronize();
-  decoder_.bind({.parameters = parameters_->masters(),
-                 .compute_weights = parameters_->compute_weights(),
-                 .compute_dtype = parameters_->compute_dtype()});
+  decoder_.allocate(parameters_->bindings());
 }
 
 }  // namespace lockstep::inference

@@ -6,7 +6,6 @@
 #include "inference/inference.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
-#include "lockstep/ops/step_scalars.h"
 #include "models/llama.h"
 
 namespace lockstep::inference {
@@ -35,10 +34,6 @@ struct TextScorer::Step {
                   losses = graph::kNoTensor;
 };
 
-struct TextScorer::Arenas {
-  std::unique_ptr<Memory> activations, workspace, exchange, scalars;
-};
-
 TextScorer::TextScorer(const models::LlamaConfig& model, std::span<const ScoredText> texts, Precision precision,
                        const checkpoint::ModelFile& file, Backend& backend)
     : backend_(backend), stream_(backend.make_stream()) {
@@ -56,24 +51,9 @@ TextScorer::TextScorer(const models::LlamaConfig& model, std::span<const ScoredT
   load_parameters(file, table_, *parameters_, backend, *stream_);
   parameters_->refresh(*stream_);
   stream_->synchronize();
-  std::size_t activations = 0, workspace = 0, exchange = 0;
-  for (const auto& step : steps_) {
-    activations = std::max(activations, step->graph->memory().size_bytes());
-    workspace = std::max(workspace, step->graph->workspace_bytes());
-    exchange = std::max(exchange, step->graph->exchange_bytes());
-  }
-  arenas_ = std::make_unique<Arenas>(Arenas{.activations = backend.allocate(activations, "activations"),
-                                            .workspace = backend.allocate(workspace, "workspace"),
-                                            .exchange = backend.allocate(exchange, "loss"),
-                                            .scalars = backend.allocate(sizeof(StepScalars), "scalars")});
-  for (const auto& step : steps_)
-    step->graph->bind({.parameters = parameters_->masters(),
-                       .compute_weights = parameters_->compute_weights(),
-                       .compute_dtype = parameters_->compute_dtype(),
-                       .exchange = static_cast<std::byte*>(arenas_->exchange->data()),
-                       .activations = static_cast<std::byte*>(arenas_->activations->data()),
-                       .workspace = arenas_->workspace->data(),
-                       .scalars = static_cast<StepScalars*>(arenas_->scalars->data())});
+  std::vector<graph::Graph*> graphs;
+  for (const auto& step : steps_) graphs.push_back(step->graph.get());
+  arenas_ = std::make_unique<graph::ForwardArenas>(graphs, parameters_->bindings(), backend);
 }
 
 TextScorer::~TextScorer() = default;

@@ -41,7 +41,6 @@ class TextScorer {
 
  private:
   struct Step;
-  struct Arenas;
   std::unique_ptr<Step> make_step(const models::LlamaConfig& model, std::int64_t length, std::int64_t n_positions,
                                   Precision precision);
   void run(Step& step, std::span<const ScoredText> texts, std::span<const std::size_t> numbers,
@@ -52,7 +51,7 @@ class TextScorer {
   std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<Step>> steps_;  // ascending by length
   std::unique_ptr<graph::ParameterArena> parameters_;
-  std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<graph::ForwardArenas> arenas_;
 };
 
 }  // namespace lockstep::inference

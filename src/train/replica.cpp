@@ -64,21 +64,16 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   if (plan.loss_scaling()) loss_scale_ = &state_->loss_scale;
   set_loss_scale({.scale = static_cast<float>(plan.config().loss_scale.initial)});
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
-  const graph::Bindings bindings{
-      .parameters = parameter_arena_.masters(),
-      .first_parameter = parameter_arena_.first_master(),
-      .compute_weights = parameter_arena_.compute_weights(),
-      .compute_dtype = parameter_arena_.compute_dtype(),
-      .nf4_weights = parameter_arena_.nf4_weights(),
-      .low_precision_gradients = low_precision_gradients_ ? low_precision_gradients_->data() : nullptr,
-      .exchange = exchange,
-      .activations = static_cast<std::byte*>(activations_->data()),
-      .workspace = workspace_->data(),
-      .second_stream = second_stream_.get(),
-      .second_workspace = second_workspace_ ? second_workspace_->data() : nullptr,
-      .scalars = &state_->scalars,
-      .loss_scale = loss_scale_,
-      .communicator = &communicator};
+  graph::Bindings bindings = parameter_arena_.bindings();
+  bindings.low_precision_gradients = low_precision_gradients_ ? low_precision_gradients_->data() : nullptr;
+  bindings.exchange = exchange;
+  bindings.activations = static_cast<std::byte*>(activations_->data());
+  bindings.workspace = workspace_->data();
+  bindings.second_stream = second_stream_.get();
+  bindings.second_workspace = second_workspace_ ? second_workspace_->data() : nullptr;
+  bindings.scalars = &state_->scalars;
+  bindings.loss_scale = loss_scale_;
+  bindings.communicator = &communicator;
   for (PlannedGraph* planned : plan.all()) planned->graph->bind(bindings);
   if (plan.sampler() != nullptr) plan.sampler()->bind(bindings);
   // The sums of all graphs are at the same position.

@@ -33,9 +33,6 @@ TEST(Decoder, CapturesDecodingAndNothingElse) {
   Decoder decoder(kTiny, {.slots = 2, .capacity = 16, .chunk = 8}, DType::fp32, false, *backend, table);
   table.fix_order({});
   graph::ParameterArena parameters(table, DType::fp32, *backend);
-  const graph::Bindings weights{.parameters = parameters.masters(),
-                                .compute_weights = parameters.compute_weights(),
-                                .compute_dtype = parameters.compute_dtype()};
   const auto n_graphs = [](const auto& work) {
     cuda_fibers::LaunchList list;
     work();
@@ -43,7 +40,7 @@ TEST(Decoder, CapturesDecodingAndNothingElse) {
     return std::ranges::count(list.launches, std::string(test::kCapturedGraph));
   };
   for (int i = 0; i < 2; ++i) {  // a graph belongs to one place in memory, which may be lent again
-    decoder.bind(weights);
+    decoder.allocate(parameters.bindings());
     EXPECT_EQ(n_graphs([&] {
                 const std::span<const float> logits = decoder.prefill(
                     std::vector<NewToken>{{.id = 1, .position = 0}, {.id = 2, .position = 1, .wants_logits = true}});

@@ -34,9 +34,9 @@ std::size_t TextSampler::activation_bytes() const {
 }
 
 void TextSampler::bind(const graph::Bindings& bindings) {
-  decoder_.bind(bindings, {.cache = bindings.activations + graph::aligned(decoder_.memory().activation_bytes),
-                           .activations = bindings.activations,
-                           .workspace = bindings.workspace});
+  graph::Bindings lent = bindings;
+  lent.cache = bindings.activations + graph::aligned(decoder_.memory().activation_bytes);
+  decoder_.bind(lent);
 }
 
 std::vector<std::string> TextSampler::generate(std::span<const std::size_t> numbers,
