@@ -4,7 +4,7 @@
 //       op_row<make_conv2d>(),   // std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription&, const CpuContext&)
 //   };
 //
-// The context is what the backend's ops know about the device. To add an op, add a row to each backend's table.
+// The context is what the backend's ops know about the device. op_list.h lists the ops.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The table of this backend's ops (ops.cpp).
+// Makes the ops of lockstep/op_list.h.
 #pragma once
 
 #include <memory>
