@@ -8,7 +8,7 @@ export PATH=$(cd "$(dirname "$lockstep")" && pwd):$PATH  # the script gets comma
 check "the script is bash" bash -n "$work/script"
 check "the script is the file that is installed" cmp src/commands/completion.bash "$work/script"
 check "it is registered for lockstep" bash -c "source '$work/script'; complete -p lockstep | grep -q -- '-F _lockstep lockstep'"
-check "another shell is refused" refused 2 'SHELL: expected one of bash, zsh, found fish' "$lockstep" completion fish
+check "another shell is refused" refused 2 'SHELL: fish not in \{bash,zsh\}' "$lockstep" completion fish
 
 mkdir -p "$work/here/folder"
 touch "$work/here/one.yaml" "$work/here/two.yml" "$work/here/other.txt" "$work/here/train.h5" "$work/here/folder/x.yaml"

@@ -51,7 +51,7 @@ check "an option after --" refused 2 '\-\-fresh is after `--`, where no option c
 for command in "plan ${small[*]} --json=" "plan ${small[*]} --device=" "predict x y --csv=" "evaluate x --confusion="; do
   check "${command%% *} with ${command##* }" refused 2 "nothing follows the \`=\` of ${command##* }: give a value" "$lockstep" $command
 done
-check "evaluate --confusion ''" refused 2 'confusion: expected FILE.svg, found an empty text' "$lockstep" evaluate x --confusion ''
+check "evaluate --confusion ''" refused 2 'confusion: found an empty text; expected --confusion FILE.svg' "$lockstep" evaluate x --confusion ''
 
 # Broken links.
 ln -s gone "$work/linked"

@@ -66,12 +66,11 @@ bad_file "a figure that nvidia-smi does not know" 'index, memory.used [MiB]\n0, 
 bad_file "negative memory" "$header\n1,0,-5,9,1\n" 'bad.csv:2:'
 bad_file "a short line" "$header\n1,0\n" 'bad.csv:2: expected the columns'
 bad_file "another unit" 'index, memory.used [MiB]\n0, 5 GiB\n' 'bad.csv:2: .*found "0, 5 GiB"'
-check "  with the remedy" grep -q 'remedy: give files of RUN/usage' "$work/.refused"
-check "  and its code" grep -qF '[usage_log]' "$work/.refused"
+check "  and the remedy is the help of the command" grep -q 'remedy: see `lockstep report memory --help`' "$work/.refused"
+check "  which names the files" bash -c "'$lockstep' report memory --help | grep -q 'Files of RUN/usage'"
 check "bytes that are not text" refused 2 ':1: expected the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
 check "a missing file" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
 check "a folder" refused 2 'is not a regular file' "$lockstep" report memory "$work"
-check "no file" refused 2 'FILE is missing' "$lockstep" report memory
-check "  and the remedy is the help of the command" refused 2 'remedy: see `lockstep report memory --help`' "$lockstep" report memory
+check "no file" refused 2 'FILE is required' "$lockstep" report memory
 check "the help explains the mode" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
 finish

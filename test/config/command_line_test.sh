@@ -48,23 +48,23 @@ expect 2 "" "there is no command \`lockstep trian\` (the nearest is train); the 
 expect 2 "" "there is no command \`lockstep trian\`" trian --help; quiet out
 expect 2 "" "there is no command \`lockstep checkpoint verfy\` (the nearest is verify); the commands are info, verify" checkpoint verfy
 expect 2 "" "there is no command \`lockstep data xyz\`; the commands are" data xyz --help; quiet out
-expect 2 "" "expected a command after \`lockstep data\`: one of import, info, verify, show, encode, decode" data
+expect 2 "" "A subcommand is required: one of import, info, verify, show, encode, decode" data
 expect 2 "" "remedy: see \`lockstep data --help\`" data
-expect 2 "" "CONFIG is missing (YAML files and key=value overrides; later ones override earlier ones)" train
+expect 2 "" "CONFIG is required; expected CONFIG ..., required: YAML files and key=value overrides; later ones override earlier ones" train
 expect 2 "" "remedy: see \`lockstep train --help\`" train
-expect 2 "" "\`lockstep train\` has no option --frehs; the nearest is --fresh" train x.yaml --frehs
-expect 2 "" "\`lockstep train\` has no option --zzz" train x.yaml --zzz
-expect 2 "" "unexpected argument b: \`lockstep checkpoint info\` takes FILE" checkpoint info a b
-expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found 0" plan --ranks 0 x.yaml
+expect 2 "" "not expected: --frehs; the nearest is --fresh" train x.yaml --frehs
+expect 2 "" "not expected: --zzz" train x.yaml --zzz
+expect 2 "" "not expected: b" checkpoint info a b
+expect 2 "" "--ranks: Value 0 not in range 1 to 1048576; expected --ranks N (1 to 1048576), default 1" plan --ranks 0 x.yaml
 expect 2 "" "remedy: see \`lockstep plan --help\`" plan --ranks 0 x.yaml
-expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found four" plan --ranks four x.yaml
-expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found nothing" plan --ranks
-expect 2 "" "--ranks is given 2 times; give it once" plan --ranks 2 --ranks 3 x.yaml
-expect 2 "" "--allow-change: expected KEY, found nothing" train x.yaml --allow-change
-expect 2 "" "--json is only possible with --version" --json
-expect 2 "" "--per-class and --limit cannot be combined" data import cifar10 a b --limit 3 --per-class 2
+expect 2 "" "--ranks: Value four not in range 1 to 1048576" plan --ranks four x.yaml
+expect 2 "" "missing; expected --ranks N (1 to 1048576), default 1" plan --ranks
+expect 2 "" "--ranks: At Most 1 required but received 2" plan --ranks 2 --ranks 3 x.yaml
+expect 2 "" "missing; expected --allow-change KEY" train x.yaml --allow-change
+expect 2 "" "--json requires --version" --json
+expect 2 "" "--per-class excludes --limit" data import cifar10 a b --limit 3 --per-class 2
 expect 2 "" "there is no command \`lockstep data import cifr10\` (the nearest is cifar10); the commands are cifar10, imagefolder, tiny-imagenet, text" data import cifr10 a b
-expect 2 "" "--dry-run takes no value, found maybe" train x.yaml --dry-run=maybe
+expect 2 "" "--dry-run = maybe; expected --dry-run: " train x.yaml --dry-run=maybe
 expect 0 "--ranks N (1 to 1048576), default 1" "" plan --help
 expect 0 "--json[=FILE]" "" plan --help
 expect 2 "" "data.train: expected the path of a data set, or synthetic, found nothing" plan run.name=x
@@ -85,7 +85,7 @@ here=$lockstep lockstep=$program
 expect 0 "Imported 1 document" "" data import text --tokenizer "$tokenizer" -- -dash.txt dash.h5
 expect 2 "" "./-dash.txt" data import text -dash.txt dash.h5 --tokenizer "$tokenizer"
 expect 2 "" "--tokenizer is after" data import text -- -dash.txt dash.h5 --tokenizer "$tokenizer"
-expect 2 "" "--tokenizer is missing" data import text -- -dash.txt dash.h5
+expect 2 "" "--tokenizer is required" data import text -- -dash.txt dash.h5
 lockstep=$here
 cd "$OLDPWD" || exit 1
 touch "$work/file"
