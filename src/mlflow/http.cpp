@@ -80,7 +80,6 @@ void HttpClient::set_credentials() {
   const CurlLibrary& c = curl_library();
   const std::string user = environment("MLFLOW_TRACKING_USERNAME"), password = environment("MLFLOW_TRACKING_PASSWORD");
   if (!user.empty() && !password.empty()) {
-    c.easy_setopt(handle_, kHttpAuth, kAuthBasic);
     c.easy_setopt(handle_, kUsername, user.c_str());
     c.easy_setopt(handle_, kPassword, password.c_str());
   }
@@ -96,7 +95,7 @@ void HttpClient::set_credentials() {
 
 Response HttpClient::send(const Request& request) {
   const CurlLibrary& c = curl_library();
-  const auto set = [&](Option option, auto value) { c.easy_setopt(handle_, option, value); };
+  const auto set = [&](int option, auto value) { c.easy_setopt(handle_, option, value); };
   Response response;
   if (limits_.is_over()) return {.problem = "the request timed out", .is_temporary = true};
   c.easy_reset(handle_);  // keeps the connection
@@ -138,9 +137,7 @@ Response HttpClient::send(const Request& request) {
     set(kLowSpeedTime, static_cast<long>(std::ceil(request.timeout_seconds)));
   } else {
     set(kTimeoutMs, milliseconds(request.timeout_seconds));
-    if (request.method == "GET") {
-      set(kHttpGet, 1L);
-    } else {
+    if (request.method != "GET") {
       add_header("Content-Type: application/json");
       set(kPost, 1L);
       set(kPostFields, request.body.c_str());

@@ -19,10 +19,8 @@ TEST(CurlLibrary, NumbersAreThoseOfItsHeader) {
     {curl::kUpload, CURLOPT_UPLOAD},
     {curl::kPost, CURLOPT_POST},
     {curl::kSslVerifyPeer, CURLOPT_SSL_VERIFYPEER},
-    {curl::kHttpGet, CURLOPT_HTTPGET},
     {curl::kSslVerifyHost, CURLOPT_SSL_VERIFYHOST},
     {curl::kNoSignal, CURLOPT_NOSIGNAL},
-    {curl::kHttpAuth, CURLOPT_HTTPAUTH},
     {curl::kTimeoutMs, CURLOPT_TIMEOUT_MS},
     {curl::kConnectTimeoutMs, CURLOPT_CONNECTTIMEOUT_MS},
 #if LIBCURL_VERSION_NUM >= 0x075700
@@ -47,7 +45,6 @@ TEST(CurlLibrary, NumbersAreThoseOfItsHeader) {
     {curl::kPostFieldSizeLarge, CURLOPT_POSTFIELDSIZE_LARGE},
     {curl::kResponseCode, CURLINFO_RESPONSE_CODE},
     {curl::kGlobalDefault, CURL_GLOBAL_DEFAULT},
-    {curl::kAuthBasic, CURLAUTH_BASIC},
     {curl::kErrorBufferBytes, CURL_ERROR_SIZE},
     {curl::kReadAbort, CURL_READFUNC_ABORT},
     {curl::kUnsupportedProtocol, CURLE_UNSUPPORTED_PROTOCOL},
