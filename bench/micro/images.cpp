@@ -69,16 +69,16 @@ void decode(benchmark::State& state, Part part) {
   data::JpegDecoder decoder;
   std::vector<std::uint8_t> pixels;
   each_image(state, [&](std::size_t i) {
-    require(decoder.open(image(i)) && decoder.start(8), ErrorCode::data_image, "{}", decoder.reason());
+    require(decoder.open(image(i)) && decoder.start(8), ErrorCode::data_damaged, "{}", decoder.reason());
     data::PixelArea needed = data::area_of_box(box_of_image(i, decoder.height(), decoder.width()), true,
                                                decoder.height(), decoder.width(), 1);
     // One pixel of the last row: almost nothing is transformed or converted.
     if (part == Part::floor) needed = {.left = 0, .top = needed.top + needed.height - 1, .width = 1, .height = 1};
     if (part != Part::whole)
-      require(decoder.crop(needed, data::RowsBelow::ignored), ErrorCode::data_image, "{}", decoder.reason());
+      require(decoder.crop(needed, data::RowsBelow::ignored), ErrorCode::data_damaged, "{}", decoder.reason());
     const data::PixelArea area = decoder.decoded_area();
     pixels.resize(std::size_t{3} * area.width * area.height);
-    require(decoder.read_pixels(pixels), ErrorCode::data_image, "{}", decoder.reason());
+    require(decoder.read_pixels(pixels), ErrorCode::data_damaged, "{}", decoder.reason());
     benchmark::DoNotOptimize(pixels.data());
   });
 }
@@ -103,7 +103,7 @@ void sample(benchmark::State& state, cpu::Isa isa) {
   data::ShapedDecoder decoder;
   each_image(state, [&](std::size_t i) {
     require(decoder.open(image(i)) && decoder.read_shaped(kShaping, static_cast<std::uint32_t>(i), 0, 3, out),
-            ErrorCode::data_image, "{}", decoder.reason());
+            ErrorCode::data_damaged, "{}", decoder.reason());
     benchmark::DoNotOptimize(out.data());
   });
   cpu::limit_isa(cpu::Isa::avx512);

@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include "lockstep/error.h"
-
 namespace lockstep {
 
 /// A directory that one process fills under the name partial_name(path). publish() gives it its name and removes a
@@ -12,7 +10,7 @@ namespace lockstep {
 /// constructor removes what a crash left under the partial name, the destructor what was not published.
 class PendingDirectory {
  public:
-  explicit PendingDirectory(const std::string& path, ErrorCode code = ErrorCode::system_call);
+  explicit PendingDirectory(const std::string& path);
   ~PendingDirectory();
   PendingDirectory(const PendingDirectory&) = delete;
   PendingDirectory& operator=(const PendingDirectory&) = delete;
@@ -25,7 +23,6 @@ class PendingDirectory {
   void replace();
 
   std::string path_, partial_path_, old_path_;
-  ErrorCode code_;
   bool is_published_ = false;
 };
 

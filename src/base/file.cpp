@@ -38,11 +38,12 @@ std::string directory_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-void sync_directory_of(const std::string& path, ErrorCode code) {
+void sync_directory_of(const std::string& path) {
   const std::string directory = directory_of(path);
-  const Descriptor file = open_file(directory, O_RDONLY | O_DIRECTORY, code);
+  const Descriptor file = open_file(directory, O_RDONLY | O_DIRECTORY);
   // Some network file systems cannot sync a directory and return EINVAL; their rename is durable by itself.
-  if (::fsync(file.get()) != 0 && errno != EINVAL) fail_with_errno(code, "sync the directory {}", directory);
+  if (::fsync(file.get()) != 0 && errno != EINVAL)
+    fail_with_errno(ErrorCode::system_call, "sync the directory {}", directory);
 }
 
 /// The descriptor of this process that the path names: "/dev/fd/63"; otherwise -1.
@@ -158,14 +159,13 @@ void read_at(const Descriptor& file, const std::string& path, std::span<std::byt
           path, offset + target.size(), target.size(), offset);
 }
 
-void write_at(const Descriptor& file, const std::string& path, std::span<const std::byte> bytes, std::uint64_t offset,
-              ErrorCode code) {
+void write_at(const Descriptor& file, const std::string& path, std::span<const std::byte> bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t n =
         ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kMaxCallBytes), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) errno = ENOSPC;
-    if (n <= 0) fail_with_errno(code, "write {} bytes at byte {} of {}", bytes.size(), offset, path);
+    if (n <= 0) fail_with_errno(ErrorCode::system_call, "write {} bytes at byte {} of {}", bytes.size(), offset, path);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
     offset += static_cast<std::uint64_t>(n);
   }
@@ -180,13 +180,13 @@ void write_fully(int descriptor, std::string_view content, const std::string& pa
   }
 }
 
-void set_length(const Descriptor& file, const std::string& path, std::uint64_t length_bytes, ErrorCode code) {
+void set_length(const Descriptor& file, const std::string& path, std::uint64_t length_bytes) {
   if (::ftruncate(file.get(), static_cast<off_t>(length_bytes)) != 0)
-    fail_with_errno(code, "make {} {} bytes long", path, length_bytes);
+    fail_with_errno(ErrorCode::system_call, "make {} {} bytes long", path, length_bytes);
 }
 
-void sync(const Descriptor& file, const std::string& path, ErrorCode code) {
-  if (::fsync(file.get()) != 0) fail_with_errno(code, "sync {}", path);
+void sync(const Descriptor& file, const std::string& path) {
+  if (::fsync(file.get()) != 0) fail_with_errno(ErrorCode::system_call, "sync {}", path);
 }
 
 std::string read_file(const std::string& path, std::uint64_t max_bytes, ErrorCode code) {
@@ -211,14 +211,15 @@ std::string partial_name(const std::string& path) {
 }
 bool is_partial_name(const std::string& path) { return path.ends_with(kPartial); }
 
-void publish(const std::string& partial, const std::string& path, ErrorCode code) {
-  sync(open_file(partial, O_RDWR, code), partial, code);
-  publish_link(partial, path, code);
+void publish(const std::string& partial, const std::string& path) {
+  sync(open_file(partial, O_RDWR), partial);
+  publish_link(partial, path);
 }
 
-void publish_link(const std::string& partial, const std::string& path, ErrorCode code) {
-  if (::rename(partial.c_str(), path.c_str()) != 0) fail_with_errno(code, "rename {} to {}", partial, path);
-  sync_directory_of(path, code);
+void publish_link(const std::string& partial, const std::string& path) {
+  if (::rename(partial.c_str(), path.c_str()) != 0)
+    fail_with_errno(ErrorCode::system_call, "rename {} to {}", partial, path);
+  sync_directory_of(path);
 }
 
 void remove_partial(const std::string& partial) noexcept {
@@ -226,14 +227,13 @@ void remove_partial(const std::string& partial) noexcept {
     std::fprintf(stderr, "cannot remove %s: %s\n", partial.c_str(), system_text(errno).c_str());
 }
 
-PendingFile::PendingFile(std::string path, PartialName name, ErrorCode code)
+PendingFile::PendingFile(std::string path, PartialName name)
     : path_(std::move(path)),
-      partial_path_(partial_name(name == PartialName::fixed ? path_ : fmt::format("{}.{}", path_, ::getpid()))),
-      code_(code) {
+      partial_path_(partial_name(name == PartialName::fixed ? path_ : fmt::format("{}.{}", path_, ::getpid()))) {
   struct stat status {};
   const bool exists = ::lstat(path_.c_str(), &status) == 0;
-  if (!exists && errno == ENAMETOOLONG) fail_with_errno(code_, "create {}", path_);
-  require(!exists || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode), code_,
+  if (!exists && errno == ENAMETOOLONG) fail_with_errno(ErrorCode::system_call, "create {}", path_);
+  require(!exists || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode), ErrorCode::system_call,
           "{} is {} and is not replaced; expected a file, or a name that is free", path_,
           S_ISDIR(status.st_mode) ? "a folder" : "a device or a pipe");
 }
@@ -242,19 +242,19 @@ PendingFile::~PendingFile() {
   if (!is_published_) remove_partial(partial_path_);
 }
 
-Descriptor PendingFile::create() const { return open_file(partial_path_, O_RDWR | O_CREAT | O_TRUNC, code_); }
+Descriptor PendingFile::create() const { return open_file(partial_path_, O_RDWR | O_CREAT | O_TRUNC); }
 
 void PendingFile::publish() {
-  lockstep::publish(partial_path_, path_, code_);
+  lockstep::publish(partial_path_, path_);
   is_published_ = true;
 }
 
-Descriptor create_unnamed_file(const std::string& path, ErrorCode code) {
+Descriptor create_unnamed_file(const std::string& path) {
   // Not O_TMPFILE, which network file systems lack. The name is removed again right below.
   static std::atomic<int> n_files{0};
   const std::string name = partial_name(fmt::format("{}.{}.{}", path, ::getpid(), n_files++));
-  Descriptor file = open_file(name, O_RDWR | O_CREAT | O_TRUNC, code);
-  if (::unlink(name.c_str()) != 0) fail_with_errno(code, "remove {}", name);
+  Descriptor file = open_file(name, O_RDWR | O_CREAT | O_TRUNC);
+  if (::unlink(name.c_str()) != 0) fail_with_errno(ErrorCode::system_call, "remove {}", name);
   return file;
 }
 

@@ -3,7 +3,8 @@
 //
 // A file that is being written has a partial name in the final folder, so that rename() is atomic. publish() syncs the
 // file, renames it and syncs the directory. Offsets and sizes are in bytes. Every failure is an Error that names the
-// file and the reason that the system gave; its code is an argument, since the remedy depends on what the file is.
+// file and the reason that the system gave. For a file that is read, its code is an argument, since the remedy depends
+// on what the file is.
 #pragma once
 
 #include <cstddef>
@@ -56,13 +57,11 @@ enum class ReadOutcome : std::uint8_t { complete, end_of_file, failed };
 ReadOutcome try_read_at(const Descriptor& file, std::span<std::byte> target, std::uint64_t offset);
 void read_at(const Descriptor& file, const std::string& path, std::span<std::byte> target, std::uint64_t offset,
              ErrorCode code = ErrorCode::system_call);
-void write_at(const Descriptor& file, const std::string& path, std::span<const std::byte> bytes, std::uint64_t offset,
-              ErrorCode code = ErrorCode::system_call);
+void write_at(const Descriptor& file, const std::string& path, std::span<const std::byte> bytes, std::uint64_t offset);
 /// Writes all of `content` at the descriptor's position, with a single write() unless the system interrupts it.
 void write_fully(int descriptor, std::string_view content, const std::string& path);
-void set_length(const Descriptor& file, const std::string& path, std::uint64_t length_bytes,
-                ErrorCode code = ErrorCode::system_call);
-void sync(const Descriptor& file, const std::string& path, ErrorCode code = ErrorCode::system_call);
+void set_length(const Descriptor& file, const std::string& path, std::uint64_t length_bytes);
+void sync(const Descriptor& file, const std::string& path);
 
 /// Reads the whole file, which may be a pipe that this process has open. Throws if it has more than `max_bytes`.
 std::string read_file(const std::string& path, std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max(),
@@ -74,9 +73,9 @@ std::string read_file(const std::string& path, std::uint64_t max_bytes = std::nu
 std::string partial_name(const std::string& path);
 bool is_partial_name(const std::string& path);
 /// Syncs `partial`, renames it to `path` and syncs the directory.
-void publish(const std::string& partial, const std::string& path, ErrorCode code = ErrorCode::system_call);
+void publish(const std::string& partial, const std::string& path);
 /// Syncs the directory after a symbolic link was created, since the link itself cannot be synced.
-void publish_link(const std::string& partial, const std::string& path, ErrorCode code = ErrorCode::system_call);
+void publish_link(const std::string& partial, const std::string& path);
 /// Does nothing if there is no such file. An error is printed.
 void remove_partial(const std::string& partial) noexcept;
 
@@ -89,8 +88,7 @@ enum class PartialName : std::uint8_t { fixed, of_process };
 /// folder, a device or a pipe of that name, which a rename would replace.
 class PendingFile {
  public:
-  explicit PendingFile(std::string path, PartialName name = PartialName::of_process,
-                       ErrorCode code = ErrorCode::system_call);
+  explicit PendingFile(std::string path, PartialName name = PartialName::of_process);
   ~PendingFile();
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
@@ -103,13 +101,12 @@ class PendingFile {
 
  private:
   std::string path_, partial_path_;
-  ErrorCode code_;
   bool is_published_ = false;
 };
 
 /// A file without a name in the folder of `path`, for reading and writing. Nothing is left of it when it is closed,
 /// however the process ends.
-Descriptor create_unnamed_file(const std::string& path, ErrorCode code = ErrorCode::system_call);
+Descriptor create_unnamed_file(const std::string& path);
 
 /// Writes a small file as a whole. When this throws, `path` is as it was before.
 void replace_file(const std::string& path, std::string_view content);

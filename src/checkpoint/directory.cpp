@@ -117,8 +117,8 @@ void set_link(const std::string& directory, const std::string& name, const std::
   std::error_code error;
   fs::remove(partial, error);  // left by an interrupted call
   fs::create_symlink(fs::path(target).filename(), partial, error);
-  require(!error, ErrorCode::checkpoint_write, "cannot create the link {}: {}", link.string(), error.message());
-  publish_link(partial, link.string(), ErrorCode::checkpoint_write);
+  require(!error, ErrorCode::system_call, "cannot create the link {}: {}", link.string(), error.message());
+  publish_link(partial, link.string());
 }
 
 }  // namespace lockstep::checkpoint

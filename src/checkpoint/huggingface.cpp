@@ -46,7 +46,7 @@ bool is_directory(const std::string& path) {
 
 /// Reads a file whose size is checked before memory is allocated.
 std::string read_text(const std::string& path, std::uint64_t max_bytes) {
-  const Descriptor file = open_regular_file(path, ErrorCode::checkpoint_not_found);
+  const Descriptor file = open_regular_file(path, ErrorCode::cannot_open);
   const std::uint64_t n_bytes = size_bytes(file, path);
   require(n_bytes <= max_bytes, ErrorCode::model_file_damaged, "{} has {} bytes; expected at most {}", path, n_bytes,
           max_bytes);
@@ -83,8 +83,8 @@ Shards read_index(const std::string& directory) {
     shards[name].insert(tensor);
   }
   for (const auto& [name, tensors] : shards)
-    require(exists(file_in(directory, name)), ErrorCode::checkpoint_not_found,
-            "{} is missing, which {} names for {} tensors", file_in(directory, name), kIndex, tensors.size());
+    require(exists(file_in(directory, name)), ErrorCode::cannot_open, "{} is missing, which {} names for {} tensors",
+            file_in(directory, name), kIndex, tensors.size());
   return shards;
 }
 
@@ -117,7 +117,7 @@ DType dtype_of(const SafetensorsFile::Entry& entry, const std::string& path) {
 
 void read_weights(const std::string& directory, ModelFile& out) {
   const bool is_single = exists(file_in(directory, kWeights));
-  require(is_single || exists(file_in(directory, kIndex)), ErrorCode::checkpoint_not_found,
+  require(is_single || exists(file_in(directory, kIndex)), ErrorCode::cannot_open,
           "{} has neither {} nor {}: save the model with save_pretrained() of transformers", directory, kWeights,
           kIndex);
   const Shards shards = is_single ? Shards{{kWeights, {}}} : read_index(directory);
@@ -187,8 +187,8 @@ void require_replaceable(const std::string& directory) {
 }
 
 void write_text(const std::string& path, std::string_view text) {
-  PendingFile pending(path, PartialName::fixed, ErrorCode::checkpoint_write);
-  write_at(pending.create(), pending.partial_path(), std::as_bytes(std::span(text)), 0, ErrorCode::checkpoint_write);
+  PendingFile pending(path, PartialName::fixed);
+  write_at(pending.create(), pending.partial_path(), std::as_bytes(std::span(text)), 0);
   pending.publish();
 }
 
@@ -256,7 +256,7 @@ void write_model_directory(const std::string& directory, const std::map<std::str
   if (fs::is_symlink(path, error) && fs::exists(path, error)) path = fs::canonical(path);  // keeps the link
   require_replaceable(path.string());
   require_replaceable(partial_name(path.string()));
-  PendingDirectory pending(path.string(), ErrorCode::checkpoint_write);
+  PendingDirectory pending(path.string());
   write_weights(pending.partial_path());
   for (const auto& [name, content] : files) write_text(file_in(pending.partial_path(), name), content);
   pending.publish();
@@ -269,7 +269,7 @@ void write_huggingface(const std::string& directory, std::vector<NamedTensor> te
 }
 
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
-  require(is_directory(directory), ErrorCode::checkpoint_not_found,
+  require(is_directory(directory), ErrorCode::cannot_open,
           "{} is not a directory; expected one with the files of a tokenizer", directory);
   std::map<std::string, std::string> files;
   for (const char* name : kTokenizerFiles)

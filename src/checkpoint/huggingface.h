@@ -43,7 +43,7 @@ void write_model_directory(const std::string& directory, const std::map<std::str
 void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
                        const std::map<std::string, std::string>& files, const HuggingFaceOptions& options);
 
-/// The files in a directory that belong to a tokenizer or to text generation, by name. Throws checkpoint_not_found if
+/// The files in a directory that belong to a tokenizer or to text generation, by name. Throws cannot_open if
 /// there is no such directory.
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory);
 

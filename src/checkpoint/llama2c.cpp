@@ -118,7 +118,7 @@ std::string config_of(const Header& h) {
 }  // namespace
 
 ModelFile read_llama2c(const std::string& path) {
-  const Descriptor file = open_regular_file(path, ErrorCode::checkpoint_not_found);
+  const Descriptor file = open_regular_file(path, ErrorCode::cannot_open);
   const std::uint64_t file_bytes = size_bytes(file, path);
   require(file_bytes >= sizeof(Header), ErrorCode::model_file_damaged, "{} is not a file of llama2.c: it has {} bytes",
           path, file_bytes);

@@ -51,7 +51,7 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   ModelFile out{.path = path, .state = reader.state(), .tensors = {}};
   check_state(out.state, path);
   const int layout = out.state.value("layout_version", kLayoutVersion);
-  require(layout == kLayoutVersion, ErrorCode::checkpoint_version,
+  require(layout == kLayoutVersion, ErrorCode::checkpoint_format,
           "{} has tensors of layout {}; this program reads layout {}", path, layout, kLayoutVersion);
   bool has_averages = false;
   for (const TensorEntry& entry : reader.tensors()) {

@@ -123,7 +123,7 @@ ModelFile read_peft(const std::string& directory) {
   const std::string config_path = file_in(directory, kPeftConfig), path = file_in(directory, kWeights);
   const StateJson config = read_config(config_path);
   std::error_code error;
-  require(fs::exists(path, error), ErrorCode::checkpoint_not_found,
+  require(fs::exists(path, error), ErrorCode::cannot_open,
           "{} has no {}: save the adapter with save_pretrained() of peft", directory, kWeights);
   const SafetensorsFile file(path);
   ModelFile out{.path = directory, .state = state_of_metadata(file.metadata(), path), .tensors = {}};

@@ -25,7 +25,7 @@ std::string join(const std::vector<std::string>& items) {
 
 Reader::Reader(std::string path)
     : path_(std::move(path)),
-      file_(open_regular_file(path_, ErrorCode::checkpoint_not_found)),
+      file_(open_regular_file(path_, ErrorCode::cannot_open)),
       header_(read_user_block(file_, path_)) {}
 
 void Reader::check_blocks() {

@@ -187,7 +187,7 @@ void check_places(const std::string& path, const std::vector<Entry>& entries, st
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path), file_(open_regular_file(path, ErrorCode::checkpoint_not_found)) {
+    : path_(path), file_(open_regular_file(path, ErrorCode::cannot_open)) {
   const auto damaged = ErrorCode::model_file_damaged;
   const std::uint64_t file_bytes = size_bytes(file_, path);
   std::uint64_t header_bytes = 0;
@@ -238,10 +238,10 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   const auto header_bytes = static_cast<std::uint64_t>(header.size());
   const std::uint64_t data_begin = sizeof header_bytes + header_bytes;
 
-  PendingFile pending(path, PartialName::fixed, ErrorCode::checkpoint_write);
+  PendingFile pending(path, PartialName::fixed);
   const Descriptor file = pending.create();
   const auto write = [&](const auto& values, std::uint64_t offset) {
-    write_at(file, pending.partial_path(), std::as_bytes(std::span(values)), offset, ErrorCode::checkpoint_write);
+    write_at(file, pending.partial_path(), std::as_bytes(std::span(values)), offset);
   };
   write(std::array{header_bytes}, 0);
   write(header, sizeof header_bytes);

@@ -14,8 +14,6 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr auto kWriteError = ErrorCode::checkpoint_write;
-
 using Numbers = std::vector<std::uint64_t>;
 
 std::string pack(const Numbers& numbers) {
@@ -102,11 +100,11 @@ std::string Saver::run_phase(int phase, const std::vector<std::string>& before, 
 }
 
 std::string Saver::create(const StateJson& state) {
-  const Descriptor file = open_file(partial_name(path_), O_RDWR | O_CREAT | O_TRUNC, kWriteError);
+  const Descriptor file = open_file(partial_name(path_), O_RDWR | O_CREAT | O_TRUNC);
   const std::string text = state_text(state);
   std::uint64_t total = kUserBlockBytes + metadata_allowance_bytes(entries_, text);
   for (const TensorEntry& entry : entries_) total += entry.size_bytes();
-  set_length(file, partial_name(path_), total, kWriteError);  // a limit on file sizes fails here, before any work
+  set_length(file, partial_name(path_), total);  // a limit on file sizes fails here, before any work
 
   image_ = std::make_unique<MetadataImage>(entries_, text);
   Numbers places;
@@ -117,7 +115,7 @@ std::string Saver::create(const StateJson& state) {
 std::string Saver::write_shard(std::string_view places, const TensorReader& read) const {
   const Numbers offsets = unpack(places, entries_.size());
   const std::string name = partial_name(path_);
-  const Descriptor file = open_file(name, O_RDWR, kWriteError);
+  const Descriptor file = open_file(name, O_RDWR);
   Numbers hashes;
   std::span<const std::byte> bytes;
   std::size_t loaded = entries_.size();
@@ -131,9 +129,9 @@ std::string Saver::write_shard(std::string_view places, const TensorReader& read
     }
     const auto content = bytes.subspan(block.begin, block.end - block.begin);
     hashes.push_back(hash_bytes(content));
-    write_at(file, name, content, offsets[block.entry] + block.begin, kWriteError);
+    write_at(file, name, content, offsets[block.entry] + block.begin);
   }
-  sync(file, name, kWriteError);
+  sync(file, name);
   return pack(hashes);
 }
 
@@ -151,19 +149,19 @@ std::string Saver::write_metadata(const std::vector<std::string>& hashes) {
   image_->finish(tensor_hashes);
 
   const std::string name = partial_name(path_);
-  const Descriptor file = open_file(name, O_RDWR, kWriteError);
-  set_length(file, name, image_->file_bytes(), kWriteError);
+  const Descriptor file = open_file(name, O_RDWR);
+  set_length(file, name, image_->file_bytes());
   const auto ranges = image_->metadata_ranges();
   for (const auto& range : ranges) {
     const std::vector<std::byte> bytes = image_->read(range);
-    write_at(file, name, bytes, range.begin, kWriteError);
+    write_at(file, name, bytes, range.begin);
     // Readers can use this only if HDF5 has put all metadata into one place. Its block size is chosen so that it does.
     if (ranges.size() == 1) {
       metadata_end_ = range.end;
       metadata_hash_ = digest_bytes(bytes);
     }
   }
-  sync(file, name, kWriteError);
+  sync(file, name);
   return pack({image_->file_bytes()});
 }
 
@@ -172,7 +170,7 @@ std::string Saver::hash_blocks(std::string_view length) const {
   const std::string name = partial_name(path_);
   // Opened again, because on a network file system only a file that is opened later is sure to show what other ranks
   // wrote.
-  const Descriptor file = open_file(name, O_RDONLY, kWriteError);
+  const Descriptor file = open_file(name, O_RDONLY);
   const std::uint64_t n_blocks = n_hash_blocks(file_bytes - kUserBlockBytes);
   std::vector<std::byte> buffer;
   Numbers hashes;
@@ -200,9 +198,9 @@ void Saver::publish(const std::vector<std::string>& blocks) {
   header.digest = hash_list(header.block_hashes);
 
   const std::string name = partial_name(path_);
-  const Descriptor file = open_file(name, O_RDWR, kWriteError);
-  write_at(file, name, encode(header), 0, kWriteError);
-  lockstep::publish(name, path_, kWriteError);
+  const Descriptor file = open_file(name, O_RDWR);
+  write_at(file, name, encode(header), 0);
+  lockstep::publish(name, path_);
 }
 
 void Saver::discard() noexcept {

@@ -154,9 +154,9 @@ Structure read_structure(int descriptor, const std::string& path, std::uint64_t 
   out.state_text = hdf5.text(kStateAttribute, kStateGroup);
   for (const std::string& name : hdf5.datasets()) {
     const hdf5::DatasetPlace place = hdf5.dataset(name);
-    require(place.type == "float32", ErrorCode::checkpoint_foreign,
+    require(place.type == "float32", ErrorCode::checkpoint_format,
             "{} of {} does not contain 32-bit floating-point numbers", name, path);
-    require(place.dims.size() <= 4, ErrorCode::checkpoint_foreign, "{} of {} has {} dimensions; expected at most 4",
+    require(place.dims.size() <= 4, ErrorCode::checkpoint_format, "{} of {} has {} dimensions; expected at most 4",
             name, path, place.dims.size());
     require(place.size_bytes > 0 && place.offset <= file_bytes && place.size_bytes <= file_bytes - place.offset,
             damaged, "{} of {} is not completely inside the file", name, path);

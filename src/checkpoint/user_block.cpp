@@ -61,9 +61,9 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
   const auto head = std::span(block).first(std::min(length, kUserBlockBytes));
   read_at(file, path, head, 0, ErrorCode::checkpoint_damaged);
   const hdf5::FileKind kind = hdf5::kind_of(head);
-  require(kind != hdf5::FileKind::images && kind != hdf5::FileKind::text, ErrorCode::checkpoint_foreign,
+  require(kind != hdf5::FileKind::images && kind != hdf5::FileKind::text, ErrorCode::checkpoint_format,
           "{} is a data set of {}, not a checkpoint", path, kind == hdf5::FileKind::text ? "text" : "images");
-  require(kind == hdf5::FileKind::checkpoint, ErrorCode::checkpoint_foreign,
+  require(kind == hdf5::FileKind::checkpoint, ErrorCode::checkpoint_format,
           "{} is not a checkpoint of Lockstep: it does not begin with \"{}\"{}", path, hdf5::kCheckpointMagic,
           kind == hdf5::FileKind::plain_hdf5 ? "; it is an HDF5 file of another program" : "");
   require(length >= kUserBlockBytes, ErrorCode::checkpoint_damaged,
@@ -80,7 +80,7 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
                           .recorded_bytes = out.file_bytes,
                           .file_bytes = length},
                          {.damaged = ErrorCode::checkpoint_damaged,
-                          .unknown_version = ErrorCode::checkpoint_version,
+                          .unknown_version = ErrorCode::checkpoint_format,
                           .truncated = ErrorCode::checkpoint_damaged});
   require(get<std::uint32_t>(block, kBlockSizeAt) == kUserBlockBytes &&
               get<std::uint64_t>(block, kHashBlockAt) == kHashBlockBytes,

@@ -76,7 +76,7 @@ void check_builds_agree(World& world, const std::string& mine) {
   if (other == builds.end()) return;  // all ranks see the same builds and return together
   const std::vector<std::string> hosts = world.all_gather(world.host());
   const auto rank = static_cast<std::size_t>(other - builds.begin());
-  fail(ErrorCode::comm_builds, "rank {} on {} runs lockstep {}, but rank 0 on {} runs lockstep {}", rank, hosts[rank],
+  fail(ErrorCode::nodes_differ, "rank {} on {} runs lockstep {}, but rank 0 on {} runs lockstep {}", rank, hosts[rank],
        *other, hosts[0], builds[0]);
 }
 

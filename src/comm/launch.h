@@ -25,7 +25,7 @@ void require_one_process(const std::string& command);
 /// Called after MPI_Init. Throws comm_launch if the size of the world contradicts the launcher.
 void check_world_size(const Launch& launch, int size);
 
-/// Collective. Throws comm_builds on all ranks if a rank's build (version, commit, compiler) differs from that of rank
+/// Collective. Throws nodes_differ on all ranks if a rank's build (version, commit, compiler) differs from that of rank
 /// 0.
 void check_builds_agree(World& world, const std::string& mine);
 

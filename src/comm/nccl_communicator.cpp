@@ -147,7 +147,7 @@ void check_devices(World& world, const Backend& backend) {
   if (nccl().version >= kSharesDevices && enabled != nullptr && std::string_view(enabled) == "1") return;
   for (std::size_t a = 0; a < uuids.size(); ++a)
     for (std::size_t b = a + 1; b < uuids.size(); ++b)
-      require(uuids[a].empty() || uuids[a] != uuids[b], ErrorCode::comm_backend,
+      require(uuids[a].empty() || uuids[a] != uuids[b], ErrorCode::config_conflict,
               "ranks {} and {} use the same GPU ({} on {}), which NCCL {} does not support: start one rank per GPU, or "
               "set comm.backend=staged. NCCL 2.30 or newer supports it with NCCL_MULTI_RANK_GPU_ENABLE=1",
               a, b, uuids[a], hosts[a], nccl_version_text(nccl().version));

@@ -15,7 +15,7 @@ struct NcclOptions {
   std::string log_folder = "";  // for NCCL's log, nccl_log.h
 };
 
-/// Collective. Throws not_supported if NCCL is missing or too old, and comm_backend if two ranks share a device.
+/// Collective. Throws not_supported if NCCL is missing or too old, and config_conflict if two ranks share a device.
 std::unique_ptr<Communicator> make_nccl_communicator(CommunicationThread& thread, World& world, Backend& backend,
                                                      const Topology& topology, const NcclOptions& options);
 

@@ -43,10 +43,10 @@ std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable
 Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace space) {
   const std::string& backend = config.backend;
   constexpr std::array<std::string_view, 5> kBackends{"auto", "nccl", "staged", "shared", "mpi"};
-  require(std::ranges::find(kBackends, backend) != kBackends.end(), ErrorCode::comm_backend,
+  require(std::ranges::find(kBackends, backend) != kBackends.end(), ErrorCode::config_conflict,
           "comm.backend is '{}'; it must be auto, nccl, staged, shared or mpi", backend);
   if (space == MemorySpace::host) {
-    require(backend != "nccl", ErrorCode::comm_backend,
+    require(backend != "nccl", ErrorCode::config_conflict,
             "comm.backend=nccl sums on GPUs, but this run computes on the CPU: set device=cuda or comm.backend=auto");
     return backend == "staged" ? Transport::staged : Transport::host;
   }
@@ -97,7 +97,7 @@ Topology place_devices(const RankTable& ranks, const SumOrder& order) {
 
 Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
   if (config.backend == "mpi") return one_rank_per_node(ranks, order);
-  require(config.backend != "shared" || ranks.n_nodes() == 1, ErrorCode::comm_backend,
+  require(config.backend != "shared" || ranks.n_nodes() == 1, ErrorCode::config_conflict,
           "comm.backend=shared requires all ranks on one node, but they are on {} nodes: set comm.backend=auto",
           ranks.n_nodes());
   Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};

@@ -94,8 +94,8 @@ int import_adapters(const std::string& source, const std::string& target, const 
 
 int merge_files(const std::string& base, const std::string& adapters, const std::string& target,
                 const ExportOptions& options) {
-  require(fs::exists(base), ErrorCode::checkpoint_not_found, "{} does not exist", base);
-  require(fs::exists(adapters), ErrorCode::checkpoint_not_found, "{} does not exist", adapters);
+  require(fs::exists(base), ErrorCode::cannot_open, "{} does not exist", base);
+  require(fs::exists(adapters), ErrorCode::cannot_open, "{} does not exist", adapters);
   const bool is_file = checkpoint::is_safetensors(target) || target.ends_with(".h5");
   require(is_file || !names_a_file(target), ErrorCode::usage,
           "OUT must end in .h5 or .safetensors, or be a directory, found {}: no other format is supported", target);

@@ -49,7 +49,7 @@ class Lines {
         held_.clear();
         return Input::interrupted;
       }
-      require(n >= 0, ErrorCode::data_unreadable, "cannot read standard input: {}", system_text(errno));
+      require(n >= 0, ErrorCode::system_call, "cannot read standard input: {}", system_text(errno));
       if (n == 0) {
         line = std::exchange(held_, {});
         return line.empty() ? Input::end : Input::line;

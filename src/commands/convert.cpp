@@ -123,9 +123,9 @@ int export_onnx(const std::string& source, const std::string& target, checkpoint
     require(found != file.tensors.end(), ErrorCode::checkpoint_mismatch, "{} has no tensor {}", source, name);
     return models::OnnxTensor{.shape = found->shape, .values = found->values};
   });
-  PendingFile pending(target, PartialName::fixed, ErrorCode::checkpoint_write);
+  PendingFile pending(target, PartialName::fixed);
   const Descriptor out = pending.create();
-  write_at(out, pending.partial_path(), std::as_bytes(std::span(bytes)), 0, ErrorCode::checkpoint_write);
+  write_at(out, pending.partial_path(), std::as_bytes(std::span(bytes)), 0);
   pending.publish();
   print_text("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
              options.width, options.height);
@@ -418,7 +418,7 @@ int export_file(const std::string& source, const std::string& target, const Expo
 int import_file(const std::string& source, const std::string& target, const ImportOptions& options) {
   const ImportFormat format = options.format;
   const bool is_directory = fs::is_directory(source);
-  require(fs::exists(source), ErrorCode::checkpoint_not_found, "{} does not exist", source);
+  require(fs::exists(source), ErrorCode::cannot_open, "{} does not exist", source);
   const std::string of_run = (fs::path(source) / "model").string();
   require(!is_directory || checkpoint::is_model_directory(source) || !checkpoint::is_model_directory(of_run),
           ErrorCode::usage, "{} is a run: give {}, the directory of its model", source, of_run);

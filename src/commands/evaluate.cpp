@@ -111,10 +111,10 @@ Request understand(const EvaluateArguments& arguments) {
   if (arguments.averages) out.weights = checkpoint::WeightsOf::averages;
   for (const std::string& operand : arguments.operands) {
     const std::string broken = is_override(operand) ? "" : broken_link_text(operand);
-    require(broken.empty(), ErrorCode::checkpoint_not_found, "{}", broken);
+    require(broken.empty(), ErrorCode::cannot_open, "{}", broken);
     std::error_code error;
     const bool is_known = is_override(operand) || fs::exists(operand, error) || !error;
-    require(is_known, ErrorCode::checkpoint_not_found, "cannot open {}: {}", operand, error.message());
+    require(is_known, ErrorCode::cannot_open, "cannot open {}: {}", operand, error.message());
     if (is_override(operand)) {
       out.configuration.push_back(operand);
       // model.from also names the base of adapters.
@@ -129,8 +129,8 @@ Request understand(const EvaluateArguments& arguments) {
       constexpr const char* kAccepted =
           "expected the directory of a run or of a model, a checkpoint (*.h5), a .safetensors file, a configuration "
           "(*.yaml) or key=value";
-      require(is_configuration(operand) || is_there(operand), ErrorCode::checkpoint_not_found, "{} does not exist: {}",
-              operand, kAccepted);
+      require(is_configuration(operand) || is_there(operand), ErrorCode::cannot_open, "{} does not exist: {}", operand,
+              kAccepted);
       require(is_configuration(operand), ErrorCode::usage, "{} cannot be evaluated: {}{}", operand, kAccepted,
               extension_text(operand));
       out.configuration.push_back(operand);
@@ -160,7 +160,7 @@ Config configure(const Request& request, const Model& model) {
       std::ranges::none_of(request.configuration, [](const auto& c) { return c.starts_with("data.validation="); });
   require(!set.empty(), ErrorCode::usage, "there is no data set to evaluate {} on: set data.validation=FILE",
           model.path);
-  require(set == "synthetic" || fs::path(set).is_absolute() || is_there(set), ErrorCode::data_missing,
+  require(set == "synthetic" || fs::path(set).is_absolute() || is_there(set), ErrorCode::cannot_open,
           "data.validation={}{} does not exist in the working directory {}, to which it is relative: {}set "
           "data.validation=FILE",
           set, is_of_run ? " of " + of_run : "", fs::current_path().string(),

@@ -41,7 +41,7 @@ struct Questions {
 
 /// Reads the first `most` questions (0: all).
 Questions read_questions(const std::string& path, std::int64_t most) {
-  const std::string content = read_file(path, kMaxFileBytes, ErrorCode::data_missing);
+  const std::string content = read_file(path, kMaxFileBytes, ErrorCode::cannot_open);
   Questions out;
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < content.size() && (most == 0 || std::ssize(out.list) < most);) {

@@ -82,7 +82,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
   if (path == "-") {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else {
-    text = read_file(path, kMaxPromptBytes, ErrorCode::data_missing);
+    text = read_file(path, kMaxPromptBytes, ErrorCode::cannot_open);
   }
   std::vector<std::string> lines;
   for (std::size_t begin = text.starts_with("\xef\xbb\xbf") ? 3 : 0; begin < text.size();) {

@@ -65,7 +65,7 @@ Operands understand(const ModelRequest& request) {
       out.configuration.push_back(operand);
       continue;
     }
-    require(is_there(operand), ErrorCode::checkpoint_not_found, "{} does not exist: {}", operand, kExpected);
+    require(is_there(operand), ErrorCode::cannot_open, "{} does not exist: {}", operand, kExpected);
     models.push_back(operand);
   }
   if (!request.checkpoint.empty()) models.push_back(request.checkpoint);
@@ -77,7 +77,7 @@ Operands understand(const ModelRequest& request) {
             ErrorCode::usage, "{} has no effect, because {} describes its own model: leave it out", key, models[0]);
   require(models.size() == 1, ErrorCode::usage, "text is generated with one model, found {} and {}: name one of them",
           models[0], models[1]);
-  require(is_there(models[0]), ErrorCode::checkpoint_not_found, "{} does not exist: {}", models[0], kExpected);
+  require(is_there(models[0]), ErrorCode::cannot_open, "{} does not exist: {}", models[0], kExpected);
   out.model = model_of(models[0]);
   out.run = run_of(out.model);
   return out;
@@ -127,7 +127,7 @@ FoundTokenizer find_tokenizer(const ModelRequest& request, const Operands& opera
     if (has_tokenizer(folder)) return open_tokenizer(folder.string());
   for (const std::string& set : {config.data.train, config.data.validation, of_run.data.train, of_run.data.validation})
     if (auto tokenizer = tokenizer_of_data(set)) return {std::move(tokenizer), ""};
-  fail(ErrorCode::tokenizer_missing, "{} has no tokenizer: name one with --tokenizer, a tokenizer.json or its folder",
+  fail(ErrorCode::cannot_open, "{} has no tokenizer: name one with --tokenizer, a tokenizer.json or its folder",
        operands.model);
 }
 

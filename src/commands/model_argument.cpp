@@ -35,11 +35,11 @@ std::string checkpoint_of_run(const std::string& folder) {
     const std::string path = (fs::path(folder) / "checkpoints" / link).string();
     std::error_code error;
     if (fs::exists(path, error)) return path;
-    require(!error, ErrorCode::checkpoint_not_found, "cannot open {}: {}", path, error.message());
+    require(!error, ErrorCode::cannot_open, "cannot open {}: {}", path, error.message());
     const std::string broken = broken_link_text(path);
-    require(broken.empty(), ErrorCode::checkpoint_not_found, "{}: name another checkpoint of the run", broken);
+    require(broken.empty(), ErrorCode::cannot_open, "{}: name another checkpoint of the run", broken);
   }
-  fail(ErrorCode::checkpoint_not_found,
+  fail(ErrorCode::cannot_open,
        "{} is a folder without checkpoints/best and checkpoints/latest: expected the directory of a run", folder);
 }
 

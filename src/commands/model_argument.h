@@ -18,7 +18,7 @@ bool is_folder(const std::string& path);
 bool is_override(const std::string& operand);
 /// Whether the overrides set the precision.
 bool sets_precision(const std::vector<std::string>& overrides);
-/// The best checkpoint of a run directory, or else its newest one. Throws checkpoint_not_found.
+/// The best checkpoint of a run directory, or else its newest one. Throws cannot_open.
 std::string checkpoint_of_run(const std::string& folder);
 
 /// How images become inputs according to the configuration, for a file that does not record it.

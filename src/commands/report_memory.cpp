@@ -73,7 +73,7 @@ Columns columns_of(const std::string& path, std::string_view header) {
   const auto of_gpu = find({"memory_used_mib", "memory.used"}), of_process = find({"rss_mib"});
   if (gpu && of_gpu) return {.number = *gpu, .memory = *of_gpu};
   require(
-      rank && of_process, ErrorCode::usage_log,
+      rank && of_process, ErrorCode::usage,
       "{}:1: expected the names of columns, with gpu or index and memory_used_mib or memory.used, or rank and rss_mib, "
       "found \"{}\"",
       path, shown(header));
@@ -115,15 +115,10 @@ std::string name_of(const std::string& path) {
   return stem;
 }
 
-Log read_log(const std::string& path) {
-  std::string text;
-  try {
-    text = read_file(path, kMaxBytes);
-  } catch (const Error& e) {
-    fail(ErrorCode::usage_log, "{}", e.what());
-  }
+Log log_of(const std::string& path) {
+  std::string text = read_file(path, kMaxBytes);
   text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));  // the last line may not be complete yet
-  require(!trimmed(text).empty(), ErrorCode::usage_log,
+  require(!trimmed(text).empty(), ErrorCode::usage,
           "{}: expected a line of column names and lines of numbers, found nothing", path);
   Log log{.path = path, .name = name_of(path)};
   std::map<int, std::map<double, std::size_t>> counts;
@@ -144,15 +139,23 @@ Log read_log(const std::string& path) {
     const bool is_whole = fields.size() > std::max(columns.number, columns.memory);
     const auto whose = is_whole ? number<int>(fields[columns.number]) : std::nullopt;
     const auto mib = is_whole ? number<double>(fields[columns.memory]) : std::nullopt;
-    require(whose && mib, ErrorCode::usage_log,
+    require(whose && mib, ErrorCode::usage,
             "{}:{}: expected the columns {} with the number of a {} and MiB, found \"{}\"", path, line_number,
             shown(header), columns.is_of_processes ? "rank" : "GPU", shown(line));
     ++counts[*whose][*mib];
   }
-  require(!counts.empty(), ErrorCode::usage_log, "{}: expected lines of numbers below the column names, found none",
-          path);
+  require(!counts.empty(), ErrorCode::usage, "{}: expected lines of numbers below the column names, found none", path);
   for (const auto& [whose, of_it] : counts) log.uses.push_back(use_of(whose, of_it));
   return log;
+}
+
+/// The help of the command names the files that it reads.
+Log read_log(const std::string& path) {
+  try {
+    return log_of(path);
+  } catch (const Error& e) {
+    fail(ErrorCode::usage, "{}; see `lockstep report memory --help`", e.what());
+  }
 }
 
 nlohmann::ordered_json json_of(const std::vector<Log>& logs) {

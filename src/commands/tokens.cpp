@@ -31,7 +31,7 @@ void for_each_line(const std::string& file, Print print) {
   const bool is_input = file == "-";
   const std::string name = is_input ? "standard input" : file;
   const Descriptor opened =
-      is_input ? Descriptor() : open_regular_file(file, ErrorCode::data_missing, OwnPipe::accepted);
+      is_input ? Descriptor() : open_regular_file(file, ErrorCode::cannot_open, OwnPipe::accepted);
   const int descriptor = is_input ? STDIN_FILENO : opened.get();
   std::vector<char> buffer(1 << 20);
   std::string line;
@@ -39,7 +39,7 @@ void for_each_line(const std::string& file, Print print) {
   while (true) {
     const ssize_t n = ::read(descriptor, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    require(n >= 0, ErrorCode::data_unreadable, "cannot read {}: {}", name, system_text(errno));
+    require(n >= 0, ErrorCode::system_call, "cannot read {}: {}", name, system_text(errno));
     if (n == 0) break;
     std::string_view rest(buffer.data(), static_cast<std::size_t>(n));
     for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
@@ -87,7 +87,7 @@ std::vector<std::int32_t> parse_ids(std::string_view line) {
     const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
     std::int32_t id = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    require(error == std::errc() && end == word.data() + word.size(), ErrorCode::tokenizer_id,
+    require(error == std::errc() && end == word.data() + word.size(), ErrorCode::data_source,
             "expected ids separated by blanks, found {}", word);
     ids.push_back(id);
     line.remove_prefix(word.size());

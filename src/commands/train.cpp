@@ -198,8 +198,8 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
 Config configuration_of(const TrainArguments& arguments) {
   Config config = config::parse(arguments.configuration);
   for (const std::string& key : arguments.session.allow_change)
-    require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key, "--allow-change: there is no key {}{}",
-            key, config::nearest_text(key));
+    require(config::find_key(key) != nullptr, ErrorCode::config_invalid, "--allow-change: there is no key {}{}", key,
+            config::nearest_text(key));
   return config;
 }
 
@@ -216,7 +216,7 @@ int print_configuration(const TrainArguments& arguments) {
     fmt::print("{}\n", value);
     return kExitDone;
   }
-  fail(ErrorCode::config_unknown_key, "--print-config: there is no key {}{}", arguments.printed,
+  fail(ErrorCode::config_invalid, "--print-config: there is no key {}{}", arguments.printed,
        config::nearest_text(arguments.printed));
 }
 

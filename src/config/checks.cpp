@@ -38,20 +38,20 @@ void check_checkpoint_name(const Config& c) {
   const std::string& name = c.checkpoint.name;
   const std::string place = c.places({"checkpoint.name"});
   require(!name.empty() && name.find('/') == std::string::npos && !name.starts_with('.') && name.size() <= 150,
-          ErrorCode::config_range,
+          ErrorCode::config_invalid,
           "{}checkpoint.name: expected a file name of at most 150 characters, such as \"step-{{step}}\", found \"{}\"",
           place, name);
   constexpr std::array<std::string_view, 5> kFields{"step", "epoch", "model", "start", "end"};
   for (std::size_t open = name.find_first_of("{}"); open != std::string::npos; open = name.find_first_of("{}", open)) {
     const std::size_t close = name.find('}', open);
     const std::string field = close == std::string::npos ? name.substr(open) : name.substr(open + 1, close - open - 1);
-    require(name[open] == '{' && std::ranges::find(kFields, field) != kFields.end(), ErrorCode::config_range,
+    require(name[open] == '{' && std::ranges::find(kFields, field) != kFields.end(), ErrorCode::config_invalid,
             "{}checkpoint.name: \"{}\" has the unknown placeholder {{{}}}; the placeholders are {{{}}}", place, name,
             field, fmt::join(kFields, "}, {"));
     open = close + 1;
   }
   require(
-      name.find("{step}") != std::string::npos || name.find("{epoch}") != std::string::npos, ErrorCode::config_range,
+      name.find("{step}") != std::string::npos || name.find("{epoch}") != std::string::npos, ErrorCode::config_invalid,
       "{}checkpoint.name: expected {{step}} or {{epoch}} in it, since otherwise all checkpoints have the same name, "
       "found \"{}\"",
       place, name);
@@ -62,10 +62,10 @@ void check_path_text(const Config& c, std::string_view key, const std::string& p
   constexpr std::size_t kMaxPart = 240, kMaxPath = 3000;  // bytes; the system's limits are 255 and 4096
   const std::string place = c.places({key});
   const std::size_t valid = valid_utf8_length(path);
-  require(valid == path.size(), ErrorCode::config_range,
+  require(valid == path.size(), ErrorCode::config_invalid,
           "{}{}: expected text in UTF-8, found the byte 0x{:02x} in \"{}\"", place, key,
           static_cast<unsigned char>(path[std::min(valid, path.size() - 1)]), printable(path));
-  require(!has_control_characters(path), ErrorCode::config_range,
+  require(!has_control_characters(path), ErrorCode::config_invalid,
           "{}{}: expected a name without control characters, found \"{}\"", place, key, printable(path));
   std::size_t longest = 0;
   for (std::size_t begin = 0; begin <= path.size();) {
@@ -73,20 +73,20 @@ void check_path_text(const Config& c, std::string_view key, const std::string& p
     longest = std::max(longest, end - begin);
     begin = end + 1;
   }
-  require(longest <= kMaxPart && path.size() <= kMaxPath, ErrorCode::config_range,
+  require(longest <= kMaxPart && path.size() <= kMaxPath, ErrorCode::config_invalid,
           "{}{}: expected a name of at most {} bytes (a path of at most {}), found one of {}", place, key, kMaxPart,
           kMaxPath, longest > kMaxPart ? longest : path.size());
 }
 
 void check_run(const Config& c) {
-  require(!c.run.directory.empty(), ErrorCode::config_range,
+  require(!c.run.directory.empty(), ErrorCode::config_invalid,
           "{}run.directory: expected a path, found nothing; `.` is the working directory", c.places({"run.directory"}));
   check_path_text(c, "run.directory", c.run.directory);
   check_path_text(c, "run.name", c.run.name);
   check_path_text(c, "checkpoint.name", c.checkpoint.name);
   require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
               c.run.name.find("..") == std::string::npos,
-          ErrorCode::config_range,
+          ErrorCode::config_invalid,
           "{}run.name: expected the name of a directory, relative to run.directory, found \"{}\"",
           c.places({"run.name"}), c.run.name);
   check_checkpoint_name(c);
@@ -98,13 +98,13 @@ void check_mlflow_address(const std::string& address, const std::string& what) {
   const bool is_http = address.starts_with("http://") || address.starts_with("https://");
   const std::size_t begin = std::min(address.find("//"), address.size() - 1) + 2;
   const std::string host = begin < address.size() ? address.substr(begin, address.find('/', begin) - begin) : "";
-  require(host.find('@') == std::string::npos, ErrorCode::config_range,
+  require(host.find('@') == std::string::npos, ErrorCode::config_invalid,
           "{}: expected an address without a user and a password, which RUN/config.yaml would show; they belong in "
           "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
           what);
   require(
       is_http && !host.empty() && address.find_first_of(" ?#") == std::string::npos && !has_control_characters(address),
-      ErrorCode::config_range,
+      ErrorCode::config_invalid,
       "{}: expected the address of an MLflow server, such as http://host:5000, found \"{}\"; for a local folder or "
       "database, start `mlflow server --backend-store-uri ...`",
       what, printable(address));
@@ -114,12 +114,12 @@ namespace {
 
 void check_log(const Config& c) {
   constexpr double kMinSeconds = 0.1;
-  require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kMinSeconds, ErrorCode::config_range,
+  require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kMinSeconds, ErrorCode::config_invalid,
           "{}log.usage_seconds: expected 0 (never), or {} or more, found {}", c.places({"log.usage_seconds"}),
           kMinSeconds, c.log.usage_seconds);
   if (c.log.mlflow.empty()) return;
   check_mlflow_address(c.log.mlflow, c.places({"log.mlflow"}) + "log.mlflow");
-  require(!c.log.mlflow_experiment.empty(), ErrorCode::config_range,
+  require(!c.log.mlflow_experiment.empty(), ErrorCode::config_invalid,
           "{}log.mlflow_experiment: expected the name of an experiment, found nothing",
           c.places({"log.mlflow_experiment"}));
 }
@@ -135,10 +135,10 @@ void check_data(const Config& c) {
           "{}data.augment accepts crop (a shift by a few pixels) or resized_crop (a part of the image), but not both",
           c.places({"data.augment"}));
   const std::vector<double>& jitter = c.data.color_jitter;
-  require(jitter.empty() || jitter.size() == 4, ErrorCode::config_range,
+  require(jitter.empty() || jitter.size() == 4, ErrorCode::config_invalid,
           "{}data.color_jitter: expected four numbers, of brightness, contrast, saturation and hue, found {}",
           c.places({"data.color_jitter"}), jitter.size());
-  require(jitter.empty() || jitter[3] <= 0.5, ErrorCode::config_range,
+  require(jitter.empty() || jitter[3] <= 0.5, ErrorCode::config_invalid,
           "{}data.color_jitter: expected a hue, the fourth number, from 0 to 0.5, found {}",
           c.places({"data.color_jitter"}), jitter.empty() ? 0 : jitter[3]);
   require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
@@ -235,11 +235,11 @@ void check_fine_tuning(const Config& c) {
           "{}train.class_weights must have one number for each of the model.classes, found {} and {}",
           c.places({"train.class_weights", "model.classes"}), weights.size(), c.model.classes);
   for (const double weight : weights)
-    require(weight == 0 || (weight >= kLeastClassWeight && weight <= kGreatestClassWeight), ErrorCode::config_range,
+    require(weight == 0 || (weight >= kLeastClassWeight && weight <= kGreatestClassWeight), ErrorCode::config_invalid,
             "{}train.class_weights: expected 0, or from {} to {}, found {}; only their ratios matter",
             c.places({"train.class_weights"}), kLeastClassWeight, kGreatestClassWeight, weight);
   require(weights.empty() || std::ranges::any_of(weights, [](double weight) { return weight > 0; }),
-          ErrorCode::config_range, "{}train.class_weights: expected at least one weight greater than 0, found only 0",
+          ErrorCode::config_invalid, "{}train.class_weights: expected at least one weight greater than 0, found only 0",
           c.places({"train.class_weights"}));
   for (const std::string& text : c.optimizer.groups) {
     const ParameterGroup group = parse_parameter_group(text, c.places({"optimizer.groups"}));
@@ -259,7 +259,7 @@ void check_fine_tuning(const Config& c) {
 
 void check_lora(const Config& c) {
   const Config::Model::Lora& lora = c.model.lora;
-  require(!lora.is_on() || !lora.targets.empty(), ErrorCode::config_range,
+  require(!lora.is_on() || !lora.targets.empty(), ErrorCode::config_invalid,
           "{}model.lora.targets: expected at least one of [q, k, v, o, gate, up, down], found none",
           c.places({"model.lora.targets"}));
 }
@@ -284,13 +284,13 @@ void check_evaluation(const Config& c) {
 
 /// The settings with which RUN/model and its card are written.
 void check_publishing(const Config& c) {
-  require(parse_byte_size(c.checkpoint.max_shard_size).has_value(), ErrorCode::config_range,
+  require(parse_byte_size(c.checkpoint.max_shard_size).has_value(), ErrorCode::config_invalid,
           "{}checkpoint.max_shard_size: expected {}, found \"{}\"", c.places({"checkpoint.max_shard_size"}),
           kByteSizeExample, printable(c.checkpoint.max_shard_size));
   const std::string& license = c.model.license;
   const bool is_identifier = std::ranges::all_of(
       license, [](unsigned char x) { return std::islower(x) || std::isdigit(x) || x == '-' || x == '.' || x == '+'; });
-  require(is_identifier && license.size() <= 60, ErrorCode::config_range,
+  require(is_identifier && license.size() <= 60, ErrorCode::config_invalid,
           "{}model.license: expected an identifier of the Hugging Face Hub in lower case, such as apache-2.0, mit, "
           "cc-by-4.0 or other, found \"{}\"",
           c.places({"model.license"}), printable(license));

@@ -125,7 +125,7 @@ std::string help_text(const std::vector<std::string>& names) {
       text += explanation(*key);
       continue;
     }
-    require(is_group(name), ErrorCode::config_unknown_key, "there is no key or group {}{}", name, nearest_text(name));
+    require(is_group(name), ErrorCode::config_invalid, "there is no key or group {}{}", name, nearest_text(name));
     text +=
         fmt::format("{}\n{}", kMarks, list(visible_keys([&](const Key& k) { return k.name.starts_with(name + "."); })));
   }

@@ -9,7 +9,7 @@ namespace lockstep::config {
 
 ParameterGroup parse_parameter_group(const std::string& text, const std::string& place) {
   const auto check = [&](bool holds) {
-    require(holds, ErrorCode::config_range,
+    require(holds, ErrorCode::config_invalid,
             "{}optimizer.groups: expected a pattern of parameter names and one or both of learning_rate and "
             "weight_decay, such as \"fc.* learning_rate=0.1 weight_decay=0\", found \"{}\"",
             place, text);
@@ -29,7 +29,7 @@ ParameterGroup parse_parameter_group(const std::string& text, const std::string&
     const auto [rest, error] = std::from_chars(word.data() + equals + 1, end, value);
     check(!setting && error == std::errc{} && rest == end);
     constexpr double kGreatest = 1e30;  // as for optimizer.learning_rate: a float overflows soon after it
-    require(value >= 0 && value <= kGreatest, ErrorCode::config_range,
+    require(value >= 0 && value <= kGreatest, ErrorCode::config_invalid,
             "{}optimizer.groups: expected a {} of 0 to 1e30, found {} in \"{}\"", place, name, value, text);
     setting = value;
   }

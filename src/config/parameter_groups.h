@@ -13,7 +13,7 @@ struct ParameterGroup {
   std::optional<double> learning_rate, weight_decay;  // at least one
 };
 
-/// Throws Error (config_range) with `place`, for example "a.yaml:3: ", in front.
+/// Throws Error (config_invalid) with `place`, for example "a.yaml:3: ", in front.
 ParameterGroup parse_parameter_group(const std::string& text, const std::string& place = "");
 
 }  // namespace lockstep::config

@@ -28,10 +28,10 @@ std::string shown(const Value& value) {
 
 void apply(const Setting& setting, Config& config) {
   const Key* key = find_key(setting.key);
-  require(key != nullptr, ErrorCode::config_unknown_key, "{}: there is no key {}{}", setting.place,
-          printable(setting.key), nearest_text(setting.key));
+  require(key != nullptr, ErrorCode::config_invalid, "{}: there is no key {}{}", setting.place, printable(setting.key),
+          nearest_text(setting.key));
   const Fit fit = key->set(config, setting.value);
-  require(fit == Fit::good, fit == Fit::wrong_type ? ErrorCode::config_type : ErrorCode::config_range,
+  require(fit == Fit::good, fit == Fit::wrong_type ? ErrorCode::config_invalid : ErrorCode::config_invalid,
           "{}: {}: expected {}, found {}", setting.place, setting.key, expected(*key), shown(setting.value));
   // Of these two keys, the one that is set later is in effect.
   if (key->name == "train.global_batch" && config.train.global_batch > 0) config.train.batch_per_rank = 0;

@@ -22,7 +22,7 @@ std::string learning_yaml(const Config& config);
 std::vector<std::pair<std::string, std::string>> values_in(const std::string& yaml);
 /// `lockstep help config`: every key with default, unit, accepted values, meaning and whether it may change on resume.
 std::string help_text();
-/// `lockstep help config KEY GROUP`: these keys and groups. Throws Error (config_unknown_key).
+/// `lockstep help config KEY GROUP`: these keys and groups. Throws Error (config_invalid).
 std::string help_text(const std::vector<std::string>& names);
 
 /// A key that affects what is learned and has changed when a run is resumed. Keys such as the device, the ranks, the
@@ -34,7 +34,7 @@ struct Difference {
 };
 /// Compares the keys in `yaml_before`, which may be to_yaml() or learning_yaml() of another release. train.global_batch
 /// is compared only if both configurations set it; otherwise the number in the checkpoint is used. `source` names
-/// yaml_before in messages. Throws Error (config_syntax, config_type) if it is damaged.
+/// yaml_before in messages. Throws Error (config_unreadable, config_invalid) if it is damaged.
 std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now,
                                              const std::string& source = "the previous configuration");
 

@@ -23,7 +23,7 @@ bool is_variable_name(std::string_view name) {
 }
 
 std::string expanded(std::string_view text, const Setting& setting) {
-  require(text.find(kBroken) == std::string_view::npos, ErrorCode::config_environment,
+  require(text.find(kBroken) == std::string_view::npos, ErrorCode::config_invalid,
           "{}: {}: expected ${{NAME}} with the name of an environment variable, found {}", setting.place, setting.key,
           show_variables(text));
   std::string out;
@@ -31,12 +31,13 @@ std::string expanded(std::string_view text, const Setting& setting) {
     const auto end = text.find(kClose, begin);
     if (end == std::string_view::npos) break;
     const std::string name(text.substr(begin + kOpen.size(), end - begin - kOpen.size()));
-    require(is_variable_name(name), ErrorCode::config_environment,
+    require(is_variable_name(name), ErrorCode::config_invalid,
             "{}: {}: expected the name of an environment variable in ${{...}}, found ${{{}}}", setting.place,
             setting.key, name);
     const char* value = std::getenv(name.c_str());
-    require(value != nullptr, ErrorCode::config_environment, "{}: {}: ${{{}}} is not set in the environment",
-            setting.place, setting.key, name);
+    require(value != nullptr, ErrorCode::config_invalid,
+            "{}: {}: ${{{}}} is not set in the environment: export it, or write the value itself", setting.place,
+            setting.key, name);
     out += text.substr(0, begin);
     out += value;
     text.remove_prefix(end + kClose.size());
@@ -54,9 +55,9 @@ class Flattener {
     std::map<std::string, std::string> seen;  // where each key of this group is
     for (const auto& entry : node) {
       const std::string place = place_of(entry.first);
-      require(entry.first.IsScalar(), ErrorCode::config_syntax,
+      require(entry.first.IsScalar(), ErrorCode::config_unreadable,
               "{}: expected `key: value`, found a key that is not a name", place);
-      require(!entry.first.Scalar().empty(), ErrorCode::config_syntax,
+      require(!entry.first.Scalar().empty(), ErrorCode::config_unreadable,
               "{}: expected `key: value`, found an empty key{}", place,
               prefix.empty() ? "" : fmt::format(" in the group {}", prefix.substr(0, prefix.size() - 1)));
       const std::string key = prefix + entry.first.Scalar();
@@ -68,12 +69,12 @@ class Flattener {
   void entry_of(const std::string& key, const YAML::Node& node, const std::string& place, int depth) {
     const Key* known = find_key(key);
     if (is_group(key) && !node.IsMap()) {
-      require(node.IsNull(), ErrorCode::config_type, "{}: {} is a group of keys: expected `{}: {{key: value}}`", place,
-              key, key);
+      require(node.IsNull(), ErrorCode::config_invalid, "{}: {} is a group of keys: expected `{}: {{key: value}}`",
+              place, key, key);
       return;  // a group in which all keys are commented out
     }
     if (known != nullptr && node.IsMap()) {
-      fail(ErrorCode::config_type,
+      fail(ErrorCode::config_invalid,
            "{}: {}: expected {}, found a group of keys; a text that begins with {{ or contains `: ` needs quotes",
            place, key, expected(*known));
     }
@@ -83,7 +84,7 @@ class Flattener {
       setting.value.is_list = true;
       for (const auto& item : node) {
         if (known != nullptr && !item.IsScalar())  // the value of an unknown key does not matter
-          fail(ErrorCode::config_type, "{}: {}: expected {}, found a list that contains {}", place, key,
+          fail(ErrorCode::config_invalid, "{}: {}: expected {}, found a list that contains {}", place, key,
                expected(*known),
                item.IsSequence() ? "another list"
                : item.IsMap()    ? "a group of keys"
@@ -102,8 +103,8 @@ class Flattener {
   /// YAML forbids duplicate keys, and one of the two would be ignored silently.
   void require_new(std::map<std::string, std::string>& seen, const std::string& key, const std::string& place) {
     const auto [at, is_new] = seen.try_emplace(key, place);
-    require(is_new, ErrorCode::config_syntax, "{}: {} is given twice, first in {}; remove one of the two", place, key,
-            at->second);
+    require(is_new, ErrorCode::config_unreadable, "{}: {} is given twice, first in {}; remove one of the two", place,
+            key, at->second);
   }
 
   std::string place_of(const YAML::Node& node) const {
@@ -123,7 +124,7 @@ void add_file(const std::string& path, std::vector<Setting>& out) {
   } catch (const Error& e) {
     const bool is_key = find_key(path) != nullptr;
     const bool is_setting = path.find('=') != std::string::npos;
-    fail(ErrorCode::config_file, "configuration file: {}{}", e.what(),
+    fail(ErrorCode::config_unreadable, "configuration file: {}{}", e.what(),
          is_key       ? fmt::format("; to set the key, write {}=VALUE without blanks", path)
          : is_setting ? "; to set a key, write KEY=VALUE without blanks before the `=`"
                       : "");
@@ -147,7 +148,7 @@ void add_override(const std::string& argument, std::vector<Setting>& out) {
   // Of a text that begins like this, YAML would read only the rest, or nothing.
   const std::string begin = text.substr(std::min(text.size(), text.find_first_not_of(' '))) + ' ';
   for (const char* mark : {"%", "&", "!", "|", ">", "--- ", "... "})
-    require(!begin.starts_with(mark), ErrorCode::config_syntax,
+    require(!begin.starts_with(mark), ErrorCode::config_unreadable,
             "{}: {}: found {}, which has another meaning in YAML; put it in quotes: {}='\"{}\"'", kCommandLine, key,
             argument.substr(equals + 1), key, argument.substr(equals + 1));
   // A name may begin with a placeholder, as in checkpoint.name={model}-{step}, a command line has no comments, and YAML
@@ -169,16 +170,16 @@ void add_override(const std::string& argument, std::vector<Setting>& out) {
 void add_text(const std::string& text, const std::string& source, std::vector<Setting>& out) {
   const YAML::Node root = load_yaml(hide_variables(text), source, TextOf::file);
   if (root.IsNull()) return;
-  require(root.IsMap(), ErrorCode::config_syntax, "{}: expected lines of `key: value`, found {}", source,
+  require(root.IsMap(), ErrorCode::config_unreadable, "{}: expected lines of `key: value`, found {}", source,
           root.IsSequence() ? "a list" : "text");
   Flattener(source, TextOf::file, out).group(root, "", 0);
 }
 
 void add_argument(const std::string& argument, std::vector<Setting>& out) {
-  require(!argument.starts_with('='), ErrorCode::config_syntax, "{}: expected KEY=VALUE, found `{}` without a key",
+  require(!argument.starts_with('='), ErrorCode::config_unreadable, "{}: expected KEY=VALUE, found `{}` without a key",
           kCommandLine, argument);
-  require(!argument.empty(), ErrorCode::config_file, "{}: expected a YAML file or KEY=VALUE, found an empty argument",
-          kCommandLine);
+  require(!argument.empty(), ErrorCode::config_unreadable,
+          "{}: expected a YAML file or KEY=VALUE, found an empty argument", kCommandLine);
   is_override(argument) ? add_override(argument, out) : add_file(argument, out);
 }
 

@@ -17,11 +17,11 @@ struct Setting {
   std::string place;  // "train.yaml:12" or "command line"
 };
 
-/// The settings of a YAML text. `source` names it in messages. Throws Error (config_syntax, config_type).
+/// The settings of a YAML text. `source` names it in messages. Throws Error (config_unreadable, config_invalid).
 void add_text(const std::string& text, const std::string& source, std::vector<Setting>& out);
-/// `argument`: `key=value`, or the path of a YAML file. Throws Error (config_file, config_syntax, config_type).
+/// `argument`: `key=value`, or the path of a YAML file. Throws Error (config_unreadable, config_invalid).
 void add_argument(const std::string& argument, std::vector<Setting>& out);
-/// Replaces each ${NAME} in the value by that environment variable. Throws Error (config_environment).
+/// Replaces each ${NAME} in the value by that environment variable. Throws Error (config_invalid).
 void expand_variables(Setting& setting);
 bool has_variables(const Setting& setting);
 

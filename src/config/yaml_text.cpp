@@ -104,7 +104,7 @@ std::string show_variables(std::string_view text) {
 YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind) {
   try {
     require(
-        !has_second_document(text), ErrorCode::config_syntax,
+        !has_second_document(text), ErrorCode::config_unreadable,
         "{}: expected one YAML document, found more after its end (`---`, or a text or `,` that belongs to nothing)",
         source);
     return YAML::Load(text);
@@ -113,7 +113,7 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
     const bool has_line = kind == TextOf::file && !e.mark.is_null();
     const std::string_view found = line_of(text, line);
     const bool has_tab = found.substr(0, found.find_first_not_of(" \t")).find('\t') != std::string_view::npos;
-    fail(ErrorCode::config_syntax, "{}: this is not valid YAML: {}{}{}",
+    fail(ErrorCode::config_unreadable, "{}: this is not valid YAML: {}{}{}",
          has_line ? fmt::format("{}:{}", source, line + 1) : source, meaning_of(has_tab ? "illegal tab" : e.msg),
          found.empty() ? "" : ", found: " + printable(show_variables(found)),
          found.find(kBroken) == std::string_view::npos ? "" : "; `${` must be followed by NAME and `}`");
@@ -121,12 +121,12 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
 }
 
 void check_is_text(const std::string& content, const std::string& path) {
-  require(!std::ranges::all_of(content, [](unsigned char c) { return std::isspace(c) != 0; }), ErrorCode::config_syntax,
-          "configuration file: {} is empty; expected lines of `key: value`", path);
+  require(!std::ranges::all_of(content, [](unsigned char c) { return std::isspace(c) != 0; }),
+          ErrorCode::config_unreadable, "configuration file: {} is empty; expected lines of `key: value`", path);
   const auto control = std::ranges::find_if(
       content, [](char c) { return is_control(c) && std::string_view("\t\n\r\f").find(c) == std::string_view::npos; });
   const std::size_t at = std::min(valid_utf8_length(content), static_cast<std::size_t>(control - content.begin()));
-  require(at == content.size(), ErrorCode::config_syntax,
+  require(at == content.size(), ErrorCode::config_unreadable,
           "configuration file: expected text in UTF-8 in {}, found a byte 0x{:02x} at offset {}", path,
           static_cast<unsigned char>(content[std::min(at, content.size() - 1)]), at);
 }

@@ -20,11 +20,12 @@ std::string hide_variables(std::string_view text);
 std::string show_variables(std::string_view text);
 
 /// One YAML document, in which variables are hidden. `source` names the text in messages; for a file, the line is
-/// appended. Throws Error (config_syntax).
+/// appended. Throws Error (config_unreadable).
 enum class TextOf { file, command_line };
 YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind);
 
-/// Throws Error (config_syntax) if a file of this content cannot be a configuration: it is empty, or it is not text.
+/// Throws Error (config_unreadable) if a file of this content cannot be a configuration: it is empty, or it is not
+/// text.
 void check_is_text(const std::string& content, const std::string& path);
 
 }  // namespace lockstep::config

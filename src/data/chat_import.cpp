@@ -39,7 +39,7 @@ class ChatImport {
         [&](const Batch& batch) { write(batch); });
     check_range();
     require(
-        writer_.n_documents() > 0, ErrorCode::data_empty,
+        writer_.n_documents() > 0, ErrorCode::data_source,
         "{} is not written: none of the {} conversations has an answer that can be learnt ({} without an assistant, "
         "{} whose answers all have weight 0 or are empty, {} too long)",
         options_.output, n_selected_, result_.n_without_assistant, result_.n_untrained,

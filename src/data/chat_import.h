@@ -58,7 +58,7 @@ struct ChatImportResult {
 };
 
 /// `progress` counts bytes of the source. It is called between conversations and may throw, which ends the import.
-/// Throws data_source for conversations that cannot be imported, with file and line, and data_empty if none is left.
+/// Throws data_source for conversations that cannot be imported, with file and line, and if none is left.
 ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder& encoder,
                              const ImportProgress& progress = {});
 

@@ -140,7 +140,7 @@ class Import {
   void take(const InputFile& file, std::uint64_t index, const std::uint8_t* record, std::vector<std::uint8_t>& images,
             std::vector<std::int32_t>& labels) {
     const int label = record[0];
-    require(label < kClasses, ErrorCode::data_label, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
+    require(label < kClasses, ErrorCode::data_source, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
             file.path(), index, label, kClasses - 1);
     auto& count = per_class_[static_cast<std::size_t>(label)];
     if (n_imported_ == n_requested_ || (options_.per_class > 0 && count == options_.per_class)) return;

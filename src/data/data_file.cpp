@@ -28,7 +28,7 @@ const char* kind_name(hdf5::FileKind kind) { return kind == hdf5::FileKind::text
 }  // namespace
 
 std::optional<UserBlock> checked_user_block(const InputFile& file, hdf5::FileKind kind) {
-  require(file.size_bytes() > 0, ErrorCode::data_truncated, "{} is empty (0 bytes)", file.path());
+  require(file.size_bytes() > 0, ErrorCode::data_damaged, "{} is empty (0 bytes)", file.path());
   std::optional<UserBlock> block = read_user_block(file);
   if (block)
     require(block->kind == kind, ErrorCode::data_format, "{} is a data set of {}; expected one of {}", file.path(),
@@ -59,7 +59,7 @@ void require_no_user_block(const InputFile& file, hdf5::FileKind kind) {
 }
 
 hdf5::Reader open_hdf5(const std::string& path) {
-  return {path, {.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_truncated}};
+  return {path, {.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_damaged}};
 }
 
 std::int64_t read_format_version(const hdf5::Reader& hdf5, const std::string& path, const char* format,
@@ -80,7 +80,7 @@ std::string optional_text(const hdf5::Reader& hdf5, const char* name) {
 
 void check_inside(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {
   require(place.offset <= file.size_bytes() && place.size_bytes <= file.size_bytes() - place.offset,
-          ErrorCode::data_truncated, "{} is truncated: '/{}' needs bytes {} to {}, but the file has {}", file.path(),
+          ErrorCode::data_damaged, "{} is truncated: '/{}' needs bytes {} to {}, but the file has {}", file.path(),
           name, place.offset, place.offset + place.size_bytes, file.size_bytes());
 }
 

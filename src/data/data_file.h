@@ -37,7 +37,7 @@ std::int64_t read_format_version(const hdf5::Reader& hdf5, const std::string& pa
 /// The attribute of the root with this name, as valid UTF-8; empty if there is none.
 std::string optional_text(const hdf5::Reader& hdf5, const char* name);
 
-/// Throws data_truncated unless the contiguous data set /name is inside the file.
+/// Throws data_damaged unless the contiguous data set /name is inside the file.
 void check_inside(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place);
 /// Throws data_format unless /name has the expected type and shape, which `expected` describes in the message.
 void check_kind(bool good, const InputFile& file, const std::string& name, const char* expected,

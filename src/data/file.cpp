@@ -18,15 +18,10 @@ std::int64_t modified_ns(const struct stat& status) {
   return status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
 }
 
-/// Distinguishes a file that exists but is not readable from a missing one.
-Descriptor open_input(const std::string& path) {
-  const bool is_forbidden = ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0 && errno == EACCES;
-  return open_regular_file(path, is_forbidden ? ErrorCode::data_unreadable : ErrorCode::data_missing);
-}
-
 }  // namespace
 
-InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open_input(path)) {
+InputFile::InputFile(const std::string& path)
+    : path_(path), descriptor_(open_regular_file(path, ErrorCode::cannot_open)) {
   struct stat status {};
   const bool is_known = ::fstat(descriptor_.get(), &status) == 0;
   require(is_known, ErrorCode::system_call, "cannot inspect {}: {}", path, system_text(errno));
@@ -47,15 +42,15 @@ void InputFile::require_unchanged() const {
 void InputFile::fail_read(ReadOutcome outcome, int error_number, std::uint64_t offset, std::size_t n_bytes,
                           const std::string& what) const {
   if (outcome == ReadOutcome::failed)
-    fail(ErrorCode::data_unreadable, "{}: reading {} ({} bytes at offset {}) failed: {}", path_, what, n_bytes, offset,
+    fail(ErrorCode::system_call, "{}: reading {} ({} bytes at offset {}) failed: {}", path_, what, n_bytes, offset,
          system_text(error_number));
   struct stat status {};
   const auto now = ::fstat(descriptor_.get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
   if (now < size_bytes_)
-    fail(ErrorCode::data_truncated,
+    fail(ErrorCode::data_damaged,
          "{} shrank from {} to {} bytes while it was open: {} ({} bytes at offset {}) cannot be read", path_,
          size_bytes_, now, what, n_bytes, offset);
-  fail(ErrorCode::data_truncated, "{} ends at byte {}, inside {} ({} bytes at offset {})", path_, now, what, n_bytes,
+  fail(ErrorCode::data_damaged, "{} ends at byte {}, inside {} ({} bytes at offset {})", path_, now, what, n_bytes,
        offset);
 }
 
@@ -110,10 +105,10 @@ void check_output(const std::string& path, bool replace) {
   const std::string parent = std::filesystem::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
   // In a statement of its own: the arguments of require() are evaluated in any order, and one of them reads errno.
   const bool is_there = ::stat(folder.c_str(), &status) == 0;
-  require(is_there, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
-  require(S_ISDIR(status.st_mode), ErrorCode::data_write, "cannot write {}: {} is not a folder", path, folder);
+  require(is_there, ErrorCode::system_call, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
+  require(S_ISDIR(status.st_mode), ErrorCode::system_call, "cannot write {}: {} is not a folder", path, folder);
   const bool is_writable = ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
-  require(is_writable, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
+  require(is_writable, ErrorCode::system_call, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
 }
 
 }  // namespace lockstep::data

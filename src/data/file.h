@@ -15,7 +15,7 @@ namespace lockstep::data {
 
 class InputFile {
  public:
-  /// Throws data_missing if it does not exist or is a folder, and data_unreadable if it may not be read.
+  /// Throws cannot_open if it does not exist, is a folder, or may not be read.
   explicit InputFile(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -61,7 +61,7 @@ FolderListing list_readable_files(const std::string& folder,
 std::vector<std::string> list_files(const std::string& folder,
                                     const std::function<bool(const std::filesystem::path&)>& accepts);
 
-/// Throws data_exists unless `path` is free or `replace` allows replacing it, and data_write if no file can be created
+/// Throws data_exists unless `path` is free or `replace` allows replacing it, and system_call if no file can be created
 /// in its folder.
 void check_output(const std::string& path, bool replace);
 

@@ -38,7 +38,7 @@ bool is_sensible(std::uint64_t n, std::int64_t max) { return n >= 1 && n <= stat
 /// The number of chunks. Throws if the file is too short for them.
 std::uint64_t count_chunks(const InputFile& file, const hdf5::DatasetPlace& images) {
   const std::uint64_t n = StoredBytes::n_chunks(images.size_bytes, images.chunk_bytes);
-  require(n <= file.size_bytes() / images.chunk_bytes, ErrorCode::data_truncated,
+  require(n <= file.size_bytes() / images.chunk_bytes, ErrorCode::data_damaged,
           "{} is truncated: '/images' has {} chunks of {} bytes, but the file has {} bytes", file.path(), n,
           images.chunk_bytes, file.size_bytes());
   return n;
@@ -69,7 +69,7 @@ StoredBytes locate(const InputFile& file, const hdf5::Reader& hdf5, const hdf5::
   for (std::uint64_t chunk = 0; chunk < n; ++chunk) {
     out.offsets.push_back(offset_of(chunk));
     require(out.offsets.back() <= file.size_bytes() && images.chunk_bytes <= file.size_bytes() - out.offsets.back(),
-            ErrorCode::data_truncated,
+            ErrorCode::data_damaged,
             "{} is truncated: chunk {} of '/images' needs {} bytes from byte {}, but the file has {}", file.path(),
             chunk, images.chunk_bytes, out.offsets.back(), file.size_bytes());
   }
@@ -172,7 +172,7 @@ void read_datasets(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t
                    ImageFile& out) {
   const hdf5::DatasetPlace labels = hdf5.dataset("labels");
   check_kind(labels.type == "int32" && labels.dims.size() == 1, file, "labels", "int32 (samples)", labels);
-  require(labels.dims[0] > 0, ErrorCode::data_empty, "{} contains no samples", file.path());
+  require(labels.dims[0] > 0, ErrorCode::data_source, "{} contains no samples", file.path());
   require(labels.dims[0] <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_format,
           "{} contains {} samples; at most {} are possible", file.path(), labels.dims[0], kMaxSamples);
   check_inside(file, "labels", labels);
@@ -252,7 +252,7 @@ std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& la
   std::vector<std::int32_t> labels(static_cast<std::size_t>(info.n_samples));
   file.read(layout.labels.offset, std::as_writable_bytes(std::span(labels)), "its labels");
   for (std::size_t i = 0; i < labels.size(); ++i)
-    require(labels[i] >= 0 && labels[i] < info.classes, ErrorCode::data_label,
+    require(labels[i] >= 0 && labels[i] < info.classes, ErrorCode::data_damaged,
             "{}: sample {} has label {}, but the data set has {} classes (0 to {})", file.path(), i, labels[i],
             info.classes, info.classes - 1);
   return labels;

@@ -60,7 +60,7 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images = nullp
 /// The positions of the images in a file of ImageFileWriter. HDF5 looks up only a few of its chunks.
 StoredBytes locate_in_a_row(const InputFile& file);
 
-/// All labels. Each is checked against `classes`: throws data_label with the sample and the value.
+/// All labels. Each is checked against `classes`: throws data_damaged with the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
 
 /// The position of each image of the index in /images, and the end of the last one.

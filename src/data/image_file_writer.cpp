@@ -52,16 +52,15 @@ struct ImageFileWriter::State {
   bool has_jpeg = false, has_png = false, has_pixels = false;
 
   State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
-      : pending(checked(target, replace), PartialName::of_process, ErrorCode::data_write),
+      : pending(checked(target, replace), PartialName::of_process),
         path(target),
         placement(place),
         hdf5(pending.partial_path(),
              {.user_block_bytes = hdf5::kUserBlockBytes,
               .placement = placement,
               .format = placement.chunk_bytes > 0 ? hdf5::FileFormat::v110 : hdf5::FileFormat::earliest,
-              .name = target,
-              .write_failed = ErrorCode::data_write}) {
-    require(n > 0, ErrorCode::data_empty, "{} is not written: an image set needs at least one sample", path);
+              .name = target}) {
+    require(n > 0, ErrorCode::data_source, "{} is not written: an image set needs at least one sample", path);
     n_samples = static_cast<std::uint64_t>(n);
   }
   static const std::string& checked(const std::string& target, bool replace) {

@@ -282,7 +282,7 @@ class Import {
       const auto listed = std::span(skipped_).first(std::min(skipped_.size(), kMaxListed));
       const std::string more =
           skipped_.size() > listed.size() ? fmt::format("\n  and {} more", skipped_.size() - listed.size()) : "";
-      fail(ErrorCode::data_image, "{} of {} images cannot be decoded; --skip-bad skips them:\n  {}{}", skipped_.size(),
+      fail(ErrorCode::data_source, "{} of {} images cannot be decoded; --skip-bad skips them:\n  {}{}", skipped_.size(),
            source_.files.size(), fmt::join(listed, "\n  "), more);
     }
     std::erase_if(source_.files, [](const SourceFile& f) { return !f.bad.empty(); });

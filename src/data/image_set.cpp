@@ -129,12 +129,12 @@ class EncodedSet final : public ImageSet {
   };
 
   void check(bool good, std::int64_t sample, const ShapedDecoder& decoder) const {
-    require(good, ErrorCode::data_image, "{}: sample {} cannot be decoded: {}", file_.info.path,
+    require(good, ErrorCode::data_damaged, "{}: sample {} cannot be decoded: {}", file_.info.path,
             file_.info.first_sample + sample, decoder.reason());
   }
 
   void read_as_stored(std::int64_t sample, ShapedDecoder& decoder, std::span<std::uint8_t> image) const {
-    require(decoder.height() == file_.info.height && decoder.width() == file_.info.width, ErrorCode::data_image,
+    require(decoder.height() == file_.info.height && decoder.width() == file_.info.width, ErrorCode::data_damaged,
             "{}: sample {} has {} x {} pixels (height, width), but /sizes contains {} x {}", file_.info.path,
             file_.info.first_sample + sample, decoder.height(), decoder.width(), file_.info.height, file_.info.width);
     check(decoder.read_as_stored(file_.info.channels, image), sample, decoder);
@@ -149,9 +149,9 @@ class EncodedSet final : public ImageSet {
 /// Sets image_size to 0 if images are returned as stored. This includes the case that all of them already have that
 /// size and no crops are requested.
 ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
-  require(shaping.image_size > 0 || stored.height > 0, ErrorCode::data_size,
+  require(shaping.image_size > 0 || stored.height > 0, ErrorCode::model_mismatch,
           "the images of {} have several sizes: set data.image_size", stored.path);
-  require(shaping.image_size > 0 || !shaping.resized_crop || stored.height == stored.width, ErrorCode::data_size,
+  require(shaping.image_size > 0 || !shaping.resized_crop || stored.height == stored.width, ErrorCode::model_mismatch,
           "the images of {} are not square: set data.image_size", stored.path);
   if (shaping.image_size == 0 && shaping.resized_crop) shaping.image_size = stored.height;
   if (keeps_size(shaping) && stored.height == shaping.image_size && stored.width == shaping.image_size)

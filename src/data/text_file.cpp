@@ -72,7 +72,7 @@ TextFile read_text_metadata(const InputFile& file) {
   check_kind(documents.type == "uint64" && documents.dims.size() == 1, file, "documents", "uint64 (documents + 1)",
              documents);
   check_kind(tokenizer.type == "uint8" && tokenizer.dims.size() == 1, file, "tokenizer", "uint8 (bytes)", tokenizer);
-  require(tokens.dims[0] > 0 && documents.dims[0] > 1, ErrorCode::data_empty, "{} contains no tokens", path);
+  require(tokens.dims[0] > 0 && documents.dims[0] > 1, ErrorCode::data_source, "{} contains no tokens", path);
   require(documents.dims[0] - 1 <= tokens.dims[0], ErrorCode::data_format,
           "{}: {} documents cannot have {} tokens; each has at least one", path, documents.dims[0] - 1, tokens.dims[0]);
   out.tokens = range_of(file, "tokens", tokens);

@@ -97,7 +97,7 @@ class TextFileWriter {
   TextFileWriter(const std::string& path, bool replace, int vocabulary_size);
   ~TextFileWriter();
 
-  /// Adds tokens to the current document. Throws data_token for an id outside of the vocabulary.
+  /// Adds tokens to the current document. Throws data_source for an id outside of the vocabulary.
   void append(std::span<const std::int32_t> tokens);
   /// Tokens [begin, end) of the current document, counted from its first, are an answer: they count towards the loss.
   /// The answers of a document are added in order, after its tokens.
@@ -106,7 +106,7 @@ class TextFileWriter {
   void end_document();
   std::int64_t n_documents() const;
   std::int64_t n_tokens() const;
-  /// Throws data_empty if there are no tokens. `tokenizer_json`: the content of the file.
+  /// Throws data_source if there are no tokens. `tokenizer_json`: the content of the file.
   void finish(const TextDescription& description, const std::string& tokenizer_json);
 
  private:

@@ -17,12 +17,11 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1u << 20;
-constexpr auto kFailed = ErrorCode::data_write;
 
 /// Collects bytes that will be part of a file, when their number is not known in advance.
 class Collected {
  public:
-  explicit Collected(const std::string& path) : path_(path), file_(create_unnamed_file(path, kFailed)) {
+  explicit Collected(const std::string& path) : path_(path), file_(create_unnamed_file(path)) {
     buffer_.reserve(kBufferBytes);
   }
   std::uint64_t size_bytes() const { return written_ + buffer_.size(); }
@@ -40,15 +39,15 @@ class Collected {
     std::vector<std::byte> buffer(kBufferBytes);
     for (std::uint64_t done = 0; done < written_;) {
       const auto part = std::span(buffer).first(std::min<std::uint64_t>(kBufferBytes, written_ - done));
-      read_at(file_, path_, part, done, kFailed);
-      write_at(target, path_, part, offset + done, kFailed);
+      read_at(file_, path_, part, done);
+      write_at(target, path_, part, offset + done);
       done += part.size();
     }
   }
 
  private:
   void flush() {
-    write_at(file_, path_, buffer_, written_, kFailed);
+    write_at(file_, path_, buffer_, written_);
     written_ += buffer_.size();
     buffer_.clear();
   }
@@ -109,7 +108,7 @@ struct TextFileWriter::State {
   std::vector<std::byte> narrowed;  // reused
 
   State(const std::string& target, bool replace, int vocabulary)
-      : pending(checked(target, replace), PartialName::of_process, kFailed),
+      : pending(checked(target, replace), PartialName::of_process),
         path(target),
         vocabulary_size(static_cast<std::uint32_t>(vocabulary)),
         token_bytes(token_bytes_for(vocabulary)),
@@ -132,7 +131,7 @@ struct TextFileWriter::State {
   void narrow(std::span<const std::int32_t> ids) {
     narrowed.resize(ids.size() * sizeof(Stored));
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      require(static_cast<std::uint32_t>(ids[i]) < vocabulary_size, ErrorCode::data_token,
+      require(static_cast<std::uint32_t>(ids[i]) < vocabulary_size, ErrorCode::data_source,
               "{}: the id {} of token {} is not one of the {} tokens of the vocabulary", path, ids[i], n_tokens() + i,
               vocabulary_size);
       const auto stored = static_cast<Stored>(ids[i]);
@@ -141,8 +140,7 @@ struct TextFileWriter::State {
   }
 
   void write_hdf5(const TextDescription& description, const std::string& tokenizer_json) {
-    hdf5::Writer hdf5(pending.partial_path(),
-                      {.user_block_bytes = hdf5::kUserBlockBytes, .name = path, .write_failed = kFailed});
+    hdf5::Writer hdf5(pending.partial_path(), {.user_block_bytes = hdf5::kUserBlockBytes, .name = path});
     const std::uint64_t tokens_offset =
         hdf5.reserve_dataset("/tokens", token_bytes == 2 ? "uint16" : "uint32", {n_tokens()});
     const std::uint64_t documents_offset = hdf5.reserve_dataset("/documents", "uint64", {n_documents + 1});
@@ -167,7 +165,7 @@ struct TextFileWriter::State {
       hdf5.attribute("special_tokens", valid_utf8(nlohmann::json(description.special_tokens).dump()));
     }
     hdf5.close();
-    const Descriptor file = open_file(pending.partial_path(), O_RDWR, kFailed);
+    const Descriptor file = open_file(pending.partial_path(), O_RDWR);
     tokens.copy_to(file, tokens_offset);
     documents.copy_to(file, documents_offset);
     if (answers) answers->copy_to(file, answers_offset);
@@ -219,7 +217,7 @@ std::int64_t TextFileWriter::n_tokens() const { return static_cast<std::int64_t>
 
 void TextFileWriter::finish(const TextDescription& description, const std::string& tokenizer_json) {
   State& s = *state_;
-  require(s.n_documents > 0, ErrorCode::data_empty, "{} is not written: there is no document with text", s.path);
+  require(s.n_documents > 0, ErrorCode::data_source, "{} is not written: there is no document with text", s.path);
   require(token_bytes_for(description.vocabulary_size) == s.token_bytes && !tokenizer_json.empty(), ErrorCode::internal,
           "{}: the description of the tokenizer is not possible", s.path);
   s.write_hdf5(description, tokenizer_json);

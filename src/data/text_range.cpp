@@ -54,7 +54,7 @@ void TextRange::read_tokens(std::uint64_t begin, std::span<std::int32_t> ids) co
     return static_cast<std::uint32_t>(id) >= static_cast<std::uint32_t>(vocabulary_size);
   };
   const auto bad = std::ranges::find_if(ids, is_outside);
-  require(bad == ids.end(), ErrorCode::data_token,
+  require(bad == ids.end(), ErrorCode::data_damaged,
           "{}: token {} has the id {}, but the vocabulary has {} tokens (0 to {})", file_.path(),
           begin + static_cast<std::uint64_t>(bad - ids.begin()),
           bad == ids.end() ? 0 : static_cast<std::uint32_t>(*bad), vocabulary_size, vocabulary_size - 1);

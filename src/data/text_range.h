@@ -30,7 +30,7 @@ class TextRange {
   /// The answers that have tokens in `tokens`.
   std::span<const TokenRange> answers_in(const TokenRange& tokens) const;
 
-  /// Reads ids.size() tokens from position `begin` on. Thread-safe, without allocation. Throws data_token for an id
+  /// Reads ids.size() tokens from position `begin` on. Thread-safe, without allocation. Throws data_damaged for an id
   /// outside of the vocabulary.
   void read_tokens(std::uint64_t begin, std::span<std::int32_t> ids) const;
 

@@ -96,7 +96,7 @@ class FileSet : public TextSet {
       info_.n_left_out += is_kept ? 0 : 1;
       info_.n_truncated += is_kept && document.end - document.begin > length() ? 1 : 0;
     }
-    require(!kept.empty(), ErrorCode::data_empty, "{} has nothing to predict: none of its {} {}", info_.path,
+    require(!kept.empty(), ErrorCode::data_source, "{} has nothing to predict: none of its {} {}", info_.path,
             info_.n_documents,
             has_answers() ? fmt::format("conversations has an answer in its first {} tokens; raise "
                                         "data.sequence_length",

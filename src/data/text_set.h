@@ -72,7 +72,7 @@ class TextSet : public Dataset {
 
 /// Opens and checks a file: every size against the file's length, and every position of a document. [first_document,
 /// end_document) is a range of its documents; end_document 0: up to the last. Ids are checked when they are read: an
-/// id outside of the vocabulary throws data_token.
+/// id outside of the vocabulary throws data_damaged.
 std::unique_ptr<TextSet> open_text_set(const std::string& path, std::int64_t first_document, std::int64_t end_document,
                                        const TextWindows& windows);
 

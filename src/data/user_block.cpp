@@ -165,7 +165,7 @@ std::optional<UserBlock> read_user_block(const InputFile& file) {
   Block block;
   std::memcpy(&block, bytes.data(), sizeof block);
   const std::size_t n_hashed = fields_bytes(block.version);
-  require(file.size_bytes() >= n_hashed + sizeof(std::uint64_t), ErrorCode::data_truncated,
+  require(file.size_bytes() >= n_hashed + sizeof(std::uint64_t), ErrorCode::data_damaged,
           "{} is truncated: it has {} bytes", file.path(), file.size_bytes());
   std::uint64_t block_hash = 0;
   std::memcpy(&block_hash, bytes.data() + n_hashed, sizeof block_hash);
@@ -177,7 +177,7 @@ std::optional<UserBlock> read_user_block(const InputFile& file) {
                           .file_bytes = file.size_bytes()},
                          {.damaged = ErrorCode::data_damaged,
                           .unknown_version = ErrorCode::data_format,
-                          .truncated = ErrorCode::data_truncated});
+                          .truncated = ErrorCode::data_damaged});
   require(is_plausible(block), ErrorCode::data_damaged,
           "{} is damaged in its user block: the positions of {} and {} are not possible", file.path(), names.samples,
           names.index);
@@ -224,8 +224,7 @@ void write_user_block(const std::string& path, const UserBlock& user_block) {
   std::array<std::byte, sizeof block + sizeof block_hash> bytes{};
   std::memcpy(bytes.data(), &block, n_hashed);
   std::memcpy(bytes.data() + n_hashed, &block_hash, sizeof block_hash);
-  constexpr auto kFailed = ErrorCode::data_write;
-  write_at(open_file(path, O_WRONLY, kFailed), path, std::span(bytes).first(n_hashed + sizeof block_hash), 0, kFailed);
+  write_at(open_file(path, O_WRONLY), path, std::span(bytes).first(n_hashed + sizeof block_hash), 0);
 }
 
 }  // namespace lockstep::data

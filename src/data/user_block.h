@@ -40,8 +40,8 @@ inline PartNames part_names(hdf5::FileKind kind) {
   return kind == hdf5::FileKind::text ? PartNames{"tokens", "documents"} : PartNames{"images", "labels"};
 }
 
-/// No value if the file has no user block of a data set, since another program wrote it. Throws data_truncated or
-/// data_damaged if the file differs from what its user block states.
+/// No value if the file has no user block of a data set, since another program wrote it. Throws data_damaged if
+/// the file differs from what its user block states.
 std::optional<UserBlock> read_user_block(const InputFile& file);
 /// Computes and writes the user block of a closed file that begins with hdf5::kUserBlockBytes zero bytes.
 void write_user_block(const std::string& path, const UserBlock& block);

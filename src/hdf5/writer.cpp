@@ -41,11 +41,12 @@ Id variable_text_type() {
   return type;
 }
 
+constexpr ErrorCodes kCodes{.of_system = ErrorCode::system_call, .of_library = ErrorCode::library};
+
 }  // namespace
 
 struct Writer::State {
   std::string path;  // for messages
-  ErrorCode write_failed;
   Id file;
   struct Set {
     Id id;
@@ -57,9 +58,8 @@ struct Writer::State {
   };
   std::map<std::string, Set> sets;
 
-  ErrorCodes codes() const { return {.of_system = write_failed, .of_library = ErrorCode::library}; }
-  Id id(hid_t value, const std::string& doing) const { return check_id(value, codes(), path, doing); }
-  void check_status(herr_t status, const std::string& doing) const { check(status, codes(), path, doing); }
+  Id id(hid_t value, const std::string& doing) const { return check_id(value, kCodes, path, doing); }
+  void check_status(herr_t status, const std::string& doing) const { check(status, kCodes, path, doing); }
 
   /// Creation properties of a new object, which must not contain the time.
   Id creation_properties(hid_t kind, const std::string& doing) const {
@@ -142,7 +142,6 @@ struct Writer::State {
 Writer::Writer(const std::string& path, const WriterOptions& options) : state_(std::make_unique<State>()) {
   start();
   state_->path = options.name.empty() ? path : options.name;
-  state_->write_failed = options.write_failed;
   const State& s = *state_;
   const auto [alignment_bytes, chunk_bytes] = options.placement;
   require(chunk_bytes == 0 || options.format == FileFormat::v110, ErrorCode::internal,

@@ -21,9 +21,8 @@ struct WriterOptions {
   /// placement.chunk_bytes: of the data sets that will be chunked, or 0. Chunks need format v110.
   Placement placement = {};
   FileFormat format = FileFormat::earliest;
-  std::uint64_t metadata_block_bytes = 0;           // HDF5 allocates metadata in blocks of this size; 0: its default
-  std::string name = {};                            // of the file in messages; empty: its path
-  ErrorCode write_failed = ErrorCode::system_call;  // the code if the system does not write
+  std::uint64_t metadata_block_bytes = 0;  // HDF5 allocates metadata in blocks of this size; 0: its default
+  std::string name = {};                   // of the file in messages; empty: its path
 };
 
 class Writer {

@@ -25,7 +25,7 @@ void require_same_base(const checkpoint::StateJson& state, const std::string& ad
                        const std::string& base);
 
 /// A file of adapters together with their base: its state describes the model with adapters. A file without adapters is
-/// returned as it is. `base`: a path; empty: what the file names. Throws checkpoint_not_found or model_mismatch.
+/// returned as it is. `base`: a path; empty: what the file names. Throws cannot_open or model_mismatch.
 checkpoint::ModelFile with_base(checkpoint::ModelFile file, const std::string& base);
 /// The result of with_base() as a model without adapters: W + scale * B A, computed in double and rounded once.
 checkpoint::ModelFile merged(checkpoint::ModelFile file);

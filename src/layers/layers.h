@@ -161,7 +161,7 @@ ActivationId select_rows(Graph& graph, ActivationId x, graph::TensorId numbers, 
                          const std::string& name);
 
 /// The op of a layer computes the gradients of its weight and its bias (kNoParameter: none) together. Throws
-/// config_range if train.freeze selects only one of them.
+/// config_invalid if train.freeze selects only one of them.
 void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias);
 
 ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int kernel_size, int stride, int padding);

@@ -293,7 +293,7 @@ std::optional<Adapter> adapter_of(Graph& graph, const std::string& name, std::in
 void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias) {
   if (bias == kNoParameter || table[weight].trainable == table[bias].trainable) return;
   const bool has_weight = table[bias].trainable;
-  fail(ErrorCode::config_range,
+  fail(ErrorCode::config_invalid,
        "{} selects {} and not {}, but the gradients of a layer are computed together: freeze both or neither",
        table.freeze_source(), table[has_weight ? weight : bias].name, table[has_weight ? bias : weight].name);
 }

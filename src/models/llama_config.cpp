@@ -77,7 +77,7 @@ bool is_irrelevant(std::string_view key, const Json& value) {
 class Reader {
  public:
   Reader(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
-    require(json.is_object(), ErrorCode::config_range, "{}: expected a JSON object", source_);
+    require(json.is_object(), ErrorCode::config_invalid, "{}: expected a JSON object", source_);
   }
 
   /// A key whose value is null counts as absent.
@@ -89,33 +89,33 @@ class Reader {
   std::int64_t integer(const char* key, std::int64_t low, std::int64_t high, std::int64_t missing) {
     const Json* value = find(key);
     if (!value) {
-      require(missing >= low, ErrorCode::config_range, "{}: {} is missing", source_, key);
+      require(missing >= low, ErrorCode::config_invalid, "{}: {} is missing", source_, key);
       return missing;
     }
     const bool fits = value->is_number_integer() && *value >= low && *value <= high;
-    require(fits, ErrorCode::config_range, "{}: {}: expected a whole number from {} to {}, found {}", source_, key, low,
-            high, shown(*value));
+    require(fits, ErrorCode::config_invalid, "{}: {}: expected a whole number from {} to {}, found {}", source_, key,
+            low, high, shown(*value));
     return value->get<std::int64_t>();
   }
   double real(const char* key, double low, double high, double missing) {
     const Json* value = find(key);
     if (!value) return missing;
     const bool fits = value->is_number() && value->get<double>() >= low && value->get<double>() <= high;
-    require(fits, ErrorCode::config_range, "{}: {}: expected a number from {} to {}, found {}", source_, key, low, high,
-            shown(*value));
+    require(fits, ErrorCode::config_invalid, "{}: {}: expected a number from {} to {}, found {}", source_, key, low,
+            high, shown(*value));
     return value->get<double>();
   }
   bool boolean(const char* key, bool missing) {
     const Json* value = find(key);
     if (!value) return missing;
-    require(value->is_boolean(), ErrorCode::config_range, "{}: {}: expected true or false, found {}", source_, key,
+    require(value->is_boolean(), ErrorCode::config_invalid, "{}: {}: expected true or false, found {}", source_, key,
             shown(*value));
     return value->get<bool>();
   }
   std::string text(const char* key, const std::string& missing) {
     const Json* value = find(key);
     if (!value) return missing;
-    require(value->is_string(), ErrorCode::config_range, "{}: {}: expected a text, found {}", source_, key,
+    require(value->is_string(), ErrorCode::config_invalid, "{}: {}: expected a text, found {}", source_, key,
             shown(*value));
     return value->get<std::string>();
   }
@@ -198,7 +198,7 @@ RopeScaling read_rope_scaling(const Json& json, const std::string& source, doubl
   } else {
     reader.unsupported("rope_type", Reader::shown(Json(type)) + " (default, linear and llama3 are)");
   }
-  require(out.kind == RopeScaling::Kind::none || out.factor >= 1, ErrorCode::config_range, "{}: factor is missing",
+  require(out.kind == RopeScaling::Kind::none || out.factor >= 1, ErrorCode::config_invalid, "{}: factor is missing",
           source);
   reader.finish();
   return out;
@@ -219,8 +219,8 @@ void read_tokens(Reader& reader, LlamaConfig& out) {
   const Json list = end->is_array() ? *end : Json::array({*end});
   for (const Json& id : list) {
     const bool fits = id.is_number_integer() && id >= 0 && id < out.vocabulary;
-    require(fits, ErrorCode::config_range, "{}: eos_token_id: expected numbers from 0 to {}, found {}", reader.source(),
-            out.vocabulary - 1, Reader::shown(*end));
+    require(fits, ErrorCode::config_invalid, "{}: eos_token_id: expected numbers from 0 to {}, found {}",
+            reader.source(), out.vocabulary - 1, Reader::shown(*end));
     out.end_tokens.push_back(id.get<std::int64_t>());
   }
 }
@@ -250,7 +250,7 @@ void check_sizes(const LlamaConfig& c, const std::string& source) {
 
 LlamaConfig parse_llama_config(const std::string& text, const std::string& source,
                                const std::vector<std::string>& ignore_keys) {
-  Json json = parse_json(text, source, ErrorCode::config_syntax);
+  Json json = parse_json(text, source, ErrorCode::config_unreadable);
   for (const std::string& key : ignore_keys)
     if (json.is_object()) json.erase(key);
   Reader reader(json, source);

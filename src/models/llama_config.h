@@ -51,7 +51,7 @@ struct LlamaConfig {
 };
 
 /// Parses the text of a config.json. `source` names it in errors. Keys in `ignore_keys` count as absent. Throws
-/// config_range, config_conflict or model_feature.
+/// config_invalid, config_conflict or model_feature.
 LlamaConfig parse_llama_config(const std::string& text, const std::string& source,
                                const std::vector<std::string>& ignore_keys = {});
 /// The content of a config.json that parse_llama_config() turns into the same values, and that transformers reads.

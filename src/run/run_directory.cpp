@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <mutex>
 #include <span>
@@ -40,9 +41,18 @@ std::mutex status_mutex;  // the helper thread that watches for signals writes t
 
 /// Overwrites in place: a full disk has no room for a new file, but the old file keeps its block.
 void overwrite(const std::string& path, const std::string& content) {
-  const Descriptor file = open_file(path, O_WRONLY | O_NONBLOCK, ErrorCode::run_directory);  // a pipe does not wait
-  write_at(file, path, std::as_bytes(std::span(content)), 0, ErrorCode::run_directory);
-  set_length(file, path, content.size(), ErrorCode::run_directory);
+  const Descriptor file = open_file(path, O_WRONLY | O_NONBLOCK);  // a pipe does not wait
+  write_at(file, path, std::as_bytes(std::span(content)), 0);
+  set_length(file, path, content.size());
+}
+
+/// Gives an error of the system the remedy for a run directory.
+void with_remedy(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    fail(ErrorCode::run_directory, "{}", error.what());
+  }
 }
 
 }  // namespace
@@ -91,7 +101,7 @@ void RunDirectory::check_is_shared(World& world) const {
   if (world.rank() == 0) fs::remove(probe, gone);
   const auto found = std::find_if(blind.begin(), blind.end(), [](const std::string& host) { return !host.empty(); });
   if (found == blind.end()) return;
-  fail(ErrorCode::run_not_shared, "the run directory {} is not shared: {} does not see the files that rank 0 writes",
+  fail(ErrorCode::nodes_differ, "the run directory {} is not shared: {} does not see the files that rank 0 writes",
        fs::absolute(path_).lexically_normal().string(), *found);
 }
 
@@ -169,16 +179,12 @@ void RunDirectory::set_status(const std::string& status) const {
   } catch (const Error&) {
     std::error_code error;
     if (!fs::exists(file(kStatus), error)) throw;
-    overwrite(file(kStatus), content);
+    with_remedy([&] { overwrite(file(kStatus), content); });
   }
 }
 
 void RunDirectory::write_file(const std::string& name, const std::string& content) const {
-  try {
-    replace_file(file(name), content);
-  } catch (const Error& error) {  // rethrown with the remedy for a run directory
-    fail(ErrorCode::run_directory, "{}", error.what());
-  }
+  with_remedy([&] { replace_file(file(name), content); });
 }
 
 std::string RunDirectory::read_file(const std::string& name) const {

@@ -31,7 +31,7 @@ class RunDirectory {
   /// Throws run_directory if the directory of a run that has begun is gone, or was emptied. If only its status is gone,
   /// it is written again.
   void require_present() const;
-  /// Collective, after create(): throws run_not_shared on all ranks if a node does not see what rank 0 wrote.
+  /// Collective, after create(): throws nodes_differ on all ranks if a node does not see what rank 0 wrote.
   void check_is_shared(World& world) const;
   /// Moves an existing run, without the lock that this job holds, to RUN.1, RUN.2, ... If RUN is a symbolic link, it
   /// stays, and the directory that it names is moved. Returns the new name; empty if there was no run.

@@ -168,7 +168,7 @@ void require_unchanged(const Study& before, const Study& now, const Config& conf
   compare("build", before.build, now.build);
   const Config was = config::parse({before.configuration_file()});
   for (const config::Key& key : config::table()) compare(key.name, key.get(was), key.get(config));
-  require(differences.empty(), ErrorCode::study_changed, "{} is a study with other settings:{}", before.directory,
+  require(differences.empty(), ErrorCode::resume_changed, "{} is a study with other settings:{}", before.directory,
           differences);
 }
 

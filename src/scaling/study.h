@@ -66,8 +66,8 @@ void write_cases(const Study& study);
 /// Adds the cases of `now` that the study does not have, after its own. Returns how many these are.
 std::size_t extend(Study& study, const Study& now);
 
-/// Throws study_changed with all differences if the command line no longer describes the study in `before`. It may have
-/// additional sizes.
+/// Throws resume_changed with all differences if the command line no longer describes the study in `before`. It may
+/// have additional sizes.
 void require_unchanged(const Study& before, const Study& now, const Config& config);
 
 }  // namespace lockstep::scaling

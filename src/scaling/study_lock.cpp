@@ -50,7 +50,7 @@ StudyLock::StudyLock(const std::string& directory) : path_(directory + "/lock") 
     if (try_once()) return;
     remove_left();
   }
-  fail(ErrorCode::study_locked, "{} is in use by another `lockstep scaling run`", directory);
+  fail(ErrorCode::run_locked, "{} is in use by another `lockstep scaling run`", directory);
 }
 
 bool StudyLock::try_once() {
@@ -77,7 +77,7 @@ void StudyLock::remove_left() {
     return;  // its owner has just removed it
   }
   const Holder holder = holder_in(text);
-  require(is_gone(holder), ErrorCode::study_locked,
+  require(is_gone(holder), ErrorCode::run_locked,
           "{} says that process {} on {} works on this study; if it no longer exists, remove that file", path_,
           holder.pid, holder.host.empty() ? "an unknown host" : printable(holder.host));
   const std::string aside = fmt::format("{}.{}.{}", path_, this_host(), ::getpid());

@@ -9,7 +9,7 @@ namespace lockstep::scaling {
 
 class StudyLock {
  public:
-  /// Throws study_locked if another process holds it. The directory must exist.
+  /// Throws run_locked if another process holds it. The directory must exist.
   explicit StudyLock(const std::string& directory);
   ~StudyLock();
   StudyLock(const StudyLock&) = delete;

@@ -26,7 +26,7 @@ void check_best(const Config& config, const Task& task) {
           "{}checkpoint.best={} is measured with the average of the weights, which needs ema.decay",
           config.places({"checkpoint.best", "ema.decay"}), best);
   const Measure* const found = task.find_measure(is_of_averages ? best.substr(kAverageKey.size()) : best);
-  require(best == Config::Checkpoint{}.best || found != nullptr, ErrorCode::config_range,
+  require(best == Config::Checkpoint{}.best || found != nullptr, ErrorCode::config_invalid,
           "{}checkpoint.best: expected one of {}, found \"{}\"", config.places({"checkpoint.best"}), accepted, best);
 }
 

@@ -46,7 +46,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
       if (is_new) token_of_node_.push_back(-1);
       node = child->second;
     }
-    require(token_of_node_[node] < 0, ErrorCode::tokenizer_damaged, "the added token {} occurs twice", content);
+    require(token_of_node_[node] < 0, ErrorCode::model_file_damaged, "the added token {} occurs twice", content);
     token_of_node_[node] = static_cast<std::int32_t>(t);
   }
 }

@@ -56,7 +56,7 @@ void BytePairEncoding::find_joints() {
 }
 
 void BytePairEncoding::encode(std::string_view word, std::vector<std::int32_t>& ids, MergeMemory& memory) const {
-  require(word.size() < kMaxWordBytes, ErrorCode::tokenizer_text,
+  require(word.size() < kMaxWordBytes, ErrorCode::data_source,
           "a text has {} bytes that the tokenizer does not split; at most {} are supported", word.size(),
           kMaxWordBytes - 1);
   if (model_.symbols == SymbolKind::bytes)

@@ -37,8 +37,8 @@ bool is_there(const fs::path& path) {
 nlohmann::json config_in(const std::string& folder) {
   const std::string path = (fs::path(folder) / kConfig).string();
   if (folder.empty() || !is_there(path)) return nullptr;
-  nlohmann::json config = parse_json(read_file(path, kMaxFileBytes), path, ErrorCode::tokenizer_damaged);
-  require(config.is_object(), ErrorCode::tokenizer_damaged, "{}: expected an object, found {}", path,
+  nlohmann::json config = parse_json(read_file(path, kMaxFileBytes), path, ErrorCode::model_file_damaged);
+  require(config.is_object(), ErrorCode::model_file_damaged, "{}: expected an object, found {}", path,
           config.type_name());
   return config;
 }

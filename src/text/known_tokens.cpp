@@ -13,7 +13,7 @@ std::optional<std::string> try_decode(const Tokenizer& tokenizer, std::span<cons
   try {
     return tokenizer.decode(ids);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::tokenizer_id) throw;
+    if (error.code() != ErrorCode::data_source) throw;
   }
   return std::nullopt;
 }

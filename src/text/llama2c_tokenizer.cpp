@@ -29,7 +29,7 @@ class Reader {
     return value;
   }
   std::string_view bytes(std::size_t n) {
-    require(n <= rest_.size(), ErrorCode::tokenizer_damaged, "{} ends in the middle of a token", path_);
+    require(n <= rest_.size(), ErrorCode::model_file_damaged, "{} ends in the middle of a token", path_);
     const std::string_view taken = rest_.substr(0, n);
     rest_.remove_prefix(n);
     return taken;
@@ -44,15 +44,15 @@ std::vector<Entry> read_entries(const std::string& path, const std::string& cont
   Reader reader(path, content);
   std::vector<Entry> entries;
   const auto longest = reader.number<std::int32_t>();
-  require(longest > 0 && longest <= kMaxTokenBytes, ErrorCode::tokenizer_damaged,
+  require(longest > 0 && longest <= kMaxTokenBytes, ErrorCode::model_file_damaged,
           "{}: the longest token is said to have {} bytes; at most {} are possible", path, longest, kMaxTokenBytes);
   while (!reader.at_end()) {
     Entry entry;
     entry.score = reader.number<float>();
     const auto n = reader.number<std::int32_t>();
-    require(n > 0 && n <= longest, ErrorCode::tokenizer_damaged,
+    require(n > 0 && n <= longest, ErrorCode::model_file_damaged,
             "{}: token {} has {} bytes, and the longest is said to have {}", path, entries.size(), n, longest);
-    require(!std::isnan(entry.score), ErrorCode::tokenizer_damaged, "{}: the score of token {} is not a number", path,
+    require(!std::isnan(entry.score), ErrorCode::model_file_damaged, "{}: the score of token {} is not a number", path,
             entries.size());
     entry.text = reader.bytes(static_cast<std::size_t>(n));
     entries.push_back(std::move(entry));
@@ -60,7 +60,7 @@ std::vector<Entry> read_entries(const std::string& path, const std::string& cont
   for (std::int32_t byte = 0; byte < kBytes; ++byte) {
     const auto id = static_cast<std::size_t>(kFirstByte + byte);
     const std::string expected = fmt::format("<0x{:02X}>", byte);
-    require(id < entries.size() && entries[id].text == expected, ErrorCode::tokenizer_damaged,
+    require(id < entries.size() && entries[id].text == expected, ErrorCode::model_file_damaged,
             "{}: token {} is not {}, so this is not a tokenizer.bin of llama2.c", path, id, expected);
   }
   return entries;
@@ -100,7 +100,7 @@ TokenizerParts read_llama2c_tokenizer(const NamedContent& file) {
     (*model.byte_fallback)[static_cast<std::size_t>(byte)] = kFirstByte + byte;
   for (std::size_t id = 0; id < entries.size(); ++id) {
     const bool is_new = model.ids.emplace(entries[id].text, static_cast<std::int32_t>(id)).second;
-    require(is_new, ErrorCode::tokenizer_damaged, "{}: token {} occurs twice", path, id);
+    require(is_new, ErrorCode::model_file_damaged, "{}: token {} occurs twice", path, id);
     parts.tokens.emplace_back(entries[id].text);
   }
   model.merges = find_merges(entries, model.ids);

@@ -133,7 +133,7 @@ void append_replaced(std::string_view text, std::string_view pattern, std::strin
   std::size_t done = 0;
   for (std::size_t found = text.find(pattern); found != std::string_view::npos; found = text.find(pattern, done)) {
     out.append(text.substr(done, found - done)).append(content);
-    require(out.size() <= max_bytes, ErrorCode::tokenizer_text,
+    require(out.size() <= max_bytes, ErrorCode::data_source,
             "the tokenizer's replacement of {} makes a text longer than {} bytes", pattern, max_bytes);
     done = found + pattern.size();
   }

@@ -22,7 +22,7 @@ void append_nfc(std::string_view text, std::string& out);
 /// U+2581); the limit guards against damaged files.
 inline std::size_t max_replaced_bytes(std::size_t text_bytes) { return 4096 + 32 * text_bytes; }
 
-/// Appends the text with `content` in place of each `pattern`, which must not be empty. Throws tokenizer_text if `out`
+/// Appends the text with `content` in place of each `pattern`, which must not be empty. Throws data_source if `out`
 /// becomes longer than `max_bytes`.
 void append_replaced(std::string_view text, std::string_view pattern, std::string_view content, std::size_t max_bytes,
                      std::string& out);

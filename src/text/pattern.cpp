@@ -61,7 +61,7 @@ struct Pattern::Code {
 };
 
 Pattern::Pattern(std::string_view expression, const std::string& where) : code_(std::make_unique<Code>()) {
-  require(expression.size() <= kMaxExpressionBytes, ErrorCode::tokenizer_feature,
+  require(expression.size() <= kMaxExpressionBytes, ErrorCode::model_feature,
           "{} has a pattern of {} bytes; at most {} are supported", where, expression.size(), kMaxExpressionBytes);
   code_->expression = expression;
   const std::string translated = to_pcre2(expression, where);
@@ -73,11 +73,11 @@ Pattern::Pattern(std::string_view expression, const std::string& where) : code_(
   PCRE2_SIZE at = 0;
   code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, context.get());
-  require(code_->compiled != nullptr, ErrorCode::tokenizer_feature, "{} has the pattern {}, which PCRE2 refuses: {}",
-          where, expression, pcre2_text(error));
+  require(code_->compiled != nullptr, ErrorCode::model_feature, "{} has the pattern {}, which PCRE2 refuses: {}", where,
+          expression, pcre2_text(error));
   std::uint32_t can_be_empty = 0;
   pcre2_pattern_info(code_->compiled, PCRE2_INFO_MATCHEMPTY, &can_be_empty);
-  require(can_be_empty == 0, ErrorCode::tokenizer_feature,
+  require(can_be_empty == 0, ErrorCode::model_feature,
           "{} has the pattern {}, which matches the empty string; this is not supported", where, expression);
   pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // if this fails, pcre2_match() interprets the pattern
 }
@@ -104,7 +104,7 @@ std::optional<Pattern::Match> Pattern::find(std::string_view subject, std::size_
   const int result = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from,
                                  PCRE2_NO_UTF_CHECK, state.data, state.context);
   if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  require(result >= 0, ErrorCode::tokenizer_feature, "the tokenizer's pattern {} cannot be matched in this text: {}",
+  require(result >= 0, ErrorCode::model_feature, "the tokenizer's pattern {} cannot be matched in this text: {}",
           code_->expression, pcre2_text(result));
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(state.data);
   return Match{range[0], range[1]};

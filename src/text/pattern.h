@@ -32,7 +32,7 @@ class Pattern {
     std::size_t begin = 0, end = 0;  // bytes
   };
 
-  /// Throws tokenizer_feature if the expression is not supported. `where` begins the message.
+  /// Throws model_feature if the expression is not supported. `where` begins the message.
   Pattern(std::string_view expression, const std::string& where);
   /// A pattern that matches exactly this text.
   static Pattern literal(std::string_view text, const std::string& where);

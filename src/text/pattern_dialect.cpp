@@ -46,7 +46,7 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view construct) const {
-    fail(ErrorCode::tokenizer_feature, "{} has the pattern {}; `{}` in it is not supported", where_, expression_,
+    fail(ErrorCode::model_feature, "{} has the pattern {}; `{}` in it is not supported", where_, expression_,
          construct);
   }
   std::string_view rest() const { return expression_.substr(at_); }

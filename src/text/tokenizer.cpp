@@ -29,12 +29,14 @@ std::string find_file(const std::string& path) {
   if (!fs::is_directory(path, ignored)) return path;
   for (const char* name : {"tokenizer.json", "tokenizer.bin"})
     if (fs::exists(fs::path(path) / name, ignored)) return (fs::path(path) / name).string();
-  fail(ErrorCode::tokenizer_missing, "the folder {} contains neither tokenizer.json nor tokenizer.bin", path);
+  fail(ErrorCode::cannot_open, "the folder {} contains neither tokenizer.json nor tokenizer.bin", path);
 }
 
 NamedContent read(const std::string& path) {
   std::error_code ignored;
-  require(std::filesystem::exists(path, ignored), ErrorCode::tokenizer_missing, "there is no tokenizer {}", path);
+  require(std::filesystem::exists(path, ignored), ErrorCode::cannot_open,
+          "there is no tokenizer {}: expected a tokenizer.json, a tokenizer.bin of llama2.c, or a folder that has one",
+          path);
   return {path, read_file(path, kMaxTokenizerBytes)};
 }
 
@@ -152,10 +154,10 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (const std::int32_t id : ids) {
-    require(id >= 0 && id < vocabulary_size(), ErrorCode::tokenizer_id,
+    require(id >= 0 && id < vocabulary_size(), ErrorCode::data_source,
             "the id {} is outside of the vocabulary, which has the ids 0 to {}", id, vocabulary_size() - 1);
     const std::optional<std::string>& token = state_->tokens[static_cast<std::size_t>(id)];
-    require(token.has_value(), ErrorCode::tokenizer_id, "no token of the vocabulary has the id {}", id);
+    require(token.has_value(), ErrorCode::data_source, "no token of the vocabulary has the id {}", id);
     tokens.push_back(*token);
   }
   return state_->decoder.decode(std::move(tokens));

@@ -25,7 +25,7 @@ class Tokenizer {
  public:
   /// `path`: a tokenizer.json, a tokenizer.bin of llama2.c, or a folder with either. tokenizer_config.json beside a
   /// tokenizer.json names the tokens for the begin and the end of a text.
-  /// Throws tokenizer_missing, tokenizer_damaged, or tokenizer_feature, which names what is not supported.
+  /// Throws cannot_open, model_file_damaged, or model_feature, which names what is not supported.
   static Tokenizer open(const std::string& path);
   /// Makes a tokenizer from the content of such a file. `name` is for messages.
   static Tokenizer parse(std::string name, std::string content);
@@ -51,7 +51,7 @@ class Tokenizer {
   /// Appends the ids of a text.
   void encode(std::string_view text, std::vector<std::int32_t>& ids,
               TemplateTokens template_tokens = TemplateTokens::add) const;
-  /// The text of all ids, including special tokens. Throws tokenizer_id if an id is not in the vocabulary.
+  /// The text of all ids, including special tokens. Throws data_source if an id is not in the vocabulary.
   std::string decode(std::span<const std::int32_t> ids) const;
   /// The ids without those that the template has added, if they are there: decode(without_template(ids)) undoes
   /// encode().

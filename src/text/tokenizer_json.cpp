@@ -24,10 +24,10 @@ struct Node {
   std::string where;
 
   [[noreturn]] void damaged(std::string_view expected) const {
-    fail(ErrorCode::tokenizer_damaged, "{}: expected {}, found {}", where, expected, excerpt());
+    fail(ErrorCode::model_file_damaged, "{}: expected {}, found {}", where, expected, excerpt());
   }
   [[noreturn]] void unsupported(std::string_view feature) const {
-    fail(ErrorCode::tokenizer_feature, "{}: {} is not supported", where, feature);
+    fail(ErrorCode::model_feature, "{}: {} is not supported", where, feature);
   }
   std::string excerpt() const {
     if (json.is_structured()) return fmt::format("an {} with {} elements", json.type_name(), json.size());
@@ -37,7 +37,7 @@ struct Node {
   bool has(const char* key) const { return json.is_object() && json.contains(key) && !json[key].is_null(); }
   Node at(const char* key) const {
     if (!json.is_object()) damaged("an object");
-    if (!json.contains(key)) fail(ErrorCode::tokenizer_damaged, "{} has no `{}`", where, key);
+    if (!json.contains(key)) fail(ErrorCode::model_file_damaged, "{} has no `{}`", where, key);
     return {json[key], where + "." + key};
   }
   Node at(std::size_t i) const { return {json[i], fmt::format("{}[{}]", where, i)}; }
@@ -85,7 +85,7 @@ struct Node {
   }
 };
 
-Json parse(const NamedContent& file) { return parse_json(file.content, file.name, ErrorCode::tokenizer_damaged); }
+Json parse(const NamedContent& file) { return parse_json(file.content, file.name, ErrorCode::model_file_damaged); }
 
 // ---- Normaliser, pre-tokenizer, decoder, post-processor -------------------------------------------------------------
 
@@ -221,7 +221,7 @@ void read_vocabulary(const Node& vocabulary, TokenizerParts& parts) {
     if (!is_id) Node{number, vocabulary.where + "." + token}.whole(max_ids - 1);
     const auto id = number.get<std::size_t>();
     if (id >= parts.tokens.size()) parts.tokens.resize(id + 1);
-    require(!parts.tokens[id], ErrorCode::tokenizer_damaged, "{}: the tokens {} and {} have the same id {}",
+    require(!parts.tokens[id], ErrorCode::model_file_damaged, "{}: the tokens {} and {} have the same id {}",
             vocabulary.where, parts.tokens[id].value_or(""), token, id);
     parts.tokens[id] = token;
   }
@@ -253,7 +253,7 @@ void read_merges(const Node& list, const IdsByText& ids, std::vector<Merge>& mer
     const auto id_of = [&](std::string_view token) {
       const auto found = ids.find(token);
       if (found == ids.end())
-        fail(ErrorCode::tokenizer_damaged, "{}: the token {} is not in the vocabulary", list.at(i).where, token);
+        fail(ErrorCode::model_file_damaged, "{}: the token {} is not in the vocabulary", list.at(i).where, token);
       return found->second;
     };
     joined.assign(pair->first).append(pair->second);
@@ -327,7 +327,7 @@ void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& step
       if (index >= parts.tokens.size()) parts.tokens.resize(index + 1);
     }
     if (!seen.insert(id).second)
-      fail(ErrorCode::tokenizer_damaged, "{}: the token {} occurs twice", node.where, content);
+      fail(ErrorCode::model_file_damaged, "{}: the token {} occurs twice", node.where, content);
     const bool is_normalized = node.flag("normalized", true);
     std::string buffers[2];
     if (is_normalized) token.content = normalizer.apply(content, buffers);

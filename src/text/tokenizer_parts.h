@@ -42,12 +42,12 @@ inline constexpr std::uint64_t kMaxTokenizerBytes = 64 << 20;
 
 /// Reads a tokenizer.json of Hugging Face's library `tokenizers`: byte pair encoding on bytes or with byte fallback.
 /// `config`: the tokenizer_config.json that belongs to it, which names the tokens for the begin and the end of a text.
-/// Throws tokenizer_damaged, and tokenizer_feature if the file needs something else.
+/// Throws model_file_damaged, and model_feature if the file needs something else.
 TokenizerParts read_tokenizer_json(const NamedContent& file, const std::optional<NamedContent>& config);
 
 /// Reads a tokenizer.bin of karpathy's llama2.c: the length of the longest token (int32), then of each token the score
 /// (float32), the length (int32) and the bytes. The neighbours with the highest score are merged first. Token 1 begins
-/// a text, token 2 ends it, and the 256 tokens from 3 on are bytes. Throws tokenizer_damaged.
+/// a text, token 2 ends it, and the 256 tokens from 3 on are bytes. Throws model_file_damaged.
 TokenizerParts read_llama2c_tokenizer(const NamedContent& file);
 
 }  // namespace lockstep::text

@@ -170,7 +170,7 @@ std::string Checkpointing::last_good_text() const {
 void Checkpointing::finish() {
   if (saver_.is_running()) wait();
   const bool is_memory = last_error_ && last_error_->code() == ErrorCode::out_of_memory;
-  require(!last_error_, is_memory ? ErrorCode::out_of_memory : ErrorCode::checkpoint_write,
+  require(!last_error_, is_memory ? ErrorCode::out_of_memory : ErrorCode::system_call,
           "the last checkpoint, of step {}, could not be written: {}; {}", running_.step,
           last_error_ ? last_error_->what() : "", last_good_text());
 }

@@ -36,7 +36,7 @@ BackendOptions device_of(const Config& config, const World& world) {
 void check_threads(const Config& config) {
   constexpr int kThreadsPerProcessor = 16;
   const int processors = n_processors(), most = kThreadsPerProcessor * processors;
-  require(config.cpu.threads <= most, ErrorCode::config_range,
+  require(config.cpu.threads <= most, ErrorCode::config_invalid,
           "{}cpu.threads: expected auto or 1 to {} on this node, which has {} processor{}, found {}",
           config.places({"cpu.threads"}), most, processors, processors == 1 ? "" : "s", config.cpu.threads);
 }
@@ -117,7 +117,7 @@ void Session::require_same_data_on_all_ranks() {
   for (const auto& [key, set] : sets) {
     const std::string mine = of(set), first = world.all_gather(mine).front();
     on_all_ranks([&] {
-      require(mine == first, ErrorCode::data_missing,
+      require(mine == first, ErrorCode::data_source,
               "{} is another data set than that of rank 0 by the same name ({}, and on rank 0 {}): put the file on a "
               "file system that all nodes share, or copy it to every node",
               key, mine, first);

@@ -34,7 +34,7 @@ void check_contents(const checkpoint::StateJson& state, const std::string& file)
           "{} holds only weights, and no run can resume from it: start a new run with model.initialize_from={}", file,
           file);
   const int layout = state.value("layout_version", 1);
-  require(layout == checkpoint::kLayoutVersion, ErrorCode::checkpoint_version,
+  require(layout == checkpoint::kLayoutVersion, ErrorCode::checkpoint_format,
           "{} has tensors of layout {}; this program resumes from layout {}", file, layout, checkpoint::kLayoutVersion);
 }
 
@@ -118,7 +118,7 @@ std::string Session::list_checkpoints() {
 void Session::require_none_lost() {
   const run::RecordedSteps recorded = run::recorded_steps(run.path());
   require(
-      recorded.checkpoint < 0, ErrorCode::checkpoint_not_found,
+      recorded.checkpoint < 0, ErrorCode::cannot_open,
       "the run has saved a checkpoint of step {}, as {} records, but {} contains none: restore one, or add --fresh to "
       "start over, which renames the run directory",
       recorded.checkpoint, run.file("metrics.jsonl"), run.checkpoints());
@@ -166,7 +166,7 @@ std::string Session::recorded_configuration() const {
   try {
     (void)config::learning_differences(text, config, run.file(kConfigFile));
   } catch (const Error& error) {
-    fail(ErrorCode::config_syntax,
+    fail(ErrorCode::config_unreadable,
          "{}; the run to resume was started with this file: restore it, or remove it, and the configuration in the "
          "checkpoint is used",
          error.what());

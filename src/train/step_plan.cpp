@@ -45,14 +45,14 @@ std::function<bool(const std::string&)> frozen_by(const std::vector<std::string>
 /// Throws if a pattern of the key selects no parameter.
 void require_selection(const std::string& key, const std::string& pattern, const std::vector<std::string>& names) {
   require(std::ranges::any_of(names, [&](const std::string& name) { return config::selects(pattern, name); }),
-          ErrorCode::config_range, "{}: no parameter matches {}; the nearest names are {}", key, pattern,
+          ErrorCode::config_invalid, "{}: no parameter matches {}; the nearest names are {}", key, pattern,
           config::nearest_names(pattern, names));
 }
 
 void check_freeze(const std::vector<std::string>& patterns, const graph::ParameterTable& table) {
   const std::vector<std::string> names = names_of(table);
   for (const std::string& pattern : patterns) require_selection(table.freeze_source(), pattern, names);
-  require(std::ranges::any_of(table.parameters(), &graph::Parameter::trainable), ErrorCode::config_range,
+  require(std::ranges::any_of(table.parameters(), &graph::Parameter::trainable), ErrorCode::config_invalid,
           "{} selects all {} parameters, so that nothing would be trained", table.freeze_source(), names.size());
 }
 

@@ -53,9 +53,9 @@ TEST(MemoryLimitDeathTest, ErrorsOfLibrariesAtTheLimit) {
 
 TEST(MemoryLimitDeathTest, OtherErrorsKeepTheirCode) {
   const auto exits = ::testing::ExitedWithCode(0);
-  EXPECT_EXIT((leave(1 << 20),
-               end_with(as_error(Error(ErrorCode::data_missing, "no file")), ErrorCode::data_missing, "no file")),
-              exits, "");
+  EXPECT_EXIT(
+      (leave(1 << 20), end_with(as_error(Error(ErrorCode::cannot_open, "no file")), ErrorCode::cannot_open, "no file")),
+      exits, "");
   EXPECT_EXIT((leave(std::uint64_t{1} << 46), end_with(as_error(kOfLibrary), ErrorCode::internal, "primitive")), exits,
               "");
 }

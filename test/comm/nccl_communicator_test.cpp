@@ -113,7 +113,7 @@ TEST(Nccl, RejectsRanksOnOneDevice) {
     make_communicator({}, *test_world, shared);
     ADD_FAILURE() << "two ranks on one device were accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::comm_backend);
+    EXPECT_EQ(error.code(), ErrorCode::config_conflict);
     const std::string text = error.what();
     EXPECT_NE(text.find("ranks 0 and 1 use the same GPU (GPU-shared on " + test_world->host()), std::string::npos)
         << text;

@@ -46,7 +46,7 @@ TEST(SeveralNodes, RejectsShared) {
     make_communicator(config, *test_world, test_backend());
     ADD_FAILURE() << "comm.backend=shared on several nodes";
   } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::comm_backend);
+    EXPECT_EQ(e.code(), ErrorCode::config_conflict);
     EXPECT_NE(std::string(e.what()).find(
                   fmt::format("but they are on {} nodes: set comm.backend=auto", test_world->n_nodes())),
               std::string::npos)

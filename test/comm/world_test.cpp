@@ -74,7 +74,7 @@ TEST(OneNode, RejectsDifferentBuilds) {
     check_builds_agree(*test_world, is_last ? "0.1.0 (def)" : "0.1.0 (abc)");
     ADD_FAILURE() << "two different builds were accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::comm_builds);
+    EXPECT_EQ(error.code(), ErrorCode::nodes_differ);
     EXPECT_EQ(error.what(),
               fmt::format("rank {} on {} runs lockstep 0.1.0 (def), but rank 0 on {} runs lockstep 0.1.0 (abc)",
                           test_world->size() - 1, test_world->host(), test_world->host()));

@@ -20,7 +20,7 @@ check "exports to ONNX" checkpoint export "$latest" "$work/a.onnx"
 check "does not replace that either" one_error 2 'a.onnx already exists' '--force' data_exists checkpoint export "$latest" "$work/a.onnx"
 check "knows no other format" one_error 2 'must end in .safetensors or .onnx, found .*a.pt' '' usage checkpoint export "$latest" "$work/a.pt"
 for target in b.safetensors b.onnx; do
-  check "a folder that does not exist: $target" one_error 1 'No such file' 'choose a folder that exists' checkpoint_write \
+  check "a folder that does not exist: $target" one_error 1 'No such file' 'correct what the message names: a path' system_call \
     checkpoint export "$latest" "$work/nowhere/$target"
 done
 check "  nothing is left behind" test ! -e "$work/nowhere"

@@ -104,7 +104,7 @@ each_word() {
     _lockstep_key "$key"
     [[ $kind == FILE ]] && continue
     for word in $kind; do
-      "$lockstep" plan "$key=$word" 2>&1 | grep -q 'config_range\|config_type' &&
+      "$lockstep" plan "$key=$word" 2>&1 | grep -q config_invalid &&
         ! "$lockstep" plan "$key=$word" 2>&1 | grep -q 'data.train: expected the path' && echo "$key=$word is refused" && return 1
     done
   done

@@ -25,12 +25,12 @@ check "a pipe that stays open gets each line at once" bash -c '
   coproc encode { "$0" data encode "$1" -; }
   echo "Once upon a time" >&"${encode[1]}" && read -r -t 20 line <&"${encode[0]}" && [[ $line == "1 403 407 261 378" ]]' "$lockstep" "$small"
 
-check "a missing tokenizer is an error" refused 1 '\[tokenizer_missing\]' "$lockstep" data encode "$work/none.json" "$work/text"
-check "  a file that is none" refused 1 '\[tokenizer_damaged\]' "$lockstep" data encode "$work/text" "$work/text"
+check "a missing tokenizer is an error" refused 1 '\[cannot_open\]' "$lockstep" data encode "$work/none.json" "$work/text"
+check "  a file that is none" refused 1 '\[model_file_damaged\]' "$lockstep" data encode "$work/text" "$work/text"
 check "  a feature that is not supported" refused 2 'none.json.model: the model WordLevel is not supported' bash -c \
   'echo "{\"model\": {\"type\": \"WordLevel\"}}" >"$1/none.json"; "$0" data encode "$1/none.json" "$1/text"' "$lockstep" "$work"
-check "  a missing text" refused 1 '\[data_missing\]' "$lockstep" data encode "$small" "$work/none.txt"
-check "  a folder instead of a text" refused 1 '\[data_missing\]' "$lockstep" data encode "$small" "$work"
+check "  a missing text" refused 1 '\[cannot_open\]' "$lockstep" data encode "$small" "$work/none.txt"
+check "  a folder instead of a text" refused 1 '\[cannot_open\]' "$lockstep" data encode "$small" "$work"
 check "an id outside of the vocabulary is an error" refused 1 'line 2: the id 512 is outside of the vocabulary, which has the ids 0 to 511' \
   "$lockstep" data decode "$small" - <<<$'5 6\n5 512'
 check "  and a word" refused 1 'line 1: expected ids separated by blanks, found x7' "$lockstep" data decode "$small" - <<<"5 x7"

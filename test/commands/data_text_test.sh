@@ -62,7 +62,7 @@ check "a line that is too long is named" refused 1 'lines.jsonl:1: this line has
   import "$work/in/lines.jsonl" "$work/new.h5" --max-line 10
 check "no source" refused 2 'expected at least two files, SOURCE... OUT.h5, found only' import "$work/new.h5"
 check "no tokenizer" refused 2 '.-tokenizer is required' "$lockstep" data import text "$work/in" "$work/new.h5"
-check "a tokenizer that does not exist" refused 1 'tokenizer_missing' "$lockstep" data import text "$work/in" "$work/new.h5" --tokenizer "$work/none.json"
+check "a tokenizer that does not exist" refused 1 'cannot_open' "$lockstep" data import text "$work/in" "$work/new.h5" --tokenizer "$work/none.json"
 check "a kind that does not exist" refused 2 'there is no command `lockstep data import texts` .the nearest is text.' \
   "$lockstep" data import texts a b
 check "nothing is left of them" diff "$work/.before" <(ls -A "$work")

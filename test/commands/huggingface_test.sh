@@ -80,7 +80,7 @@ check "  and nothing to say about it" bash -c "! grep licence '$work/log'"
 check "  they are sound" checkpoint verify "$work/shards"
 check "  and the same model" checkpoint diff "$work/a.h5" "$work/shards"
 check "a size that is none" one_error 2 'max-shard-size: expected a size such as 5GB' usage checkpoint export "$work/a.h5" "$work/n" --max-shard-size 5
-check "a licence that is none" one_error 2 'license: model.license: expected an identifier' config_range checkpoint export "$work/a.h5" "$work/n" --license 'My own'
+check "a licence that is none" one_error 2 'license: model.license: expected an identifier' config_invalid checkpoint export "$work/a.h5" "$work/n" --license 'My own'
 
 check "imports a file of llama2.c" checkpoint import --format llama2c test/golden/stories260K/stories260K.bin "$work/s.h5"
 prints "  with its 47 tensors" 's.h5: 47 tensors; llama, 5 layers of width 64, 260032 parameters'
@@ -96,8 +96,8 @@ check "nor to other formats" one_error 2 'or be a directory, found .*a.gguf' usa
 check "--dtype is for directories" one_error 2 'are for exported directories' usage checkpoint export "$work/a.h5" "$work/z.safetensors" --dtype bf16
 check "a file of a directory is not enough" one_error 2 'contains the weights of a language model: give the directory' usage \
   checkpoint import "$story/model.safetensors" "$work/n.h5"
-check "a source that does not exist" one_error 1 'nowhere does not exist' checkpoint_not_found checkpoint import "$work/nowhere" "$work/n.h5"
-check "no directory for --files" one_error 1 'nowhere is not a directory' checkpoint_not_found \
+check "a source that does not exist" one_error 1 'nowhere does not exist' cannot_open checkpoint import "$work/nowhere" "$work/n.h5"
+check "no directory for --files" one_error 1 'nowhere is not a directory' cannot_open \
   checkpoint export "$work/a.h5" "$work/n" --files "$work/nowhere"
 
 # bad WHAT STATUS MESSAGE CODE SED-SCRIPT: tests a directory whose config.json was changed
@@ -118,8 +118,8 @@ bad_config "a config with a key that is not known" 2 'bad/config.json: the key "
   's/"pretraining_tp": 1/"qk_clip": 1/'
 bad_config "a config that is not JSON" 1 'config.json is not valid JSON: line 2, column ' model_file_damaged 's/{/[/'
 rm "$work/bad/model.safetensors" && cp "$story/config.json" "$work/bad"
-check "a directory without weights" one_error 1 'has neither model.safetensors nor' checkpoint_not_found checkpoint import "$work/bad" "$work/n.h5"
-check "a directory without config.json" one_error 1 'words/config.json: No such file' checkpoint_not_found checkpoint import "$work/words" "$work/n.h5"
+check "a directory without weights" one_error 1 'has neither model.safetensors nor' cannot_open checkpoint import "$work/bad" "$work/n.h5"
+check "a directory without config.json" one_error 1 'words/config.json: No such file' cannot_open checkpoint import "$work/words" "$work/n.h5"
 sed 's/"hidden_size": 128,/&&/' "$story/config.json" >"$work/bad/config.json"
 check "a key that occurs twice" one_error 1 'config.json: an object has the key "hidden_size" twice' model_file_damaged checkpoint import "$work/bad" "$work/n.h5"
 

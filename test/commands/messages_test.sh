@@ -75,7 +75,7 @@ for damage in 'train: [1' $'\x01\x02' 'a b c'; do
   echo "$damage" >"$work/a/config.yaml"
   check "a damaged config.yaml" refused 2 'a/config.yaml:?.*; the run to resume was started with this file: restore it, or remove it' train run.name=a \
     train.epochs=3
-  check "  and no remedy that contradicts" grep -q '^  remedy: correct the line in the message' "$work/.refused"
+  check "  and no remedy that contradicts" grep -q '^  remedy: correct the line or the path in the message, or restore the file' "$work/.refused"
 done
 rm "$work/a/config.yaml"
 check "  that was removed" train run.name=a train.epochs=3
@@ -94,7 +94,7 @@ if obeys_permissions; then
     chmod 755 "$links"
   }
   closed "evaluate: a folder of checkpoints without permission" 1 'cannot open .*checkpoints/best: Permission denied' evaluate "$work/a"
-  check "  with the remedy" grep -q 'remedy: check the path and the permission to read it' "$work/.refused"
+  check "  with the remedy" grep -q 'remedy: check the path, .* and the permission to read it' "$work/.refused"
   closed "  a file in it" 1 'cannot open .*checkpoints/best: Permission denied' evaluate "$links/best" data.validation=synthetic
   closed "predict" 1 'cannot open .*checkpoints/best: Permission denied' predict "$work/a" "$work/keys.yaml"
   closed "train" 1 'cannot list .*checkpoints: Permission denied' train "${small[@]}" run.name=a
@@ -156,9 +156,9 @@ mkdir "$work/out"
 for i in {0..9}; do printf "\\x0$i"; head -c 3072 /dev/urandom; done >"$work/data_batch_1.bin"
 check "an import" "$lockstep" data import cifar10 "$work/data_batch_1.bin" "$work/good.h5"
 limited() { (ulimit -f 8; exec "$lockstep" "$@") 2>&1 | cat; return "${PIPESTATUS[0]}"; }
-check "a limit of the file size: export" refused 1 '\[checkpoint_write\]' limited checkpoint export "$links/latest" "$work/out/a.safetensors"
-check "  to onnx" refused 1 '\[checkpoint_write\]' limited checkpoint export "$links/latest" "$work/out/a.onnx"
-check "  data import" refused 1 '\[data_write\]' limited data import cifar10 "$work/data_batch_1.bin" "$work/out/a.h5"
+check "a limit of the file size: export" refused 1 '\[system_call\]' limited checkpoint export "$links/latest" "$work/out/a.safetensors"
+check "  to onnx" refused 1 '\[system_call\]' limited checkpoint export "$links/latest" "$work/out/a.onnx"
+check "  data import" refused 1 '\[system_call\]' limited data import cifar10 "$work/data_batch_1.bin" "$work/out/a.h5"
 check "  leaves nothing" bash -c '[[ -z $(ls -A "$0") ]]' "$work/out"
 
 # Names with escape sequences.

@@ -71,7 +71,7 @@ rm -r "$work/from"
 check "resumes when the directory is gone" run "${recorded[@]}" train.max_steps=3
 prints "  and says so" 'from/config.json does not exist any more; the model is as the run recorded it'
 check "  evaluates it" run evaluate "$work/recorded" "${common[@]}"
-refuses "but does not begin without it" 2 'found no .*from/config.json' config_range "$lockstep" "${recorded[@]}" run.name=other
+refuses "but does not begin without it" 2 'found no .*from/config.json' config_invalid "$lockstep" "${recorded[@]}" run.name=other
 
 # Keys that have no effect.
 for key in data.augment=[flip] data.balance=true data.image_size=32 model.classes=7 train.label_smoothing=0.1 \

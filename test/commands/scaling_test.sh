@@ -152,14 +152,14 @@ check "a directory that does not exist" refused 2 'there is no study' "$lockstep
 changed() { "$lockstep" scaling run "${tiny[@]}" train.global_batch="$1" --out "$study" --ranks 1,2 --repeat 2 --steps "$2" --warmup 4; }
 check "another configuration" refused 2 'train.global_batch: 12 before, 24 now' changed 24 16
 check "other settings" refused 2 'steps: 16 before, 17 now' changed 12 17
-check "  with the remedy" refused 2 'remedy: undo the change, or give another directory with --out' changed 12 17
+check "  with the remedy" refused 2 'remedy: undo the change, or start anew: .* a study with another --out' changed 12 17
 echo "$(hostname) 1 1" >"$study/lock"
 check "the lock of a process that is gone is taken over" run
 echo "another-host 4711 1" >"$study/lock"
 check "that of another host is not" refused 1 'process 4711 on another-host works on this study' run
 rm "$study/lock"
 new() { "$lockstep" scaling run "$@" --out "$work/new"; }
-check "a configuration that does not exist" refused 2 'config_file' new "$work/none.yaml" --ranks 1
+check "a configuration that does not exist" refused 2 'config_unreadable' new "$work/none.yaml" --ranks 1
 check "numbers that are none" refused 2 "\-\-ranks: expected numbers" new "${tiny[@]}" --ranks 1,x
 check "too few steps to measure" refused 2 'a case of 12 steps with a warm-up of 8 measures fewer than 5' \
   new "${tiny[@]}" --ranks 1 --steps 12 --warmup 8

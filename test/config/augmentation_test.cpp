@@ -25,12 +25,12 @@ TEST(AugmentationKeys, HaveTheirRanges) {
                           "data.random_erase=0.1", "data.augment=[resized_crop, trivial_augment]"});
   EXPECT_EQ(c.data.color_jitter, (std::vector<double>{0.4, 0.4, 0.4, 0.5}));
   EXPECT_EQ(c.data.mixup, 0.2);
-  expect_error({"data.color_jitter=[0.4, 0.4]"}, ErrorCode::config_range, "expected four numbers");
-  expect_error({"data.color_jitter=[0.4, 0.4, 0.4, 0.6]"}, ErrorCode::config_range, "from 0 to 0.5, found 0.6");
-  expect_error({"data.color_jitter=[-1, 0, 0, 0]"}, ErrorCode::config_range, "data.color_jitter");
-  expect_error({"data.mixup=-0.2"}, ErrorCode::config_range, "data.mixup");
-  expect_error({"data.cutmix=11"}, ErrorCode::config_range, "0 to 10");
-  expect_error({"data.random_erase=1.5"}, ErrorCode::config_range, "0 to 1");
+  expect_error({"data.color_jitter=[0.4, 0.4]"}, ErrorCode::config_invalid, "expected four numbers");
+  expect_error({"data.color_jitter=[0.4, 0.4, 0.4, 0.6]"}, ErrorCode::config_invalid, "from 0 to 0.5, found 0.6");
+  expect_error({"data.color_jitter=[-1, 0, 0, 0]"}, ErrorCode::config_invalid, "data.color_jitter");
+  expect_error({"data.mixup=-0.2"}, ErrorCode::config_invalid, "data.mixup");
+  expect_error({"data.cutmix=11"}, ErrorCode::config_invalid, "0 to 10");
+  expect_error({"data.random_erase=1.5"}, ErrorCode::config_invalid, "0 to 1");
 }
 
 TEST(AugmentationKeys, TheSizeOfValidationImages) {
@@ -47,8 +47,8 @@ TEST(AugmentationKeys, TheAverageOfTheWeights) {
   const Config c = parse({"ema={decay: 0.999, every_steps: 32}"});
   EXPECT_TRUE(c.ema.is_on());
   EXPECT_EQ(c.ema.every_steps, 32);
-  expect_error({"ema.decay=1"}, ErrorCode::config_range, "0 to below 1");
-  expect_error({"ema.every_steps=0"}, ErrorCode::config_range, "ema.every_steps");
+  expect_error({"ema.decay=1"}, ErrorCode::config_invalid, "0 to below 1");
+  expect_error({"ema.every_steps=0"}, ErrorCode::config_invalid, "ema.every_steps");
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ expect 0 "* optimizer.kind " "" help config optimizer; quiet err
 if grep -q 'train\.' "$work/out"; then echo "help config optimizer shows keys of train"; failed=1; fi
 expect 0 "Name of the run" "" help config run.name; quiet err
 expect 0 "model.depth=18" "" help config run.name model.depth
+expect 0 "cannot_open (exit status 1): a file or folder does not exist or cannot be opened" "" help errors; quiet err
 expect 2 "" "there is no key or group run.nmae; the nearest is run.name" help config run.nmae; quiet out
 expect 0 "Usage: lockstep [OPTIONS] [SUBCOMMAND]" "" help; quiet err
 expect 0 "Usage: lockstep help" "" help help
@@ -41,7 +42,7 @@ expect 2 "" "remedy: see \`lockstep train --help\`" train --frehs x.yaml
 expect 2 "" "there is no help topic nothing" help nothing
 expect 2 "" "cannot open absent.yaml: No such file or directory" train absent.yaml; quiet out
 expect 2 "" "command line: there is no key train.epoch; the nearest is train.epochs" train train.epoch=3
-expect 2 "" "[config_unknown_key]" plan train.epoch=3
+expect 2 "" "[config_invalid]" plan train.epoch=3
 
 # Mistakes of new users.
 expect 2 "" "there is no command \`lockstep trian\` (the nearest is train); the commands are train, evaluate" trian
@@ -91,10 +92,10 @@ cd "$OLDPWD" || exit 1
 touch "$work/file"
 expect 1 "" "[run_directory]" train data.train=synthetic run.directory="$work/file" model.classes=10 cpu.threads=1
 expect 1 "" "is a data set of images, not a checkpoint" checkpoint info data/samples/cifar10_test.h5; quiet out
-expect 1 "" "[checkpoint_foreign]" checkpoint verify data/samples/cifar10_test.h5; quiet out
-expect 1 "" "[checkpoint_not_found]" checkpoint verify "$work/absent.h5"; quiet out
+expect 1 "" "[checkpoint_format]" checkpoint verify data/samples/cifar10_test.h5; quiet out
+expect 1 "" "[cannot_open]" checkpoint verify "$work/absent.h5"; quiet out
 expect 1 "" "[data_format]" data verify README.md; quiet out
-expect 1 "" "[data_truncated]" data info "$work/file"; quiet out
+expect 1 "" "[data_damaged]" data info "$work/file"; quiet out
 cp "$work/file" "$work/empty.safetensors"
 expect 1 "" "[model_file_damaged]" checkpoint import "$work/empty.safetensors" "$work/new.h5"
 touch "$work/there.h5"

@@ -14,7 +14,7 @@ std::string problem_of(const std::string& setting) {
     (void)parse({setting});
     return "none";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::config_range);
+    EXPECT_EQ(error.code(), ErrorCode::config_invalid);
     return error.what();
   }
 }

@@ -185,7 +185,7 @@ TEST_F(ChatImport, LongConversationsAreTruncatedOrDroppedAndCounted) {
   EXPECT_EQ(texts(), (Texts{"a|[b|]"}));
   EXPECT_EQ(result.n_truncated, 0);
   EXPECT_EQ(result.n_too_long, 2);
-  EXPECT_ERROR(ErrorCode::data_empty,
+  EXPECT_ERROR(ErrorCode::data_source,
                "none of the 3 conversations has an answer that can be learnt (0 without an assistant, 0",
                run_import(source, {.max_tokens = 2}));
 }
@@ -226,9 +226,9 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
   refuses("", "contains no conversations");
   refuses("[]", "contains no conversations");
   refuses(R"({"messages": [{"role": "user", "content": "x"}]})", "none of the 1 conversations has an answer",
-          ErrorCode::data_empty);
+          ErrorCode::data_source);
   refuses(R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0}]})",
-          "(0 without an assistant, 1 whose answers all have weight 0", ErrorCode::data_empty);
+          "(0 without an assistant, 1 whose answers all have weight 0", ErrorCode::data_source);
   EXPECT_ERROR(ErrorCode::data_source, "is a folder",
                import_chat({.source = folder.path(), .output = output}, byte_encoder()));
   EXPECT_ERROR(ErrorCode::data_source, "there is no text",

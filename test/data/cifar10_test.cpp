@@ -194,7 +194,7 @@ TEST_F(Cifar10, ReportsBadSourcesAndLeavesNothing) {
   std::string bad = batch(0, 3);
   bad[2 * kRecord] = 10;
   write_all(o.source, bad);
-  EXPECT_ERROR(ErrorCode::data_label, "record 2 has label 10", import_cifar10(o, {}));
+  EXPECT_ERROR(ErrorCode::data_source, "record 2 has label 10", import_cifar10(o, {}));
   EXPECT_FALSE(fs::exists(o.output));
   for (const auto& entry : fs::directory_iterator(folder_.path()))
     EXPECT_EQ(entry.path().filename().string().find(".partial"), std::string::npos) << entry.path();

@@ -130,7 +130,7 @@ TEST(Conversations, LongOnesAreTruncatedAndCounted) {
   EXPECT_EQ(ReadWindow(*rows, 1).targets, (Ids{17, -1}));
   EXPECT_EQ(ReadWindow(*open(path, 4, false, 3), 0).tokens, (Ids{16, 17, 0, 0}));
   write_conversations(path, {{{1, 2, 3, 4, 5}, {{4, 5}}}});
-  EXPECT_ERROR(ErrorCode::data_empty, "none of its 1 conversations has an answer in its first 4 tokens; raise",
+  EXPECT_ERROR(ErrorCode::data_source, "none of its 1 conversations has an answer in its first 4 tokens; raise",
                open(path, 4));
   EXPECT_ERROR(ErrorCode::config_conflict, "set data.cross_documents=false",
                open_text_set(path, 0, 0, {.sequence_length = 4, .pack = true, .cross_documents = true}));

@@ -145,7 +145,7 @@ TEST(DamagedFile, ATruncatedChunkedFileIsReported) {
   const std::string whole = read_all(path);
   for (std::size_t size = 80; size < whole.size(); size += size < 240 ? 1 : 61) {
     write_all(path, whole.substr(0, size));
-    EXPECT_ERROR(ErrorCode::data_truncated, "is truncated", open_image_set(path));
+    EXPECT_ERROR(ErrorCode::data_damaged, "is truncated", open_image_set(path));
   }
 }
 
@@ -222,10 +222,10 @@ TEST(LimitedChild, MustSendALayout) {
 
 TEST(LimitedChild, ReportsHowTheReadingEnded) {
   const ChildVerdict thrown =
-      run_in_limited_child([]() -> std::string { fail(ErrorCode::data_empty, "nothing in it"); });
+      run_in_limited_child([]() -> std::string { fail(ErrorCode::data_source, "nothing in it"); });
   EXPECT_FALSE(thrown.good);
   ASSERT_TRUE(thrown.code.has_value());
-  EXPECT_EQ(*thrown.code, ErrorCode::data_empty);
+  EXPECT_EQ(*thrown.code, ErrorCode::data_source);
   EXPECT_EQ(thrown.sentence, "nothing in it");
 
   const ChildVerdict crashed = run_in_limited_child([] {

@@ -89,7 +89,7 @@ TEST_F(ImageFolder, SeveralSizesAreStoredAsJpegAndResized) {
   put("in/zebra/large.jpg", smooth_jpeg(120, 90, 5));
   put("in/zebra/tiny.jpg", smooth_jpeg(1, 1, 6));
   EXPECT_NE(import_image_folder(options(), {}).storage.find("have several sizes"), std::string::npos);
-  EXPECT_ERROR(ErrorCode::data_size, "set data.image_size", open_image_set(options().output));
+  EXPECT_ERROR(ErrorCode::model_mismatch, "set data.image_size", open_image_set(options().output));
   const auto shown = open_image_set(options().output, 0, 0, {.image_size = 12});
   EXPECT_EQ(shown->info().height, 12);
   const auto images = images_of(*shown);
@@ -192,7 +192,7 @@ TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
   put("in/cat/picture.tif", "II");
   fs::create_symlink("nowhere", folder_ / "in/cat/link.jpg");
   const Thrown thrown = thrown_by([&] { import_image_folder(options(), {}); });
-  EXPECT_EQ(entry(thrown.code).code, "data_image");
+  EXPECT_EQ(entry(thrown.code).code, "data_source");
   for (const char* part :
        {"6 of 11 images", "--skip-bad", "cut.jpg: Premature end", "text.jpg: it is neither a JPEG nor a PNG file",
         "empty.jpg: it is empty", "bomb.jpg: its 20000 x 20000 pixels",
@@ -365,7 +365,7 @@ TEST_F(ImageFolder, TinyImageNet) {
   EXPECT_ERROR(ErrorCode::data_source, "val_annotations.txt:1: expected an image",
                import_tiny_imagenet(validation, {}));
   put("in/tiny-imagenet-200/val/val_annotations.txt", "absent.JPEG\tn3\n");
-  EXPECT_ERROR(ErrorCode::data_image, "absent.JPEG", import_tiny_imagenet(validation, {}));
+  EXPECT_ERROR(ErrorCode::data_source, "absent.JPEG", import_tiny_imagenet(validation, {}));
 }
 
 TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
@@ -379,7 +379,7 @@ TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
   set->read_image(0, 0, image, label);
-  EXPECT_ERROR(ErrorCode::data_image, "out.h5: sample 3 cannot be decoded", set->read_image(1, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_damaged, "out.h5: sample 3 cannot be decoded", set->read_image(1, 0, image, label));
   set->read_image(2, 0, image, label);
   EXPECT_EQ(label, 2);
   EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).damaged.size(), 1u);

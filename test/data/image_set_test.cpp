@@ -226,15 +226,15 @@ TEST(ImageSet, AnUnfinishedFileDoesNotAppear) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
   write_test_set(path);
   EXPECT_ERROR(ErrorCode::data_exists, "--force", ImageFileWriter(path, false, 1, 1, 1, 1));
-  EXPECT_ERROR(ErrorCode::data_write, "No such file", ImageFileWriter(folder / "no/set.h5", false, 1, 1, 1, 1));
+  EXPECT_ERROR(ErrorCode::system_call, "No such file", ImageFileWriter(folder / "no/set.h5", false, 1, 1, 1, 1));
 }
 
 TEST(ImageSet, ReportsMissingEmptyAndForeignFiles) {
   TemporaryFolder folder;
-  EXPECT_ERROR(ErrorCode::data_missing, "No such file", open_image_set(folder / "none.h5"));
-  EXPECT_ERROR(ErrorCode::data_missing, "is not a regular file", open_image_set(folder.path()));
+  EXPECT_ERROR(ErrorCode::cannot_open, "No such file", open_image_set(folder / "none.h5"));
+  EXPECT_ERROR(ErrorCode::cannot_open, "is not a regular file", open_image_set(folder.path()));
   write_all(folder / "empty.h5", "");
-  EXPECT_ERROR(ErrorCode::data_truncated, "empty (0 bytes)", open_image_set(folder / "empty.h5"));
+  EXPECT_ERROR(ErrorCode::data_damaged, "empty (0 bytes)", open_image_set(folder / "empty.h5"));
   write_all(folder / "text.h5", std::string(5000, 'x'));
   EXPECT_ERROR(ErrorCode::data_format, "not an HDF5 file", open_image_set(folder / "text.h5"));
   write_all(folder / "short.h5", "x");
@@ -243,7 +243,7 @@ TEST(ImageSet, ReportsMissingEmptyAndForeignFiles) {
   EXPECT_ERROR(ErrorCode::data_format, "cannot be opened as HDF5", open_image_set(folder / "signature.h5"));
 }
 
-TEST(ImageSet, AFileWithoutPermissionIsNotMissing) {
+TEST(ImageSet, AFileWithoutPermissionIsReported) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   if (test::in_emulator()) GTEST_SKIP() << "qemu does not change users";
   TemporaryFolder folder;
@@ -255,8 +255,8 @@ TEST(ImageSet, AFileWithoutPermissionIsNotMissing) {
   const Thrown reading = thrown_by([&] { open_image_set(folder / "set.h5"); });
   const Thrown writing = thrown_by([&] { ImageFileWriter(folder / "new.h5", false, 1, 1, 1, 1); });
   ASSERT_EQ(::seteuid(0), 0);
-  EXPECT_EQ(entry(reading.code).code, "data_unreadable") << reading.text;
-  EXPECT_EQ(entry(writing.code).code, "data_write") << writing.text;
+  EXPECT_EQ(entry(reading.code).code, "cannot_open") << reading.text;
+  EXPECT_EQ(entry(writing.code).code, "system_call") << writing.text;
   for (const Thrown& thrown : {reading, writing}) EXPECT_TRUE(thrown.contains("Permission denied")) << thrown.text;
 }
 
@@ -277,7 +277,7 @@ TEST(ImageSet, ReportsAFullDisk) {
       ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
       const Thrown thrown = thrown_by([&] { write_test_set(path, set, {}, placement); });
       ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
-      EXPECT_EQ(entry(thrown.code).code, "data_write") << thrown.text;
+      EXPECT_EQ(entry(thrown.code).code, "system_call") << thrown.text;
       EXPECT_TRUE(thrown.text.starts_with(path + ": ") && thrown.text.ends_with(" failed: File too large"))
           << limit << ": " << thrown.text;
       EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
@@ -309,9 +309,9 @@ TEST(ImageSet, ReportsSampleAndValueOfABadLabel) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {.n_samples = 4}, {0, 6, 7, 1});
-  EXPECT_ERROR(ErrorCode::data_label, "sample 2 has label 7", open_image_set(path));
+  EXPECT_ERROR(ErrorCode::data_damaged, "sample 2 has label 7", open_image_set(path));
   write_test_set(path, {.n_samples = 4}, {0, 6, 5, -1});
-  EXPECT_ERROR(ErrorCode::data_label, "sample 3 has label -1", open_image_set(path));
+  EXPECT_ERROR(ErrorCode::data_damaged, "sample 3 has label -1", open_image_set(path));
 }
 
 TEST(ImageSet, ReportsAFileThatShrinksWhileOpen) {
@@ -325,16 +325,16 @@ TEST(ImageSet, ReportsAFileThatShrinksWhileOpen) {
   std::int32_t label = 0;
   set->read_image(9, 0, image, label);
   EXPECT_EQ(image, test_image(9, image.size()));
-  EXPECT_ERROR(ErrorCode::data_truncated, "shrank", set->read_image(10, 0, image, label));
-  EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read_image(22, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_damaged, "shrank", set->read_image(10, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_damaged, "sample 22", set->read_image(22, 0, image, label));
 }
 
 TEST(InputFile, ReportsWhatCouldNotBeRead) {
   // Reading unmapped memory through this file gives an input/output error, like a broken disk.
   const InputFile memory("/proc/self/mem");
   std::array<std::byte, 16> bytes;
-  EXPECT_ERROR(ErrorCode::data_unreadable, "sample 3", memory.read(0, bytes, "sample 3"));
-  EXPECT_ERROR(ErrorCode::data_unreadable, "Input/output error", memory.read(0, bytes, "sample 3"));
+  EXPECT_ERROR(ErrorCode::system_call, "sample 3", memory.read(0, bytes, "sample 3"));
+  EXPECT_ERROR(ErrorCode::system_call, "Input/output error", memory.read(0, bytes, "sample 3"));
 }
 
 TEST(ImageSet, VerifyFindsADamagedImageAndLabel) {
@@ -402,7 +402,7 @@ TEST(ForeignFile, ReportsMissingChunks) {
     std::string damaged = whole;
     std::memcpy(damaged.data() + at, &offset, 8);
     write_all(path, damaged);
-    EXPECT_ERROR(ErrorCode::data_truncated, "is truncated: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
+    EXPECT_ERROR(ErrorCode::data_damaged, "is truncated: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
   }
   std::string other_place = whole;  // harmless: different image bytes are returned
   std::memcpy(other_place.data() + at, "\0\0\0\0\0\0\0\0", 8);
@@ -414,7 +414,7 @@ TEST(ForeignFile, ReportsTruncation) {
   TemporaryFolder folder;
   const std::string path = write_foreign(folder, {});
   fs::resize_file(path, fs::file_size(path) - 1);
-  EXPECT_ERROR(ErrorCode::data_truncated, "truncated file", open_image_set(path));
+  EXPECT_ERROR(ErrorCode::data_damaged, "truncated file", open_image_set(path));
 }
 
 TEST(ForeignFile, ReportsEachWrongPart) {
@@ -431,14 +431,14 @@ TEST(ForeignFile, ReportsEachWrongPart) {
   refused(bad, "but is uint8 (4, 12)", {.image_dims = {4, 12}});
   refused(bad, "'/labels' must be int32 (samples), but is uint8 (4)", {.label_type = "uint8"});
   refused(bad, "4 images but 3 labels", {.n_labels = 3});
-  refused(ErrorCode::data_empty, "contains no samples", {.image_dims = {0, 2, 2, 3}, .n_labels = 0});
+  refused(ErrorCode::data_source, "contains no samples", {.image_dims = {0, 2, 2, 3}, .n_labels = 0});
   refused(bad, "0 x 2 x 3", {.image_dims = {4, 0, 2, 3}});
   refused(bad, "0 classes", {.classes = 0});
   refused(bad, "attribute 'mean'", {.statistics = false});
   refused(bad, "one value per channel (3)", {.mean = {0.5f}});
   refused(bad, "'std' above 0", {.stddev = {0.25f, 0.0f, 0.25f}});
   refused(bad, "names 1 classes but has 7", {.class_names = {"only"}});
-  refused(ErrorCode::data_label, "sample 1 has label 3", {.classes = 3});
+  refused(ErrorCode::data_damaged, "sample 1 has label 3", {.classes = 3});
 }
 
 }  // namespace

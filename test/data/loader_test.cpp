@@ -54,7 +54,7 @@ class MemorySet : public ImageSet {
     const OnExit leave{n_running_};
     // The sample at `bad_sample_` fails last.
     if (sample == bad_sample_ && also_bad >= 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    require(sample != bad_sample_ && sample != also_bad, ErrorCode::data_unreadable, "sample {} is bad", sample);
+    require(sample != bad_sample_ && sample != also_bad, ErrorCode::system_call, "sample {} is bad", sample);
     if (delay_milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_milliseconds));
     for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(info_.first_sample + sample, i);
     label = test_label(info_.first_sample + sample, info_.classes);
@@ -313,8 +313,8 @@ TEST(Loader, ReturnsWhatWasReadBeforeAnErrorAndThenTheError) {
     options.readers = readers;
     Loader loader(set, options);
     for (int i = 0; i < 3; ++i) checked(loader.next(), set->info(), 4);
-    EXPECT_ERROR(ErrorCode::data_unreadable, "is bad", loader.next());
-    EXPECT_ERROR(ErrorCode::data_unreadable, "is bad", loader.next());
+    EXPECT_ERROR(ErrorCode::system_call, "is bad", loader.next());
+    EXPECT_ERROR(ErrorCode::system_call, "is bad", loader.next());
   }
 }
 
@@ -327,7 +327,7 @@ TEST(Loader, ReportsTheFirstErrorOfABatchForAnyNumberOfReaders) {
     LoaderOptions options = options_for(64);
     options.readers = readers;
     Loader loader(set, options);
-    EXPECT_ERROR(ErrorCode::data_unreadable, fmt::format("sample {} is bad", order[20]), loader.next());
+    EXPECT_ERROR(ErrorCode::system_call, fmt::format("sample {} is bad", order[20]), loader.next());
   }
 }
 

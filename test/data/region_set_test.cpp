@@ -227,7 +227,7 @@ TEST_F(Regions, PaddingHasNoPixels) {
 }
 
 TEST_F(Regions, NeedASize) {
-  EXPECT_ERROR(ErrorCode::data_size, "several sizes: set data.image_size", open_image_set(path_));
+  EXPECT_ERROR(ErrorCode::model_mismatch, "several sizes: set data.image_size", open_image_set(path_));
 }
 
 /// If all images already have the requested size, they are not resized, and their batches are like those of other sets.
@@ -285,7 +285,7 @@ TEST_F(Regions, AFileThatShrinksIsAnError) {
   ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(layout.images.offsets[0] + 4000)), 0);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
-  EXPECT_ERROR(ErrorCode::data_truncated, "sample 20", set->read_image(20, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_damaged, "sample 20", set->read_image(20, 0, image, label));
 }
 
 }  // namespace

@@ -189,10 +189,10 @@ TEST(TextFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
   }
   for (std::size_t size = 80; size < whole.size(); size += size < 240 ? 1 : 61) {
     write_all(path, whole.substr(0, size));
-    EXPECT_ERROR(ErrorCode::data_truncated, "is truncated", open_text_file(InputFile(path)));
+    EXPECT_ERROR(ErrorCode::data_damaged, "is truncated", open_text_file(InputFile(path)));
   }
   write_all(path, "");
-  EXPECT_ERROR(ErrorCode::data_truncated, "is empty", open_text_file(InputFile(path)));
+  EXPECT_ERROR(ErrorCode::data_damaged, "is empty", open_text_file(InputFile(path)));
 }
 
 // The user block and the metadata are each valid, but they belong to different files.
@@ -277,8 +277,8 @@ TEST(TextFile, AForeignFileThatIsWrongIsRefused) {
   refused(kFormat, "a vocabulary of 4294967296 tokens", {.vocabulary_size = std::int64_t{1} << 32});
   refused(kFormat, "the end token 10 is not one of the 10 tokens", {.end_token = 10});
   refused(kFormat, "lacks the attribute 'tokenizer_hash'", {.has_hash = false});
-  refused(ErrorCode::data_empty, "contains no tokens", {.token_dims = {0}});
-  refused(ErrorCode::data_empty, "contains no tokens", {.documents = {0}});
+  refused(ErrorCode::data_source, "contains no tokens", {.token_dims = {0}});
+  refused(ErrorCode::data_source, "contains no tokens", {.documents = {0}});
   const std::string path = write_foreign(folder, {.documents = {0, 7}});
   EXPECT_ERROR(kFormat, "position 1 is 7", open_text_set(path, 0, 0, {.sequence_length = 2}));
   write_all(folder / "text", std::string(5000, 'x'));
@@ -314,7 +314,7 @@ TEST(TextFile, AbsurdSizesAreRefusedBeforeMemoryIsAllocated) {
   EXPECT_ERROR(ErrorCode::data_format, "its tokenizer has", open_text_file(InputFile(path)));
   write_sparse(kHuge, 1, 2);
   fs::resize_file(path, 1u << 20);
-  EXPECT_ERROR(ErrorCode::data_truncated, "truncated", open_text_file(InputFile(path)));
+  EXPECT_ERROR(ErrorCode::data_damaged, "truncated", open_text_file(InputFile(path)));
 }
 
 TEST(TextFileWriter, RefusesWhatCannotBeStored) {
@@ -322,15 +322,15 @@ TEST(TextFileWriter, RefusesWhatCannotBeStored) {
   const std::string path = folder / "set.h5";
   TextFileWriter writer(path, false, 10);
   const Ids outside{3, 10}, negative{-1};
-  EXPECT_ERROR(ErrorCode::data_token, "the id 10 of token 1 is not one of the 10 tokens", writer.append(outside));
-  EXPECT_ERROR(ErrorCode::data_token, "the id -1", writer.append(negative));
+  EXPECT_ERROR(ErrorCode::data_source, "the id 10 of token 1 is not one of the 10 tokens", writer.append(outside));
+  EXPECT_ERROR(ErrorCode::data_source, "the id -1", writer.append(negative));
   const TextDescription description{.vocabulary_size = 10, .tokenizer_hash = "h", .end_token = {}, .source = ""};
   EXPECT_ERROR(ErrorCode::internal, "document 0 has no tokens", writer.end_document());
-  EXPECT_ERROR(ErrorCode::data_empty, "is not written", writer.finish(description, "{}"));
+  EXPECT_ERROR(ErrorCode::data_source, "is not written", writer.finish(description, "{}"));
   EXPECT_FALSE(fs::exists(path));
   write_all(path, "precious");
   EXPECT_ERROR(ErrorCode::data_exists, "--force", TextFileWriter(path, false, 10));
-  EXPECT_ERROR(ErrorCode::data_write, "is not a folder", TextFileWriter(path + "/x.h5", true, 10));
+  EXPECT_ERROR(ErrorCode::system_call, "is not a folder", TextFileWriter(path + "/x.h5", true, 10));
   EXPECT_EQ(read_all(path), "precious");
 }
 

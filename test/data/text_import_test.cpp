@@ -174,7 +174,7 @@ TEST_F(TextImport, WithoutAnEndTokenDocumentsFollowEachOtherAndEmptyOnesAreLeftO
   EXPECT_EQ(read_documents(file, open_text_file(file), 0, 3), (std::vector<std::uint64_t>{0, 2, 3}));
   fs::remove(output);
   write("empty.jsonl", "{\"text\": \"\"}\n");
-  EXPECT_ERROR(ErrorCode::data_empty, "there is no document with text", run_import({"empty.jsonl"}, {}, encoder));
+  EXPECT_ERROR(ErrorCode::data_source, "there is no document with text", run_import({"empty.jsonl"}, {}, encoder));
 }
 
 TEST_F(TextImport, WrongLinesAreNamed) {

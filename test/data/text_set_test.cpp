@@ -170,7 +170,7 @@ TEST(TextSet, WindowsThatCannotBeFilledAreErrorsThatNameTheKey) {
   EXPECT_ERROR(ErrorCode::data_range, "data.sequence_length must be at least 2", open(path, 1));
   EXPECT_ERROR(ErrorCode::data_range, "data.sequence_length must be at least 2", open(path, 0, false));
   write_test_text(path, {.documents = {{1}, {3}, {2}}, .vocabulary_size = 12, .end_token = {}});
-  EXPECT_ERROR(ErrorCode::data_empty, "none of its 3 documents has 2 tokens or more", open(path, 2, false));
+  EXPECT_ERROR(ErrorCode::data_source, "none of its 3 documents has 2 tokens or more", open(path, 2, false));
   const auto pairs = open(path, 2);
   EXPECT_EQ(ReadWindow(*pairs, 0).targets, (Ids{-1, -1}));
 }
@@ -186,7 +186,7 @@ TEST(TextSet, AnIdOutsideOfTheVocabularyIsAnErrorWhenItIsRead) {
     overwrite(path, layout.tokens.offset + 9 * width, std::as_bytes(std::span(&id, 1)).first(width));
     const auto set = open(path, 4);
     EXPECT_EQ(ReadWindow(*set, 1).tokens, (Ids{4, 0, 5, 6}));
-    EXPECT_ERROR(ErrorCode::data_token,
+    EXPECT_ERROR(ErrorCode::data_damaged,
                  fmt::format("token 9 has the id {0}, but the vocabulary has {0} tokens", vocabulary_size),
                  ReadWindow(*set, 2));
   }
@@ -201,7 +201,7 @@ TEST(TextSet, AFileThatChangesOrShrinksIsNamed) {
   const TextFile layout = open_text_file(InputFile(path));
   std::filesystem::resize_file(path, layout.tokens.offset + 20);
   EXPECT_EQ(ReadWindow(*set, 1).tokens, (Ids{4, 0, 5, 6}));
-  EXPECT_ERROR(ErrorCode::data_truncated, "tokens 8 to 11", ReadWindow(*set, 2));
+  EXPECT_ERROR(ErrorCode::data_damaged, "tokens 8 to 11", ReadWindow(*set, 2));
   EXPECT_ERROR(ErrorCode::data_changed, "has changed from", set->require_unchanged());
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cores: 0
-# Ranks that run different builds, under mpirun without the job library: each command reports comm_builds and ends with 2.
+# Ranks that run different builds, under mpirun without the job library: each command reports nodes_differ and ends with 2.
 source test/support/check.sh
 
 commit=$("$lockstep" --version | sed -nE '1s/.*\((.{,8}).*\)$/\1/p') # the compiler may keep longer texts in parts
@@ -13,10 +13,10 @@ mixed() { # PROGRAM PROGRAM ARGUMENT...: one rank of each
 }
 train=(train jobs/configs/quickstart.yaml data.train=synthetic data.validation= run.directory="$work" run.name=mixed)
 for i in 1 2 3; do
-  check "train ($i)" refused 2 '\[comm_builds\]' mixed "$lockstep" "$work/other" "${train[@]}"
+  check "train ($i)" refused 2 '\[nodes_differ\]' mixed "$lockstep" "$work/other" "${train[@]}"
 done
 check "  names both" grep -q "rank 1 on .* runs lockstep .* but rank 0 on .* runs lockstep .*$commit" "$work/.refused"
 check "  writes nothing" test ! -e "$work/mixed"
-check "rank 0 has the other build" refused 2 '\[comm_builds\]' mixed "$work/other" "$lockstep" "${train[@]}"
-check "generate" refused 2 '\[comm_builds\]' mixed "$lockstep" "$work/other" generate x --prompt y
+check "rank 0 has the other build" refused 2 '\[nodes_differ\]' mixed "$work/other" "$lockstep" "${train[@]}"
+check "generate" refused 2 '\[nodes_differ\]' mixed "$lockstep" "$work/other" generate x --prompt y
 finish

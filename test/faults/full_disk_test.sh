@@ -18,7 +18,7 @@ check "the first failed save is reported in whole, and no other" test "$(grep -c
 prints "the others are counted" 'checkpoint of step 200 was not written for the same reason: [0-9]* in a row'
 check "the log is mentioned once" test "$(grep -c 'log cannot be written: .*No space left' "$out")" = 1
 check "all lines are ours" bash -c "! grep -F 'LOG ERROR' '$out'"
-prints "the error of the run" '\[checkpoint_write\]'
+prints "the error of the run" '\[system_call\]'
 rm "$work/disk/filler"
 check "the same command resumes" launch 2 run.name="$name" train.max_steps=2
 

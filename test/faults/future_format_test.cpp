@@ -48,7 +48,7 @@ TEST_F(FutureFormat, IsReportedAndSkipped) {
   const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(kUserBlockBytes - 8));
   std::memcpy(bytes.data() + kUserBlockBytes - 8, &hash, sizeof hash);
   std::ofstream(checkpoint(4), std::ios::binary) << bytes;
-  ASSERT_EQ(verify(checkpoint(4)).code, ErrorCode::checkpoint_version) << verify(checkpoint(4)).sentence;
+  ASSERT_EQ(verify(checkpoint(4)).code, ErrorCode::checkpoint_format) << verify(checkpoint(4)).sentence;
 
   ASSERT_EQ(train(5), 0) << output_;
   const std::string log = read_file(scratch_.file("run/log.txt"));

@@ -44,7 +44,7 @@ printf 'train: {' >"$work/a/config.yaml"
 for text in '' 'train: {' $'\x01'; do
   printf '%s' "$text" >"$work/a/config.yaml"
   for command in evaluate report compare; do
-    check "$command: a config.yaml of ${#text} bytes is damaged" refused 2 '\[config_syntax\]' "$lockstep" $command "$work/a"
+    check "$command: a config.yaml of ${#text} bytes is damaged" refused 2 '\[config_unreadable\]' "$lockstep" $command "$work/a"
   done
 done
 printf 'train: {' >"$work/a/config.yaml"

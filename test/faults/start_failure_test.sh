@@ -33,11 +33,11 @@ fails_on_rank_1() { # WHAT STATUS CODE WORDS-OF-RANK-1 [KEY=VALUE]...
 }
 
 check "a run" launch 2 run.name=used train.max_steps=2
-fails_on_rank_1 "data that are missing on one node" 1 data_missing "data.train='$work/nowhere.h5'" --fresh
-fails_on_rank_1 "a validation set that is missing on one node" 1 data_missing "data.validation='$work/nowhere.h5'"
-fails_on_rank_1 "data with other samples on one node" 1 data_missing data.synthetic_samples=5000 --fresh
-fails_on_rank_1 "a model that is missing on one node" 1 checkpoint_not_found "model.initialize_from='$work/nowhere.h5'" --fresh
-fails_on_rank_1 "a configuration that is missing on one node" 2 config_file "'$work/nowhere.yaml'"
-fails_on_rank_1 "an override that one rank rejects" 2 config_range cpu.threads=0
+fails_on_rank_1 "data that are missing on one node" 1 cannot_open "data.train='$work/nowhere.h5'" --fresh
+fails_on_rank_1 "a validation set that is missing on one node" 1 cannot_open "data.validation='$work/nowhere.h5'"
+fails_on_rank_1 "data with other samples on one node" 1 data_source data.synthetic_samples=5000 --fresh
+fails_on_rank_1 "a model that is missing on one node" 1 cannot_open "model.initialize_from='$work/nowhere.h5'" --fresh
+fails_on_rank_1 "a configuration that is missing on one node" 2 config_unreadable "'$work/nowhere.yaml'"
+fails_on_rank_1 "an override that one rank rejects" 2 config_invalid cpu.threads=0
 
 finish

@@ -49,7 +49,7 @@ data::UserBlock places_in(const std::string& path) {
   const data::UserBlock nowhere{data::StoredBytes::contiguous({hdf5::kUserBlockBytes, 0}), {hdf5::kUserBlockBytes, 0}};
   try {
     const data::StoredBytes images = data::locate_in_a_row(data::InputFile(path));
-    const hdf5::ReaderErrors errors{.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_truncated};
+    const hdf5::ReaderErrors errors{.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_damaged};
     const hdf5::DatasetPlace labels = hdf5::Reader(path, errors).dataset("labels");
     return {images, {labels.offset, labels.size_bytes}};
   } catch (const Error&) {

@@ -20,7 +20,7 @@ END_OF_SCRIPT
 chmod +x "$work/rank1"
 script train "launch train \$configs/quickstart.yaml ${small[*]} run.name=\"\$job_name\""
 begin_job train.sh missing LOCKSTEP="$work/rank1" LOCKSTEP_REQUEUE=1 LOCKSTEP_RANKS_PER_NODE=1
-ends "data that are missing on one node: the job fails, and ends with the error" 1 '^== rank 1 on .*nowhere\.h5.* \[data_missing\]$'
+ends "data that are missing on one node: the job fails, and ends with the error" 1 '^== rank 1 on .*nowhere\.h5.* \[cannot_open\]$'
 check "  it is not requeued" not is_requeued
 check "  there is no run directory" test ! -e "$runs/missing"
 

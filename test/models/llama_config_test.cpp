@@ -90,7 +90,7 @@ TEST(LlamaConfig, TellsWhereItIsNotJson) {
     try {
       parse_llama_config(text, "config.json");
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::config_syntax);
+      EXPECT_EQ(error.code(), ErrorCode::config_unreadable);
       return error.what();
     }
     return "";

@@ -48,7 +48,7 @@ TEST(RunDirectory, ThatOnlyOneNodeSeesIsRejected) {
     run.check_is_shared(*test_world);
     ADD_FAILURE() << "two different directories were accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::run_not_shared);
+    EXPECT_EQ(error.code(), ErrorCode::nodes_differ);
     EXPECT_NE(std::string(error.what()).find("does not see the files that rank 0 writes"), std::string::npos);
   }
   test_world->barrier();

@@ -151,7 +151,7 @@ TEST(ImageClassification, RejectsDataThatDoNotFit) {
             std::string::npos);
   EXPECT_NO_THROW(make_image_classification(config, named({"cat", "dog"}), named({"cat", "dog"})));
   EXPECT_NO_THROW(make_image_classification(config, named({"cat", "dog"}), named({})));
-  EXPECT_NE(message_of(ErrorCode::config_range, [&] { make_task(config)->open_train_set(); }).find("found nothing"),
+  EXPECT_NE(message_of(ErrorCode::config_invalid, [&] { make_task(config)->open_train_set(); }).find("found nothing"),
             std::string::npos);
 }
 

@@ -92,7 +92,7 @@ TEST(Normalizer, LimitsWhatReplacementsMakeOfAText) {
     Normalizer(doubled).apply("a", buffers);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::tokenizer_text);
+    EXPECT_EQ(error.code(), ErrorCode::data_source);
     EXPECT_STREQ(error.what(), "the tokenizer's replacement of a makes a text longer than 4128 bytes");
   }
   doubled.resize(5);

@@ -99,7 +99,7 @@ TEST(Pattern, RefusesWhatTheDialectsTakeDifferently) {
       to_pcre2(expression, "here");
       ADD_FAILURE() << expression;
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::tokenizer_feature);
+      EXPECT_EQ(error.code(), ErrorCode::model_feature);
       EXPECT_EQ(std::string(error.what()),
                 fmt::format("here has the pattern {}; `{}` in it is not supported", expression, construct));
     }

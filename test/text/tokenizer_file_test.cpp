@@ -62,7 +62,7 @@ TEST(TokenizerFile, AcceptsTheSmallOne) {
 }
 
 TEST(TokenizerFile, NamesWhatIsNotSupported) {
-  const ErrorCode code = ErrorCode::tokenizer_feature;
+  const ErrorCode code = ErrorCode::model_feature;
   const auto split = [](const char* pattern) {
     return [pattern](Json& j) {
       j["pre_tokenizer"] = {
@@ -140,7 +140,7 @@ TEST(TokenizerFile, NamesWhatIsNotSupported) {
       {[](Json& j) { j["post_processor"]["single"].push_back(j["post_processor"]["single"][1]); }, code,
        "other than with one A"},
       {[](Json& j) { j["post_processor"]["single"].erase(1); }, code, "a template without A"},
-      {[](Json& j) { j["added_tokens"][1]["content"] = ""; }, ErrorCode::tokenizer_damaged,
+      {[](Json& j) { j["added_tokens"][1]["content"] = ""; }, ErrorCode::model_file_damaged,
        "t.json.added_tokens[1].content: expected a token of at least one byte"},
       {[](Json& j) { j["added_tokens"][1]["content"] = std::string((1 << 20) + 1, 'x'); }, code,
        "t.json.added_tokens: more than 1048576 bytes in added tokens"},
@@ -161,7 +161,7 @@ TEST(TokenizerFile, NamesWhatIsNotSupported) {
 }
 
 TEST(TokenizerFile, NamesWhatIsDamaged) {
-  const ErrorCode code = ErrorCode::tokenizer_damaged;
+  const ErrorCode code = ErrorCode::model_file_damaged;
   const std::vector<Case> cases = {
       {[](Json& j) { j = Json::array(); }, code, "t.json: expected an object"},
       {[](Json& j) { j.erase("model"); }, code, "t.json has no `model`"},
@@ -237,7 +237,7 @@ TEST(TokenizerFile, ReportsThatThereIsNone) {
       Tokenizer::open(path);
       ADD_FAILURE() << path;
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::tokenizer_missing) << error.what();
+      EXPECT_EQ(error.code(), ErrorCode::cannot_open) << error.what();
       EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
     }
   }
@@ -256,7 +256,7 @@ TEST(Llama2cFile, NamesWhatIsDamaged) {
   EXPECT_NO_THROW(Tokenizer::parse("t.bin", good));
   const auto expect = [&](const std::string& content, const std::string& part) {
     const Refusal refusal = refusal_of(content);
-    EXPECT_EQ(refusal.code, ErrorCode::tokenizer_damaged) << refusal.message;
+    EXPECT_EQ(refusal.code, ErrorCode::model_file_damaged) << refusal.message;
     EXPECT_NE(refusal.message.find(part), std::string::npos) << refusal.message << "\n  instead of " << part;
   };
   // The first token begins after the number that gives the length of the longest token: score, length 5, "<unk>".

@@ -151,7 +151,7 @@ TEST(Tokenizer, TakesBeginAndEndFromTheConfigBesideIt) {
       Tokenizer::open(folder);
       ADD_FAILURE() << bad;
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::tokenizer_damaged) << error.what();
+      EXPECT_EQ(error.code(), ErrorCode::model_file_damaged) << error.what();
       EXPECT_NE(std::string(error.what()).find("tokenizer_config.json"), std::string::npos) << error.what();
     }
   }
@@ -196,7 +196,7 @@ TEST(Tokenizer, RefusesIdsThatNoTokenHas) {
     try {
       tokenizer.decode(ids);
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::tokenizer_id);
+      EXPECT_EQ(error.code(), ErrorCode::data_source);
       return error.what();
     }
     return "";

@@ -202,7 +202,7 @@ TEST(Replica, FreezingIsChecked) {
     try {
       const test::SmallRun run(config, *cpu, *communicator);
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::config_range);
+      EXPECT_EQ(error.code(), ErrorCode::config_invalid);
       return error.what();
     }
     return "no error";
@@ -294,7 +294,7 @@ TEST(Replica, GroupsOfParametersHaveTheirOwnLearningRateAndDecay) {
     weights_after({"layr1.* weight_decay=0"}, 0.125);
     ADD_FAILURE() << "a pattern without parameters is accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::config_range);
+    EXPECT_EQ(error.code(), ErrorCode::config_invalid);
     EXPECT_NE(std::string(error.what()).find("no parameter matches layr1.*; the nearest names are layer1"),
               std::string::npos)
         << error.what();

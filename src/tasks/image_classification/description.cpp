@@ -19,7 +19,7 @@ constexpr int kMaxChannels = 64;
 std::vector<float> channel_values(const Config& config, const std::vector<double>& configured,
                                   const std::vector<float>& of_set, const char* key, const data::ImageSetInfo& set) {
   if (configured.empty()) return of_set;
-  require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_range,
+  require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_invalid,
           "{}{}: found {} values, but {} have {} channels", config.places({key}), key, configured.size(),
           set.path == "synthetic" ? "synthetic images" : "the images of " + set.path, set.channels);
   return {configured.begin(), configured.end()};
@@ -114,7 +114,7 @@ std::vector<std::string> keep_configured(const Config::Data& data, ImageDescript
   const auto keep = [&](const char* key, const std::vector<double>& configured, std::vector<float>& values) {
     const std::vector<float> wanted(configured.begin(), configured.end());
     if (wanted.empty() || wanted == values) return;
-    require(wanted.size() == values.size(), ErrorCode::config_range,
+    require(wanted.size() == values.size(), ErrorCode::config_invalid,
             "{}: found {} values, but the model has {} channels", key, wanted.size(), values.size());
     values = wanted;
     notes.push_back(fmt::format("{} of the configuration is used instead of the checkpoint's", key));

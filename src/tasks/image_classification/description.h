@@ -31,7 +31,7 @@ inline int evaluation_size(const Config::Data& data) {
   return data.validation_size > 0 ? data.validation_size : data.image_size;
 }
 
-/// The description of a model that is trained on `train` with this configuration. Throws config_range if data.mean or
+/// The description of a model that is trained on `train` with this configuration. Throws config_invalid if data.mean or
 /// data.std has another number of channels.
 ImageDescription describe(const Config& config, const data::ImageSetInfo& train);
 

@@ -143,7 +143,7 @@ class ImageClassification final : public Task {
   }
 
   void open_train_set() override {
-    require(!config_.data.train.empty(), ErrorCode::config_range,
+    require(!config_.data.train.empty(), ErrorCode::config_invalid,
             "{}data.train: expected the path of a data set, or synthetic, found nothing",
             config_.places({"data.train"}));
     train_set_ = open_set(config_, Split::train, configured_channels(config_.data));

@@ -41,11 +41,11 @@ models::LlamaConfig model_source(const Config::Model& model) {
   if (model.config.starts_with('{')) return models::parse_llama_config(model.config, "model.config", model.ignore_keys);
   if (const auto preset = models::llama_preset(model.config)) return *preset;
   const std::string path = path_of_source(model);
-  require(!path.empty(), ErrorCode::config_range,
+  require(!path.empty(), ErrorCode::config_invalid,
           "model.config: expected a preset ({}) or the path of a config.json, or model.from: DIRECTORY, found nothing",
           presets);
   std::error_code error;
-  require(fs::exists(path, error), ErrorCode::config_range, "{}: expected {}, found no {}",
+  require(fs::exists(path, error), ErrorCode::config_invalid, "{}: expected {}, found no {}",
           is_from_directory(model) ? "model.from" : "model.config",
           is_from_directory(model) ? "a directory with a config.json"
                                    : fmt::format("a preset ({}) or the path of a config.json", presets),

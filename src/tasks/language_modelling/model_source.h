@@ -13,7 +13,7 @@ namespace lockstep::tasks {
 inline constexpr const char* kAnswerEndKey = "answer_end_token";
 
 /// model.config is a preset, the path of a config.json or of a directory with one, or a JSON object; if it is empty,
-/// the directory model.from has the config.json. Throws config_range if there is none, and what parse_llama_config()
+/// the directory model.from has the config.json. Throws config_invalid if there is none, and what parse_llama_config()
 /// throws.
 models::LlamaConfig model_source(const Config::Model& model);
 

@@ -267,7 +267,7 @@ class LanguageModelling final : public Task {
         tokenizer_->encode(prompt, ids);
       const std::int64_t n = std::ssize(ids);
       const char* const remedy = n > 0 ? "shorten" : "replace";
-      require(n > 0 && n < model_.positions, ErrorCode::config_range,
+      require(n > 0 && n < model_.positions, ErrorCode::config_invalid,
               "{}evaluation.generate: a prompt has {} tokens, but the context of the model has {}, which must include "
               "the reply: {} \"{}\"",
               place, n, model_.positions, remedy, printable(prompt));
@@ -293,7 +293,7 @@ class LanguageModelling final : public Task {
     const Config::Data& d = config_.data;
     const bool is_train = split == Split::train;
     const std::string& path = is_train ? d.train : d.validation;
-    require(!path.empty(), ErrorCode::config_range,
+    require(!path.empty(), ErrorCode::config_invalid,
             "data.train: expected the path of a data set, or synthetic, found nothing");
     const data::TextWindows windows{
         .sequence_length = static_cast<int>(d.sequence_length), .pack = d.pack, .cross_documents = d.cross_documents};

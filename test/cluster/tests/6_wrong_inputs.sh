@@ -11,7 +11,7 @@ job_fails_on_node2() { # LAUNCHER
   LOCKSTEP=$work/no-data LOCKSTEP_LAUNCHER=$1 LOCKSTEP_REQUEUE=1 submit --nodelist=node1,node2 --ntasks-per-node=1 \
     "$repository/jobs/resnet50_2nodes.sh"
   until_true 90 is_over "$job" && has_state "$job" FAILED && [[ $(field "$job" ExitCode) == 1:0 && $(field "$job" Restarts) == 0 ]] &&
-    tail -n 1 "$(log_of "$job")" | grep -q '^== rank 1 on node2: .*\[data_missing\]$' && [[ ! -e $work/jobs/runs/resnet50-2nodes ]] && return
+    tail -n 1 "$(log_of "$job")" | grep -q '^== rank 1 on node2: .*\[cannot_open\]$' && [[ ! -e $work/jobs/runs/resnet50-2nodes ]] && return
   show_log "$job"
   return 1
 }
