@@ -169,7 +169,7 @@ Targets
   make quickstart      installs missing dependencies, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates it;
                        MODEL=text trains a small language model instead
   make train           trains: CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
-  make test            builds and runs the tests; ONLY=PATTERN: those whose name matches; TIMINGS=FILE: writes their times
+  make test            builds and runs the tests; ONLY=PATTERN: only those whose name matches, and their programs; TIMINGS=FILE: their times
   make test-sanitized  the unit tests of one process, built with the address and undefined-behaviour sanitizers
   make test-long       the tests that take many minutes and are not part of `make test`
   make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (15 minutes)
