@@ -83,11 +83,10 @@ class Backend {
   virtual std::unique_ptr<CapturedGraph> make_captured_graph() = 0;
   /// An event that supports Event::seconds_since. It costs a little more than an event of make_event().
   virtual std::unique_ptr<Event> make_timing_event() { return make_event(); }
-  /// Queues a copy on `stream`; the two calls below are queued in the same way. Until the stream has passed this point,
-  /// the source must not change and the target must not be read. Source and target can each be in host or device memory
+  /// Queues a copy on `stream`; fill_zero() is queued in the same way. Until the stream has passed this point, the
+  /// source must not change and the target must not be read. Source and target can each be in host or device memory
   /// (unified addressing).
-  virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
-  virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
+  virtual void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
   /// When `stream` reaches this point, `what` is written and then the count is increased by one. The watchdog reads
   /// both, even while a captured graph runs.

@@ -120,11 +120,8 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<EagerGraph>(); }
-  void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) override {
-    if (size_bytes > 0) std::memmove(d_target, h_source, size_bytes);
-  }
-  void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream&) override {
-    if (size_bytes > 0) std::memmove(h_target, d_source, size_bytes);
+  void copy(void* target, const void* source, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memmove(target, source, size_bytes);
   }
   void fill_zero(void* d_target, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memset(d_target, 0, size_bytes);

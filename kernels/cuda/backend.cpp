@@ -188,11 +188,11 @@ class CudaBackend final : public OpsBackend {
   void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {
     cuda::record_progress(h_progress, what, stream);
   }
-  void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override {
-    copy(d_target, h_source, size_bytes, stream);
-  }
-  void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override {
-    copy(h_target, d_source, size_bytes, stream);
+  /// Threads such as the writer of checkpoints also make copies, and in CUDA every new thread starts with device 0.
+  void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) override {
+    if (size_bytes == 0) return;
+    LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device));
+    LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDefault, native(stream)));
   }
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override {
     if (size_bytes > 0) LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(d_target, 0, size_bytes, native(stream)));
@@ -203,13 +203,6 @@ class CudaBackend final : public OpsBackend {
   }
 
  private:
-  /// Threads such as the writer of checkpoints also make copies, and in CUDA every new thread starts with device 0.
-  void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) const {
-    if (size_bytes == 0) return;
-    LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device));
-    LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDefault, native(stream)));
-  }
-
   DeviceInfo info_;
   bool records_steps_;
   bool frozen_ = false;

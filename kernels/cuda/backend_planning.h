@@ -24,8 +24,7 @@ class PlanningBackend : public OpsBackend {
   std::unique_ptr<Stream> make_stream(StreamPriority) override { not_here(); }
   std::unique_ptr<Event> make_event() override { not_here(); }
   std::unique_ptr<CapturedGraph> make_captured_graph() override { not_here(); }
-  void copy_to_device(void*, const void*, std::size_t, Stream&) override { not_here(); }
-  void copy_to_host(void*, const void*, std::size_t, Stream&) override { not_here(); }
+  void copy(void*, const void*, std::size_t, Stream&) override { not_here(); }
   void fill_zero(void*, std::size_t, Stream&) override { not_here(); }
 
  private:

@@ -69,8 +69,8 @@ void fill_random(Backend& backend, Memory& d_memory, DType dtype, Stream& stream
     std::memcpy(&drawn[at], dtype == DType::fp32 ? static_cast<const void*>(&value) : &narrow, element);
   }
   for (std::size_t at = 0; at < d_memory.size_bytes() && !drawn.empty(); at += drawn.size())
-    backend.copy_to_device(static_cast<std::byte*>(d_memory.data()) + at, drawn.data(),
-                           std::min(drawn.size(), d_memory.size_bytes() - at), stream);
+    backend.copy(static_cast<std::byte*>(d_memory.data()) + at, drawn.data(),
+                 std::min(drawn.size(), d_memory.size_bytes() - at), stream);
   stream.synchronize();
 }
 

@@ -119,7 +119,7 @@ class StagedCommunicator::Worker {
 
   void fetch(const Slice& chunk, Slot& slot) {
     slot.returned->synchronize();  // waits for the previous chunk in this slot
-    backend_.copy_to_host(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *to_host_);
+    backend_.copy(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *to_host_);
     slot.fetched->record(*to_host_);
   }
 
@@ -135,7 +135,7 @@ class StagedCommunicator::Worker {
 
   void return_chunk(const Slice& chunk, Slot& slot) {
     slot.exchanged->synchronize();
-    backend_.copy_to_device(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *to_device_);
+    backend_.copy(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *to_device_);
     slot.returned->record(*to_device_);
   }
 

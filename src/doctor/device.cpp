@@ -63,8 +63,8 @@ class Products {
     weight_ = allocate(backend, packed.size() * sizeof(float));
     y_ = allocate(backend, kBytes);
     workspace_ = allocate(backend, op_->memory_requirements().forward_workspace_bytes);
-    backend.copy_to_device(x_->data(), canonical.data(), kBytes, *stream_);
-    backend.copy_to_device(weight_->data(), packed.data(), packed.size() * sizeof(float), *stream_);
+    backend.copy(x_->data(), canonical.data(), kBytes, *stream_);
+    backend.copy(weight_->data(), packed.data(), packed.size() * sizeof(float), *stream_);
     stream_->synchronize();
   }
 
@@ -75,7 +75,7 @@ class Products {
   void synchronize() { stream_->synchronize(); }
   std::string hash() {
     std::vector<std::byte> product(kBytes);
-    backend_.copy_to_host(product.data(), y_->data(), kBytes, *stream_);
+    backend_.copy(product.data(), y_->data(), kBytes, *stream_);
     stream_->synchronize();
     return hash_text(hash_bytes(product));
   }
@@ -132,8 +132,8 @@ void measure_transfers(Backend& backend, DeviceFacts& facts) {
     });
     return static_cast<double>(size_bytes) / seconds;
   };
-  facts.to_device_rate = rate([&] { backend.copy_to_device(d_memory->data(), h_memory->data(), size_bytes, *stream); });
-  facts.to_host_rate = rate([&] { backend.copy_to_host(h_memory->data(), d_memory->data(), size_bytes, *stream); });
+  facts.to_device_rate = rate([&] { backend.copy(d_memory->data(), h_memory->data(), size_bytes, *stream); });
+  facts.to_host_rate = rate([&] { backend.copy(h_memory->data(), d_memory->data(), size_bytes, *stream); });
 }
 
 /// The kernel log. No value if this user may not read it.

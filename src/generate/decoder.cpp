@@ -154,7 +154,7 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
   }
   graph::Graph& graph = *step.graph;
   const auto upload = [&](graph::TensorId tensor, const std::vector<std::int32_t>& values) {
-    backend_.copy_to_device(graph.tensor(tensor), values.data(), values.size() * sizeof(std::int32_t), *stream_);
+    backend_.copy(graph.tensor(tensor), values.data(), values.size() * sizeof(std::int32_t), *stream_);
   };
   upload(step.ids, ids_);
   upload(step.slots, slots_);
@@ -174,8 +174,8 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
     require(n_logits_ + n_selected <= static_cast<std::size_t>(sizes_.slots), ErrorCode::internal,
             "more logits are wanted than there are sequences");
     const auto row = static_cast<std::size_t>(vocabulary_);
-    backend_.copy_to_host(static_cast<float*>(logits_->data()) + n_logits_ * row, graph.tensor(step.logits),
-                          n_selected * row * sizeof(float), *stream_);
+    backend_.copy(static_cast<float*>(logits_->data()) + n_logits_ * row, graph.tensor(step.logits),
+                  n_selected * row * sizeof(float), *stream_);
     n_logits_ += n_selected;
   }
   stream_->synchronize();

@@ -29,8 +29,8 @@ ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype,
   masters_ = allocate(n_masters * sizeof(float), !has_weights, "parameters");
   const std::unique_ptr<Stream> stream = backend.make_stream();
   for (const Constant& c : table.constants())
-    backend.copy_to_device(masters_of(*masters_) + (c.begin - first_master_), c.values.data(),
-                           c.values.size() * sizeof(float), *stream);
+    backend.copy(masters_of(*masters_) + (c.begin - first_master_), c.values.data(), c.values.size() * sizeof(float),
+                 *stream);
   stream->synchronize();
   if (!has_weights) return;
   compute_weights_ = allocate(table.n_total() * size_bytes(compute_dtype_), true, "weights in the compute type");
@@ -57,7 +57,7 @@ void ParameterArena::write_nf4(const Parameter& parameter, std::span<const float
     quantize_nf4(values.subspan(part.begin, part.n_elements()), parameter.nf4.matrices[i], quantised);
   }
   auto* const target = static_cast<std::byte*>(nf4_weights_->data()) + parameter.nf4_begin;
-  backend_.copy_to_device(target, quantised.data(), quantised.size(), stream);
+  backend_.copy(target, quantised.data(), quantised.size(), stream);
   stream.synchronize();
 }
 
@@ -66,7 +66,7 @@ void ParameterArena::write_without_master(std::size_t begin, std::span<const flo
           "element {} of the parameters has an fp32 master", begin);
   auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
   const auto copy = [&](const auto& rounded) {
-    backend_.copy_to_device(target, rounded.data(), rounded.size() * sizeof(rounded[0]), stream);
+    backend_.copy(target, rounded.data(), rounded.size() * sizeof(rounded[0]), stream);
     stream.synchronize();
   };
   if (compute_dtype_ == DType::bf16) {

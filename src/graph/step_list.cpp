@@ -76,18 +76,15 @@ void StepList::add_task(Task task) {
 
 const std::string& StepList::name_of(const Action& action) const {
   const auto index = static_cast<std::size_t>(action.index);
-  const auto of_node = [&](int node) -> const std::string& {
-    return graph_->nodes()[static_cast<std::size_t>(node)]->name();
-  };
   switch (action.what) {
     case Do::forward:
     case Do::recompute:
     case Do::backward:
-      return of_node(action.index);
+      return graph_->nodes()[index]->name();
     case Do::fork:
     case Do::weight_gradient:
     case Do::join:
-      return of_node(graph_->order().entries()[graph_->forks()[index].begin].node);
+      return graph_->forked_node(index).name();
     case Do::start:
     case Do::wait:
       return exchanges_[index].label;
@@ -134,8 +131,7 @@ void StepList::bind(Backend& backend, Communicator* communicator) {
 void StepList::start(const PlannedExchange& planned, InFlight& events, Stream& stream) {
   const Slice& slice = planned.exchange.slice;
   if (planned.copied != kNoTensor)
-    backend_->copy_to_device(slice.data, graph_->tensor(planned.copied), slice.n_elements * size_bytes(slice.dtype),
-                             stream);
+    backend_->copy(slice.data, graph_->tensor(planned.copied), slice.n_elements * size_bytes(slice.dtype), stream);
   events.ready->record(stream);
   communicator_->exchange_async(planned.exchange, *events.ready, *events.done, planned.label);
   events.is_pending = true;

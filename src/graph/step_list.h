@@ -71,7 +71,7 @@ class StepList {
 
   const std::vector<Action>& actions() const { return actions_; }
   const std::vector<PlannedExchange>& exchanges() const { return exchanges_; }
-  /// One line per action: "start     bucket 1 of 2  27.55 MiB".
+  /// One line per action: "  123  start  bucket 1 of 2  28887040 bytes as fp32".
   std::string text() const;
 
   // Running

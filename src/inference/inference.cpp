@@ -143,7 +143,7 @@ void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTa
   checkpoint::require_usable(file.path, file.tensors);
   float* const arena = parameters.edit();
   const auto copy = [&](const std::vector<float>& values, std::size_t begin) {
-    backend.copy_to_device(arena + begin, values.data(), values.size() * sizeof(float), stream);
+    backend.copy(arena + begin, values.data(), values.size() * sizeof(float), stream);
     stream.synchronize();
   };
   for (const graph::Parameter& parameter : table.parameters()) {
@@ -179,13 +179,13 @@ Inference::Result Inference::run(const data::Batch& batch) {
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     // The rest of the batch is padding, which has no label and is not counted.
     const std::size_t size_bytes = std::min(batch.fields[i].size(), batch.bytes_of(batch_[i], capacity_));
-    backend_.copy_to_device(graph_->tensor(fields_[i]), batch.fields[i].data(), size_bytes, *stream_);
+    backend_.copy(graph_->tensor(fields_[i]), batch.fields[i].data(), size_bytes, *stream_);
   }
   graph_->forward(*stream_);
   Result result;
   const auto n_values = static_cast<std::size_t>(batch.n_samples * n_outputs_);
-  backend_.copy_to_host(outputs_.data(), graph_->tensor(output_), n_values * sizeof(float), *stream_);
-  backend_.copy_to_host(&result.sums, arenas_->bindings().exchange, sizeof(LossSums), *stream_);
+  backend_.copy(outputs_.data(), graph_->tensor(output_), n_values * sizeof(float), *stream_);
+  backend_.copy(&result.sums, arenas_->bindings().exchange, sizeof(LossSums), *stream_);
   stream_->synchronize();
   result.outputs = std::span(outputs_).first(n_values);
   return result;

@@ -105,14 +105,14 @@ void TextScorer::run(Step& step, std::span<const ScoredText> texts, std::span<co
   }
   graph::Graph& graph = *step.graph;
   const auto upload = [&](graph::TensorId tensor, const std::vector<std::int32_t>& values) {
-    backend_.copy_to_device(graph.tensor(tensor), values.data(), values.size() * sizeof(std::int32_t), *stream_);
+    backend_.copy(graph.tensor(tensor), values.data(), values.size() * sizeof(std::int32_t), *stream_);
   };
   upload(step.tokens, tokens);
   upload(step.targets, targets);
   upload(step.positions, positions);
   graph.forward(*stream_);
   std::vector<float> losses(n);
-  backend_.copy_to_host(losses.data(), graph.tensor(step.losses), n * sizeof(float), *stream_);
+  backend_.copy(losses.data(), graph.tensor(step.losses), n * sizeof(float), *stream_);
   stream_->synchronize();
   for (std::size_t row = 0; row < numbers.size(); ++row) {
     double sum = 0;

@@ -27,7 +27,7 @@ struct EncodedConversation {
   std::vector<std::pair<std::size_t, std::size_t>> answers;  // ranges [begin, end) of ids, ascending
 };
 
-/// Throws model_feature if what looks like a token in the template, such as <|im_start|>, is not one token of the
+/// Throws chat_template if what looks like a token in the template, such as <|im_start|>, is not one token of the
 /// tokenizer: the models for which the template is made have learnt it as one token.
 void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
 

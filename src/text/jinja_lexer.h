@@ -29,7 +29,7 @@ struct Token {
   int line = 1;
 };
 
-/// Throws model_file_damaged, with the line.
+/// Throws chat_template, with the line.
 std::vector<Token> tokens_of(std::string_view text, const std::string& source);
 
 }  // namespace lockstep::text::jinja

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <functional>
 #include <ranges>
 
 #include "lockstep/error.h"
@@ -17,7 +17,7 @@ using trace::Kind;
 class MicroBatchWeaver {
  public:
   MicroBatchWeaver(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica)
-      : plan_(plan), planned_(planned), graph_(*planned.graph), role_(role), replica_(replica), list_(&graph_) {}
+      : plan_(plan), graph_(*planned.graph), role_(role), replica_(replica), list_(&graph_) {}
 
   StepList weave() {
     add_forward();
@@ -39,25 +39,22 @@ class MicroBatchWeaver {
   const std::vector<comm::Bucket>& buckets() const { return plan_.buckets(); }
   bool is_sharded() const { return !plan_.shard().is_whole(); }
 
+  /// `work`: called with the replica and its stream; may be a member function.
   template <typename Work>
   void add_task(Kind kind, const char* name, const Work& work) {
-    list_.add_task({kind, name, [replica = replica_, work](Stream& stream) { work(*replica, stream); }});
+    list_.add_task({kind, name, [replica = replica_, work](Stream& stream) { std::invoke(work, *replica, stream); }});
   }
 
   void add_forward() {
     list_.begin_part(Kind::forward, "forward");
-    std::vector<std::pair<Range, int>> gathers;  // that nothing waits for yet
-    if (is_sharded() && role_.number == 0) {
-      add_gather(list_, plan_, replica_ ? replica_->shared_weights() : nullptr, plan_.compute_dtype(), "weights");
-      int exchange = 0;
-      for (const comm::Bucket& bucket : std::views::reverse(buckets()))
-        if (bucket.is_sharded()) gathers.push_back({{bucket.begin, bucket.n_elements}, exchange++});
-    }
+    std::vector<Gather> gathers;  // that nothing waits for yet
+    if (is_sharded() && role_.number == 0)
+      gathers =
+          add_gathers(list_, plan_, replica_ ? replica_->shared_weights() : nullptr, plan_.compute_dtype(), "weights");
     const auto wait_for = [&](const Range& read) {
-      std::erase_if(gathers, [&](const auto& gather) {
-        const auto& [range, exchange] = gather;
-        if (range.end() <= read.begin || read.end() <= range.begin) return false;
-        list_.add_wait(exchange);
+      std::erase_if(gathers, [&](const Gather& gather) {
+        if (overlap(gather.range, read).n_elements == 0) return false;
+        list_.add_wait(gather.exchange);
         return true;
       });
     };
@@ -116,12 +113,11 @@ class MicroBatchWeaver {
   /// Widens the gradients that ops have written in 16 bits, and adds earlier micro-batches.
   void add_sum(const Range& widened, const Range& summed) {
     for (const Range& narrow : graph_.low_precision_gradients()) {
-      const std::size_t begin = std::max(widened.begin, narrow.begin), end = std::min(widened.end(), narrow.end());
-      if (begin >= end) continue;
-      add_task(Kind::backward, "gradients in fp32",
-               [number = role_.number, range = Range{begin, end - begin}](Replica& replica, Stream& stream) {
-                 replica.widen_gradients(number, range, stream);
-               });
+      const Range both = overlap(widened, narrow);
+      if (both.n_elements == 0) continue;
+      add_task(Kind::backward, "gradients in fp32", [number = role_.number, both](Replica& replica, Stream& stream) {
+        replica.widen_gradients(number, both, stream);
+      });
     }
     if (!plan_.batch().is_tree) return;
     add_task(Kind::backward, "sum of micro-batches", [number = role_.number, summed](Replica& replica, Stream& stream) {
@@ -130,14 +126,13 @@ class MicroBatchWeaver {
   }
 
   void add_reduction() {
-    add_task(Kind::update, "loss of this rank", [](Replica& replica, Stream&) { replica.report_local(); });
+    add_task(Kind::update, "loss of this rank", &Replica::report_local);
     const int loss = list_.add_start({.exchange = {.slice = {.data = replica_ ? replica_->sums_ : nullptr,
                                                              .n_elements = StepSums::kElements,
                                                              .dtype = DType::fp64}},
                                       .label = "loss",
                                       .is_timed = true});
-    if (is_sharded())
-      add_task(Kind::update, "clear the norm", [](Replica& replica, Stream&) { replica.clear_tiles(); });
+    if (is_sharded()) add_task(Kind::update, "clear the norm", &Replica::clear_tiles);
     list_.begin_part(Kind::wait, "communication");
     for (std::size_t b = 0; b < buckets().size(); ++b) {
       list_.add_wait(exchanges_[b]);
@@ -156,7 +151,7 @@ class MicroBatchWeaver {
       for (std::size_t b = 0; b < buckets().size(); ++b)
         if (!buckets()[b].is_sharded()) add_squares(b);
     }
-    add_task(Kind::update, "sums of the step", [](Replica& replica, Stream&) { replica.report_sums(); });
+    add_task(Kind::update, "sums of the step", &Replica::report_sums);
   }
 
   void add_squares(std::size_t bucket) {
@@ -168,14 +163,11 @@ class MicroBatchWeaver {
   void add_update() {
     // The norm is computed in every step: it lets all ranks make the same decision whether the step is applied, without
     // the host.
-    add_task(Kind::update, "gradient norm", [](Replica& replica, Stream& stream) { replica.apply_norm(stream); });
-    add_task(Kind::update, "optimizer", [](Replica& replica, Stream& stream) { replica.apply_optimizer(stream); });
-    if (table().n_trained_statistics() > 0)
-      add_task(Kind::update, "running statistics",
-               [](Replica& replica, Stream& stream) { replica.update_statistics(stream); });
+    add_task(Kind::update, "gradient norm", &Replica::apply_norm);
+    add_task(Kind::update, "optimizer", &Replica::apply_optimizer);
+    if (table().n_trained_statistics() > 0) add_task(Kind::update, "running statistics", &Replica::update_statistics);
     if (plan_.averages() == Averages::kept)
-      add_task(Kind::update, "averages of the weights",
-               [](Replica& replica, Stream& stream) { replica.update_averages(stream); });
+      add_task(Kind::update, "averages of the weights", &Replica::update_averages);
   }
 
   graph::Node& node_at(std::size_t position) const {
@@ -183,7 +175,6 @@ class MicroBatchWeaver {
   }
 
   StepPlan& plan_;
-  PlannedGraph& planned_;
   graph::Graph& graph_;
   Role role_;
   Replica* replica_;
@@ -196,21 +187,25 @@ StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replic
   return MicroBatchWeaver(plan, planned, role, replica).weave();
 }
 
-void add_gather(StepList& list, const StepPlan& plan, void* arena, DType dtype, const std::string& what) {
+std::vector<Gather> add_gathers(StepList& list, const StepPlan& plan, void* arena, DType dtype,
+                                const std::string& what) {
+  std::vector<Gather> gathers;
   for (const comm::Bucket& bucket : std::views::reverse(plan.buckets())) {
     if (!bucket.is_sharded()) continue;
     void* const data = arena ? static_cast<std::byte*>(arena) + bucket.begin * size_bytes(dtype) : nullptr;
-    list.add_start({.exchange = {.collective = Collective::all_gather,
-                                 .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype},
-                                 .bounds = bucket.shard_bounds},
-                    .label = fmt::format("{}, {} to {}", what, bucket.first_name, bucket.last_name)});
+    const int exchange =
+        list.add_start({.exchange = {.collective = Collective::all_gather,
+                                     .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype},
+                                     .bounds = bucket.shard_bounds},
+                        .label = fmt::format("{}, {} to {}", what, bucket.first_name, bucket.last_name)});
+    gathers.push_back({{bucket.begin, bucket.n_elements}, exchange});
   }
+  return gathers;
 }
 
 StepList gather_list(const StepPlan& plan, void* arena, DType dtype, const std::string& what) {
   StepList list;
-  add_gather(list, plan, arena, dtype, what);
-  for (int exchange = 0; exchange < static_cast<int>(list.exchanges().size()); ++exchange) list.add_wait(exchange);
+  for (const Gather& gather : add_gathers(list, plan, arena, dtype, what)) list.add_wait(gather.exchange);
   return list;
 }
 

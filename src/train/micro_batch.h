@@ -17,10 +17,17 @@ struct Role {
 /// The list of a micro-batch. `replica`: has the memory and the ops; null: the list is only read. It is not bound.
 graph::StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica);
 
+/// The elements that an exchange of a list gathers.
+struct Gather {
+  ElementRange range;
+  int exchange = 0;
+};
+
 /// With train.shard: gathers those elements of an arena that are sharded, in the reverse order of the backward pass.
 /// That is about the order of the forward pass, so that the first layers run while the weights of later ones are on
 /// their way. Starts only.
-void add_gather(graph::StepList& list, const StepPlan& plan, void* arena, DType dtype, const std::string& what);
+std::vector<Gather> add_gathers(graph::StepList& list, const StepPlan& plan, void* arena, DType dtype,
+                                const std::string& what);
 /// The same with waits.
 graph::StepList gather_list(const StepPlan& plan, void* arena, DType dtype, const std::string& what);
 

@@ -128,8 +128,8 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
   slot.host->flags = flags;
-  backend_.copy_to_device(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
-  backend_.copy_to_device(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
+  backend_.copy(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
+  backend_.copy(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
 }
 
 void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
@@ -185,13 +185,13 @@ void Replica::widen_gradients(int micro_batch, ElementRange range, Stream& strea
                 {}, stream);
 }
 
-void Replica::report_local() {
-  backend_.copy_to_device(&state_->report.local, &sums_->loss, sizeof(LossSums), *stream_);  // on the device
+void Replica::report_local(Stream& stream) {
+  backend_.copy(&state_->report.local, &sums_->loss, sizeof(LossSums), stream);  // on the device
 }
 
-void Replica::report_sums() { backend_.copy_to_device(&state_->report.sums, sums_, sizeof(StepSums), *stream_); }
+void Replica::report_sums(Stream& stream) { backend_.copy(&state_->report.sums, sums_, sizeof(StepSums), stream); }
 
-void Replica::clear_tiles() { backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), *stream_); }
+void Replica::clear_tiles(Stream& stream) { backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), stream); }
 
 void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
   clip_norm_->sum_tiles(
@@ -201,14 +201,14 @@ void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
 
 void Replica::apply_norm(Stream& stream) {
   StepReport& report = state_->report;  // addresses on the device
-  if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), stream);
+  if (loss_scale_) backend_.copy(&report.loss_scale, loss_scale_, sizeof(LossScale), stream);
   clip_norm_->apply({.tile_sums = tile_sums_,
                      .sums = &sums_->loss,
                      .scalars = &state_->scalars,
                      .loss_scale = loss_scale_,
                      .norm = &report.gradient_norm},
                     stream);
-  if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), stream);
+  if (loss_scale_) backend_.copy(&report.next_loss_scale, loss_scale_, sizeof(LossScale), stream);
 }
 
 void Replica::apply_optimizer(Stream& stream) {
@@ -235,8 +235,8 @@ void Replica::update_averages(Stream& stream) {
 
 void Replica::report() {
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
-  backend_.copy_to_device(&state_->report.is_applied, &state_->scalars.is_applied, sizeof(std::uint32_t), *stream_);
-  backend_.copy_to_host(&slot.host->report, &state_->report, sizeof(StepReport), *stream_);
+  backend_.copy(&state_->report.is_applied, &state_->scalars.is_applied, sizeof(std::uint32_t), *stream_);
+  backend_.copy(&slot.host->report, &state_->report, sizeof(StepReport), *stream_);
   slot.done->record(*stream_);
 }
 
@@ -264,7 +264,7 @@ LossSums Replica::evaluate(const data::Batch& batch) {
   prepare(*planned, batch);
   queue_alone(evaluation_);
   LossSums sums;
-  backend_.copy_to_host(&sums, &sums_->loss, sizeof(LossSums), *stream_);
+  backend_.copy(&sums, &sums_->loss, sizeof(LossSums), *stream_);
   stream_->synchronize();
   if (device_trace_) device_trace_->flush();
   return sums;
@@ -278,10 +278,10 @@ void Replica::prepare_samples() {
 }
 
 StepSums Replica::sum_over_ranks(const StepSums& mine) {
-  backend_.copy_to_device(sums_, &mine, sizeof(StepSums), *stream_);
+  backend_.copy(sums_, &mine, sizeof(StepSums), *stream_);
   queue_alone(evaluation_sums_);
   StepSums sums;
-  backend_.copy_to_host(&sums, sums_, sizeof(StepSums), *stream_);
+  backend_.copy(&sums, sums_, sizeof(StepSums), *stream_);
   stream_->synchronize();
   communicator_.check();
   return sums;
@@ -290,14 +290,14 @@ StepSums Replica::sum_over_ranks(const StepSums& mine) {
 LossScale Replica::loss_scale() const {
   LossScale loss_scale;
   if (!loss_scale_) return loss_scale;
-  backend_.copy_to_host(&loss_scale, loss_scale_, sizeof(loss_scale), *stream_);
+  backend_.copy(&loss_scale, loss_scale_, sizeof(loss_scale), *stream_);
   stream_->synchronize();
   return loss_scale;
 }
 
 void Replica::set_loss_scale(const LossScale& loss_scale) {
   if (!loss_scale_) return;
-  backend_.copy_to_device(loss_scale_, &loss_scale, sizeof(loss_scale), *stream_);
+  backend_.copy(loss_scale_, &loss_scale, sizeof(loss_scale), *stream_);
   stream_->synchronize();
 }
 
@@ -314,7 +314,7 @@ std::uint64_t Replica::hash() {
   const void* const data = plan_.shards_masters() ? parameter_arena_.compute_weights() : parameter_arena_.masters();
   hash_->apply({.data = data, .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
   std::uint64_t hash = 0;
-  backend_.copy_to_host(&hash, &state_->hash, sizeof(hash), *stream_);
+  backend_.copy(&hash, &state_->hash, sizeof(hash), *stream_);
   stream_->synchronize();
   communicator_.check();
   return hash;

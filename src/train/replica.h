@@ -143,10 +143,10 @@ class Replica {
   // Tasks of a micro-batch
   /// Adds the gradients that ops have written in 16 bits to those in fp32, or overwrites them.
   void widen_gradients(int micro_batch, ElementRange range, Stream& stream);
-  void report_local();
-  void clear_tiles();
+  void report_local(Stream& stream);
+  void clear_tiles(Stream& stream);
   void sum_tiles(std::size_t bucket, Stream& stream);
-  void report_sums();
+  void report_sums(Stream& stream);
   /// The norm of the gradients, by which the device decides whether the step is applied.
   void apply_norm(Stream& stream);
   void apply_optimizer(Stream& stream);

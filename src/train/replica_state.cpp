@@ -54,8 +54,7 @@ float* Replica::place_to_write(const StateTensor& tensor) {
 void Replica::copy_pieces_to_gradients(int state) {
   const float* const from = std::as_const(*this).stored(state);
   for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
-    backend_.copy_to_device(gradient_arena() + piece.begin, from + piece.stored, piece.n_elements * sizeof(float),
-                            *stream_);
+    backend_.copy(gradient_arena() + piece.begin, from + piece.stored, piece.n_elements * sizeof(float), *stream_);
   stream_->synchronize();
 }
 
@@ -63,8 +62,7 @@ void Replica::store_written() {
   if (!written_state_) return;
   float* const to = stored(*written_state_);
   for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
-    backend_.copy_to_device(to + piece.stored, gradient_arena() + piece.begin, piece.n_elements * sizeof(float),
-                            *stream_);
+    backend_.copy(to + piece.stored, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
   stream_->synchronize();
   written_state_.reset();
 }
@@ -86,10 +84,10 @@ void Replica::gather_state(int group) {
 /// If `parameter` is null, the values stay in canonical form.
 void Replica::write(float* at, const graph::Parameter* parameter, std::span<const float> canonical) {
   if (!parameter) {
-    backend_.copy_to_device(at, canonical.data(), canonical.size_bytes(), *stream_);
+    backend_.copy(at, canonical.data(), canonical.size_bytes(), *stream_);
   } else {
     const std::vector<float> packed = graph::pack(*parameter, canonical);
-    backend_.copy_to_device(at, packed.data(), packed.size() * sizeof(float), *stream_);
+    backend_.copy(at, packed.data(), packed.size() * sizeof(float), *stream_);
   }
   stream_->synchronize();
 }
@@ -98,10 +96,10 @@ void Replica::write(const StateTensor& tensor, std::span<const float> canonical)
   float* const at = place_to_write(tensor);
   if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
   std::vector<float> packed(tensor.n_elements);  // including the other parts
-  backend_.copy_to_host(packed.data(), at, packed.size() * sizeof(float), *stream_);
+  backend_.copy(packed.data(), at, packed.size() * sizeof(float), *stream_);
   stream_->synchronize();
   graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
-  backend_.copy_to_device(at, packed.data(), packed.size() * sizeof(float), *stream_);
+  backend_.copy(at, packed.data(), packed.size() * sizeof(float), *stream_);
   stream_->synchronize();
 }
 
@@ -137,7 +135,7 @@ void Replica::initialize(std::uint32_t seed) {
   queue_alone(sums);
   for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
     float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
-    backend_.copy_to_device(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
+    backend_.copy(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
   }
   weights_are_gathered_ = false;
 
@@ -154,7 +152,7 @@ void Replica::write_base(const graph::Parameter& parameter, std::span<const floa
   if (parameter.is_in_nf4) return parameter_arena_.write_nf4(parameter, packed, *stream_);
   if (!parameter.has_master) return parameter_arena_.write_without_master(parameter.begin, packed, *stream_);
   float* const to = parameter_arena_.edit() + (parameter.begin - parameter_arena_.first_master());
-  backend_.copy_to_device(to, packed.data(), packed.size_bytes(), *stream_);
+  backend_.copy(to, packed.data(), packed.size_bytes(), *stream_);
   stream_->synchronize();
 }
 
@@ -189,7 +187,7 @@ std::vector<checkpoint::TensorSource> Replica::sources() const {
   for (const StateTensor& tensor : tensors()) {
     out.push_back(source_of(tensor));
     out.back().read = [this, tensor](std::span<float> stored) {
-      backend_.copy_to_host(stored.data(), place_of(tensor), stored.size_bytes(), *stream_);
+      backend_.copy(stored.data(), place_of(tensor), stored.size_bytes(), *stream_);
       stream_->synchronize();
     };
   }

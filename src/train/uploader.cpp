@@ -45,13 +45,12 @@ void Uploader::upload(const data::Batch& batch, std::span<const data::Field> fie
   };
   stream_->wait(*buffer.read);
   each_field([&](std::size_t i, std::byte* at, std::size_t n_bytes) {
-    backend_.copy_to_device(at, batch.fields[i].data(), n_bytes, *stream_);
+    backend_.copy(at, batch.fields[i].data(), n_bytes, *stream_);
   });
   buffer.filled->record(*stream_);
   stream.wait(*buffer.filled);
-  each_field([&](std::size_t i, const std::byte* at, std::size_t n_bytes) {
-    backend_.copy_to_device(targets[i], at, n_bytes, stream);
-  });
+  each_field(
+      [&](std::size_t i, const std::byte* at, std::size_t n_bytes) { backend_.copy(targets[i], at, n_bytes, stream); });
   buffer.read->record(stream);
   // The caller may now overwrite the batch before this one.
   before.filled->synchronize();

@@ -27,15 +27,15 @@ void WeightAverages::update(const float* masters, const StepScalars* scalars, St
 
 void WeightAverages::start_from(const float* masters, Stream& stream) {
   for (const Range& range : ranges_)
-    backend_.copy_to_device(data() + range.stored, masters + range.master, range.n_elements * sizeof(float), stream);
+    backend_.copy(data() + range.stored, masters + range.master, range.n_elements * sizeof(float), stream);
 }
 
 void WeightAverages::swap_with(float* masters, float* scratch, Stream& stream) {
   for (const Range& range : ranges_) {
     const std::size_t size_bytes = range.n_elements * sizeof(float);
-    backend_.copy_to_device(scratch + range.scratch, masters + range.master, size_bytes, stream);
-    backend_.copy_to_device(masters + range.master, data() + range.stored, size_bytes, stream);
-    backend_.copy_to_device(data() + range.stored, scratch + range.scratch, size_bytes, stream);
+    backend_.copy(scratch + range.scratch, masters + range.master, size_bytes, stream);
+    backend_.copy(masters + range.master, data() + range.stored, size_bytes, stream);
+    backend_.copy(data() + range.stored, scratch + range.scratch, size_bytes, stream);
   }
 }
 

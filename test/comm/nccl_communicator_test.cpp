@@ -77,12 +77,12 @@ TEST(Nccl, RunsBetweenReadyAndWaitingWork) {
   const auto ready = device().make_event(), done = c->make_event();
   device().slow_down(10);
   device().recording().clear();
-  device().copy_to_device(data, values.data(), kElements * sizeof(float), *stream);
+  device().copy(data, values.data(), kElements * sizeof(float), *stream);
   ready->record(*stream);
   c->all_reduce_async({data, kElements, DType::fp32}, *ready, *done, "late");
   EXPECT_FALSE(done->is_done());
   stream->wait(*done);
-  device().copy_to_host(result, data, kElements * sizeof(float), *stream);
+  device().copy(result, data, kElements * sizeof(float), *stream);
   EXPECT_FALSE(done->is_done()) << "the host waited";
   stream->synchronize();
   device().slow_down(0);

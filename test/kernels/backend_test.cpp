@@ -86,12 +86,12 @@ TEST(CpuStream, CopiesFillsAndRecords) {
   const auto memory = backend->allocate(4 * sizeof(float), "test");
   const std::vector<float> values{1, 2, 3, 4};
   std::vector<float> back(4);
-  backend->copy_to_device(memory->data(), values.data(), 16, *stream);
+  backend->copy(memory->data(), values.data(), 16, *stream);
   backend->fill_zero(static_cast<float*>(memory->data()) + 1, 8, *stream);
   event->record(*stream);
   stream->wait(*event);
   EXPECT_TRUE(event->is_done());
-  backend->copy_to_host(back.data(), memory->data(), 16, *stream);
+  backend->copy(back.data(), memory->data(), 16, *stream);
   stream->synchronize();
   EXPECT_EQ(back, (std::vector<float>{1, 0, 0, 4}));
 }

@@ -65,7 +65,7 @@ class Tensor {
     auto* base = static_cast<unsigned char*>(device.garbage_as(c.shape.dtype, n_ + 16));
     data_ = base + (c.aligned ? 16 : size_bytes(c.shape.dtype));
     const void* converted = device.upload_as(c.shape.dtype, values);
-    device.backend().copy_to_device(data_, converted, n_ * size_bytes(c.shape.dtype), device.stream());
+    device.backend().copy(data_, converted, n_ * size_bytes(c.shape.dtype), device.stream());
   }
   void* data() const { return data_; }
   std::vector<float> values() const { return device_->download_as(c_.shape.dtype, data_, n_); }

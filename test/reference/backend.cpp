@@ -45,11 +45,8 @@ std::unique_ptr<Memory> ReferenceBackend::allocate(std::size_t size_bytes, const
 std::unique_ptr<Stream> ReferenceBackend::make_stream(StreamPriority) { return std::make_unique<HostStream>(); }
 std::unique_ptr<Event> ReferenceBackend::make_event() { return std::make_unique<HostEvent>(); }
 
-void ReferenceBackend::copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) {
-  if (size_bytes > 0) std::memcpy(d_target, h_source, size_bytes);
-}
-void ReferenceBackend::copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream&) {
-  if (size_bytes > 0) std::memcpy(h_target, d_source, size_bytes);
+void ReferenceBackend::copy(void* target, const void* source, std::size_t size_bytes, Stream&) {
+  if (size_bytes > 0) std::memcpy(target, source, size_bytes);
 }
 void ReferenceBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&) {
   if (size_bytes > 0) std::memset(d_target, 0, size_bytes);

@@ -37,8 +37,7 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(StreamPriority) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<EagerGraph>(); }
-  void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
-  void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
+  void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
 
   std::string check_precision(Precision) const override { return {}; }

@@ -22,7 +22,7 @@ class Device {
   template <typename T>
   T* upload(const std::vector<T>& values) {
     auto* target = static_cast<T*>(memory(values.size() * sizeof(T)));
-    backend_.copy_to_device(target, values.data(), values.size() * sizeof(T), *stream_);
+    backend_.copy(target, values.data(), values.size() * sizeof(T), *stream_);
     return target;
   }
 
@@ -46,14 +46,14 @@ class Device {
   T* garbage(std::size_t n_elements) {
     void* target = memory(n_elements * sizeof(T));
     const std::vector<unsigned char> bytes(n_elements * sizeof(T), 0xff);
-    backend_.copy_to_device(target, bytes.data(), bytes.size(), *stream_);
+    backend_.copy(target, bytes.data(), bytes.size(), *stream_);
     return static_cast<T*>(target);
   }
 
   template <typename T>
   std::vector<T> download(const T* source, std::size_t n_elements) {
     std::vector<T> values(n_elements);
-    backend_.copy_to_host(values.data(), source, n_elements * sizeof(T), *stream_);
+    backend_.copy(values.data(), source, n_elements * sizeof(T), *stream_);
     stream_->synchronize();
     return values;
   }

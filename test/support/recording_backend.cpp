@@ -136,30 +136,27 @@ bool RecordingBackend::is_device(const void* place) const {
   return holds(device_, place, 1);
 }
 
-void RecordingBackend::copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) {
+/// As in CUDA, a copy from memory that is not pinned has read its source when it returns, and one to such memory is
+/// complete.
+void RecordingBackend::copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  queues_.recording.add(
-      {.what = "copy_to_device", .stream = queued.number(), .target = d_target, .size_bytes = size_bytes});
+  const bool to_device = is_device(target);
+  queues_.recording.add({.what = to_device ? "copy_to_device" : "copy_to_host",
+                         .stream = queued.number(),
+                         .target = target,
+                         .size_bytes = size_bytes});
   if (size_bytes == 0) return;
-  if (is_pinned(h_source, size_bytes) || is_device(h_source)) {
-    queued.put([=] { std::memmove(d_target, h_source, size_bytes); });
-    return;
+  const bool reads_now = to_device && !is_pinned(source, size_bytes) && !is_device(source);
+  const bool is_awaited = !to_device && !is_pinned(target, size_bytes);
+  if (reads_now || is_awaited) queued.refuse_if_captured();
+  if (reads_now) {
+    const auto* begin = static_cast<const std::byte*>(source);
+    queued.put([target, bytes = std::vector<std::byte>(begin, begin + size_bytes)] {
+      std::memcpy(target, bytes.data(), bytes.size());
+    });
+  } else {
+    queued.put([=] { std::memmove(target, source, size_bytes); });
   }
-  queued.refuse_if_captured();
-  const auto* begin = static_cast<const std::byte*>(h_source);
-  queued.put([d_target, bytes = std::vector<std::byte>(begin, begin + size_bytes)] {
-    std::memcpy(d_target, bytes.data(), bytes.size());
-  });
-}
-
-void RecordingBackend::copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) {
-  auto& queued = dynamic_cast<QueuedStream&>(stream);
-  queues_.recording.add(
-      {.what = "copy_to_host", .stream = queued.number(), .target = h_target, .size_bytes = size_bytes});
-  if (size_bytes == 0) return;
-  const bool is_awaited = !is_pinned(h_target, size_bytes) && !is_device(h_target);
-  if (is_awaited) queued.refuse_if_captured();
-  queued.put([=] { std::memmove(h_target, d_source, size_bytes); });
   if (is_awaited) queued.drain();
 }
 

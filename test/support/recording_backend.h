@@ -62,8 +62,7 @@ class RecordingBackend final : public Backend {
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Event> make_timing_event() override;
   std::unique_ptr<CapturedGraph> make_captured_graph() override;
-  void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
-  void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
+  void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
   void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override;
   Layout activation_layout(const Shape& shape, DType dtype) const override {

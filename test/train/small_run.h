@@ -70,7 +70,7 @@ class ReplicaProbe {
     std::vector<T> out;
     for (const graph::Parameter& p : replica.parameters().parameters()) {
       std::vector<T> values(p.n_elements);
-      replica.backend_.copy_to_host(values.data(), arena + p.begin, values.size() * sizeof(T), *replica.stream_);
+      replica.backend_.copy(values.data(), arena + p.begin, values.size() * sizeof(T), *replica.stream_);
       replica.stream_->synchronize();
       out.insert(out.end(), values.begin(), values.end());
     }
@@ -80,7 +80,7 @@ class ReplicaProbe {
     for (const graph::Parameter& p : replica.parameters().parameters()) {
       if (p.name != name) continue;
       std::vector<float> stored(p.n_elements), values(static_cast<std::size_t>(p.shape.n_elements()));
-      replica.backend_.copy_to_host(stored.data(), arena + p.begin, stored.size() * sizeof(float), *replica.stream_);
+      replica.backend_.copy(stored.data(), arena + p.begin, stored.size() * sizeof(float), *replica.stream_);
       replica.stream_->synchronize();
       graph::unpack(p, stored, values);
       return values;

@@ -70,10 +70,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<HostGraph>(); }
-  void copy_to_device(void* target, const void* source, std::size_t size_bytes, Stream&) override {
-    if (size_bytes > 0) std::memmove(target, source, size_bytes);
-  }
-  void copy_to_host(void* target, const void* source, std::size_t size_bytes, Stream&) override {
+  void copy(void* target, const void* source, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memmove(target, source, size_bytes);
   }
   void fill_zero(void* target, std::size_t size_bytes, Stream&) override {
