@@ -30,6 +30,12 @@ inline std::string with_commas(double value) {
   return text;
 }
 
+/// Floating-point operations per second: "85.2 GFLOP/s", "12.5 TFLOP/s".
+inline std::string flops_rate_text(double rate) {
+  const bool is_large = rate >= 1e12;
+  return fmt::format("{:.3g} {}FLOP/s", rate / (is_large ? 1e12 : 1e9), is_large ? "T" : "G");
+}
+
 /// A number of things whose plural ends in s: "1 rank", "4 ranks".
 template <typename Number>
 std::string counted(Number n, const char* thing) {

@@ -231,6 +231,8 @@ std::vector<Row> key_figures(const RunRecord& run) {
   const double in_loss = median(steps.column("loss_" + key));
   add("speed of what counts in the loss, median", in_loss, value_text(in_loss, 3) + " " + rate_unit(key));
   add("time of a step, median", seconds, duration_text(seconds));
+  const double flops_rate = median(steps.column("model_flops_rate"));
+  add("FLOPs of the model, median", flops_rate, flops_rate_text(flops_rate));
   const double mfu = median(steps.column("model_flops_utilization"));
   add("MFU, median", mfu, value_text(100 * mfu, 3) + " %");
   add("memory, greatest of a rank", steps.last("memory_bytes"), memory_text(steps.last("memory_bytes")));
@@ -378,7 +380,7 @@ Json columns_of(const EventTable& events) {
 Json json_of_run(const RunRecord& run, const std::string& page) {
   Json medians = Json::object(), best_of_evaluations = Json::object(), ranks = Json::array();
   for (const std::string& key : run.steps.keys())
-    if (key.ends_with("_seconds") || key.ends_with("_per_second") || key == "model_flops_utilization")
+    if (key.ends_with("_seconds") || key.ends_with("_per_second") || key.starts_with("model_flops_"))
       if (key != "run_seconds" && key != "training_seconds") medians[key] = median(run.steps.column(key));
   for (const std::string measure : {"loss", "accuracy", "perplexity"})
     for (const std::string& key : {measure, "ema_" + measure})

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/number_text.h"
+
 namespace lockstep::commands {
 namespace {
 
@@ -53,9 +55,11 @@ std::string figures_text(const Json& step) {
   const std::string loss_rate_key = "loss_" + rate_key;
   const std::string in_loss =
       step.contains(loss_rate_key) ? fmt::format(" ({} in the loss)", text_of(number(step, loss_rate_key), "", 5)) : "";
-  text += fmt::format("{} {}{}   {} per step   MFU {}", text_of(number(step, rate_key), "", 5), rate_unit, in_loss,
-                      text_of(number(step, "step_seconds"), " s"),
-                      text_of(100 * number(step, "model_flops_utilization"), " %", 3));
+  text += fmt::format("{} {}{}   {} per step", text_of(number(step, rate_key), "", 5), rate_unit, in_loss,
+                      text_of(number(step, "step_seconds"), " s"));
+  if (step.contains("model_flops_rate")) text += "   " + flops_rate_text(number(step, "model_flops_rate"));
+  if (step.contains("model_flops_utilization"))
+    text += "   MFU " + text_of(100 * number(step, "model_flops_utilization"), " %", 3);
   const double skipped = number(step, "skipped_steps");
   if (skipped > 0) text += fmt::format("   skipped steps {:.0f}", skipped);
   return text + "\n";

@@ -12,6 +12,8 @@ class Graph;
 struct Flops {
   double forward = 0;
   double passes = 1;  // multiples of `forward`: one for the forward pass, and one for each gradient of an operand
+  /// Some algorithms need fewer, such as Winograd's for a convolution.
+  bool are_upper_bound = false;
   double total() const { return forward * passes; }
 };
 
@@ -31,5 +33,7 @@ inline double product_passes(bool training, bool input_gradient, bool weight_gra
 
 /// The sum over the nodes of a planned graph.
 double flops_of(const Graph& graph);
+/// Whether that sum is what the graph computes, whatever its algorithms are. Only then is their rate a utilisation.
+bool flops_are_exact(const Graph& graph);
 
 }  // namespace lockstep::graph

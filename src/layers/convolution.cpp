@@ -50,7 +50,8 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     if (op_->gives_low_precision_dweight()) weight_.can_give_low_precision_gradient();
     flops_ = {.forward = 2.0 * static_cast<double>(y.shape.n_elements()) *
                          static_cast<double>(x.shape[3] * options_.kernel_size * options_.kernel_size),
-              .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
+              .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable),
+              .are_upper_bound = options_.kernel_size > 1};
     y_ = graph.make_data(out_, *this);
     if (!norm_) return;
     norm_->statistics_dtype = op_->statistics_dtype();

@@ -42,9 +42,13 @@ std::string group_of(std::string_view event, std::string_view key, std::string_v
   constexpr std::array<std::string_view, 9> kNoCurves{"time_unix", "step",        "epoch",
                                                       "last_step", "ranks",       "skipped_steps",
                                                       "samples",   "run_seconds", "training_seconds"};
-  constexpr std::array<std::string_view, 6> kPerformance{"step_seconds",      "model_flops_utilization",
-                                                         "data_wait_seconds", "exposed_communication_seconds",
-                                                         "exchange_seconds",  "memory_bytes"};
+  constexpr std::array<std::string_view, 7> kPerformance{"step_seconds",
+                                                         "model_flops_rate",
+                                                         "model_flops_utilization",
+                                                         "data_wait_seconds",
+                                                         "exposed_communication_seconds",
+                                                         "exchange_seconds",
+                                                         "memory_bytes"};
   const bool is_rate = key.ends_with("_per_second");
   if (is_one_of(key, kNoCurves) || key == unit || key.starts_with("trained_") || key.starts_with("processed_"))
     return "";

@@ -241,6 +241,15 @@ Metrics::Metrics(const Options& options) {
 
 Metrics::~Metrics() = default;
 
+namespace {
+
+void add_flops(Json& object, const auto& record) {
+  object["model_flops_rate"] = record.model_flops_rate;
+  if (record.model_flops_utilization) object["model_flops_utilization"] = *record.model_flops_utilization;
+}
+
+}  // namespace
+
 void Metrics::step(const StepRecord& r) {
   if (!state_) return;
   const std::string& rate_key = state_->naming.unit.rate_key;
@@ -250,8 +259,8 @@ void Metrics::step(const StepRecord& r) {
   object.update(
       {{"learning_rate", r.learning_rate}, {"gradient_norm", r.gradient_norm}, {"step_seconds", r.step_seconds}});
   add_rates(object, state_->naming.unit, r.rate, r.loss_rate);
-  object.update({{"model_flops_utilization", r.model_flops_utilization},
-                 {"data_wait_seconds", r.data_wait_seconds},
+  add_flops(object, r);
+  object.update({{"data_wait_seconds", r.data_wait_seconds},
                  {"exposed_communication_seconds", r.exposed_communication_seconds},
                  {"memory_bytes", whole(r.memory_bytes)},
                  {"last_step", r.last_step},
@@ -278,7 +287,8 @@ void Metrics::step(const StepRecord& r) {
   scalars.add("train/gradient_norm", r.gradient_norm);
   scalars.add("performance/step_seconds", r.step_seconds);
   state_->add_rates(scalars, "performance/", r.rate, r.loss_rate);
-  scalars.add("performance/model_flops_utilization", r.model_flops_utilization);
+  scalars.add("performance/model_flops_rate", r.model_flops_rate);
+  if (r.model_flops_utilization) scalars.add("performance/model_flops_utilization", *r.model_flops_utilization);
   scalars.add("performance/data_wait_seconds", r.data_wait_seconds);
   scalars.add("performance/exposed_communication_seconds", r.exposed_communication_seconds);
   scalars.add("performance/memory_bytes", r.memory_bytes);
@@ -369,8 +379,8 @@ void Metrics::summary(const Summary& r) {
   if (unit.counts_part) object["processed_" + unit.name] = std::llround(r.totals.processed);
   add_rates(object, unit, rate_of(unit.counts_part ? r.totals.processed : r.totals.count, r.totals.training_seconds),
             rate_of(r.totals.count, r.totals.training_seconds));
-  object.update({{"model_flops_utilization", r.model_flops_utilization},
-                 {"data_wait_share", r.data.wait_share},
+  add_flops(object, r);
+  object.update({{"data_wait_share", r.data.wait_share},
                  {"data_busy_readers", r.data.busy_readers},
                  {"data_readers", r.readers},
                  {"data_samples_per_second_per_reader", r.data.rate_per_reader},

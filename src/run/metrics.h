@@ -47,7 +47,8 @@ struct StepRecord {
   /// The time of a step's exchanges on the rank where they took the least, which is the one that waited least for
   /// others.
   std::optional<double> exchange_seconds{};
-  double model_flops_utilization = 0;  // operations of the model per second, over what all ranks' matmul reaches
+  double model_flops_rate = 0;                      // operations of the model per second, of all ranks
+  std::optional<double> model_flops_utilization{};  // as a part of what their matmul reaches; no value: unknown
   double memory_bytes = 0;
   std::int64_t last_step = 0;  // at which the run ends
   int ranks = 1;
@@ -104,9 +105,10 @@ struct Summary {
   std::vector<double> train_measures{};  // of the last step; empty: there was none
   Evaluated evaluated{}, evaluated_averages{};
   Totals totals{};
-  double model_flops_utilization = 0;  // of the steps of this start
-  DataFigures data{};                  // of the rank that waited most for data
-  int readers = 1;                     // of a rank
+  double model_flops_rate = 0;  // of the steps of this start
+  std::optional<double> model_flops_utilization{};
+  DataFigures data{};  // of the rank that waited most for data
+  int readers = 1;     // of a rank
   int ranks = 1;
   double exchanged_bytes = 0;  // size of a step's buckets on a rank, in the types in which they travel
   int n_buckets = 0;

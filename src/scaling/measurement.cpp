@@ -126,7 +126,7 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   require(!result.unit.empty() && events.front().contains("loss"), ErrorCode::study_damaged,
           "{}: its steps have no loss or no speed", path);
   result.ranks = static_cast<int>(number_in(events.front(), "ranks"));
-  Mean utilisation, flops, exposed, data, exchange;
+  Mean utilisation, flops_rate, flops_utilization, exposed, data, exchange;
   for (std::size_t i = 0; i < events.size(); ++i) {
     const Json& event = events[i];
     const double seconds = number_in(event, "step_seconds");
@@ -139,11 +139,13 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
     for (const double value : numbers_in(of_ranks, "utilisation")) utilisation.add(value);
     for (const double value : numbers_in(of_ranks, "exposed_communication_seconds")) exposed.add(value);
     for (const double value : numbers_in(of_ranks, "data_wait_seconds")) data.add(value);
-    flops.add(number_in(event, "model_flops_utilization"));
+    flops_rate.add(number_in(event, "model_flops_rate"));
+    flops_utilization.add(number_in(event, "model_flops_utilization"));
     exchange.add(number_in(event, "exchange_seconds"));
   }
   result.utilisation = utilisation.value();
-  result.model_flops_utilization = flops.value();
+  result.model_flops_rate = flops_rate.value();
+  result.model_flops_utilization = flops_utilization.value();
   result.exposed_communication_seconds = exposed.value();
   result.data_wait_seconds = data.value();
   result.exchange_seconds = exchange.value();
@@ -175,6 +177,7 @@ nlohmann::ordered_json json_of(const Measurement& m) {
           {"memory_mean_bytes", m.memory_mean_bytes},
           {"memory_mode_bytes", m.memory_mode_bytes},
           {"utilisation", m.utilisation},
+          {"model_flops_rate", m.model_flops_rate},
           {"model_flops_utilization", m.model_flops_utilization},
           {"exposed_communication_seconds", m.exposed_communication_seconds},
           {"data_wait_seconds", m.data_wait_seconds},
@@ -210,6 +213,7 @@ Measurement measurement_in(const std::string& text, const std::string& path) {
                                       {"memory_mean_bytes", &Measurement::memory_mean_bytes},
                                       {"memory_mode_bytes", &Measurement::memory_mode_bytes},
                                       {"utilisation", &Measurement::utilisation},
+                                      {"model_flops_rate", &Measurement::model_flops_rate},
                                       {"model_flops_utilization", &Measurement::model_flops_utilization},
                                       {"exposed_communication_seconds", &Measurement::exposed_communication_seconds},
                                       {"data_wait_seconds", &Measurement::data_wait_seconds},

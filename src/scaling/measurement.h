@@ -35,7 +35,7 @@ struct Measurement {
   // Per rank: the greatest of all, and mean and mode over all ranks, after the warm-up
   double memory_peak_bytes = kUnknown, memory_mean_bytes = kUnknown, memory_mode_bytes = kUnknown;
   // Means over ranks and steps after the warm-up; utilisations are parts of 1, the others seconds per step
-  double utilisation = kUnknown, model_flops_utilization = kUnknown;
+  double utilisation = kUnknown, model_flops_rate = kUnknown, model_flops_utilization = kUnknown;
   double exposed_communication_seconds = kUnknown, data_wait_seconds = kUnknown;
   double exchange_seconds = kUnknown;  // time of a step's sums over ranks, hidden or not; unknown with NCCL
   double exchanged_bytes = kUnknown, buckets = kUnknown;  // of these sums

@@ -56,13 +56,15 @@ std::vector<ReportedFigure> reported_figures(const Results& results) {
       {"memory_mean_bytes", "memory, average", "MiB per rank", &SizeResult::memory_mean, 1 / kMebibyte},
       {"memory_mode_bytes", "memory, mode", "MiB per rank", &SizeResult::memory_mode, 1 / kMebibyte},
       {"utilisation", "utilisation", "%", &SizeResult::utilisation, 100},
+      {"model_flops_rate", "FLOPs of the model", "GFLOP/s", &SizeResult::model_flops_rate, 1e-9},
       {"model_flops_utilization", "MFU", "%", &SizeResult::model_flops_utilization, 100},
       {"exposed_communication_seconds", "exposed communication", "ms per step",
        &SizeResult::exposed_communication_seconds, 1000},
       {"data_wait_seconds", "waiting for data", "ms per step", &SizeResult::data_wait_seconds, 1000}};
   std::erase_if(figures, [&](const ReportedFigure& figure) {
-    return figure.key == "accuracy" &&
-           std::ranges::none_of(results.sizes, [](const SizeResult& size) { return size.accuracy.n > 0; });
+    const bool not_always = figure.key == "accuracy" || figure.key == "model_flops_utilization";
+    return not_always &&
+           std::ranges::none_of(results.sizes, [&](const SizeResult& size) { return (size.*figure.member).n > 0; });
   });
   return figures;
 }

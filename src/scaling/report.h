@@ -18,7 +18,7 @@ struct ReportedFigure {
   Figure SizeResult::*member = nullptr;
   double factor = 1;  // from the unit of the member to `unit`; keys have the unit of the member
 };
-/// The figures that the study has measured, without accuracy for a task that has none.
+/// The figures that the study has measured, without those that its task does not have.
 std::vector<ReportedFigure> reported_figures(const Results& results);
 
 struct Table {

@@ -94,6 +94,7 @@ SizeResult size_of(const std::vector<const CaseResult*>& cases) {
   size.memory_mean = measured(&Measurement::memory_mean_bytes);
   size.memory_mode = measured(&Measurement::memory_mode_bytes);
   size.utilisation = measured(&Measurement::utilisation);
+  size.model_flops_rate = measured(&Measurement::model_flops_rate);
   size.model_flops_utilization = measured(&Measurement::model_flops_utilization);
   size.exposed_communication_seconds = measured(&Measurement::exposed_communication_seconds);
   size.data_wait_seconds = measured(&Measurement::data_wait_seconds);

@@ -44,7 +44,7 @@ struct SizeResult {
   int n_cases = 0, n_averaged = 0, n_rejected = 0;  // n_averaged + n_rejected: those that are finished
   // Over the averaged cases. memory in bytes per rank; utilisations are parts of 1.
   Figure step_seconds{}, rate{}, loss{}, accuracy{}, memory_peak{}, memory_mean{}, memory_mode{}, utilisation{},
-      model_flops_utilization{}, exposed_communication_seconds{}, data_wait_seconds{};
+      model_flops_rate{}, model_flops_utilization{}, exposed_communication_seconds{}, data_wait_seconds{};
   /// rate / rate of the baseline, and that divided by ranks / ranks of the baseline. With a strong study, where the
   /// steps are equal, the speedup is also the ratio of the times of a step.
   Figure speedup{}, efficiency{};

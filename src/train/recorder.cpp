@@ -124,10 +124,6 @@ std::vector<double> Recorder::measures_of(const LossSums& sums) const {
   return values;
 }
 
-double Recorder::utilization_of(double flops, double seconds) const {
-  return run::rate_of(flops, seconds * session_.matmul_rate);
-}
-
 /// "loss 1.2345 | perplexity 3.4"
 std::string Recorder::text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const {
   std::string text;
@@ -173,18 +169,19 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.step_seconds = clock.seconds;
   record.rate = run::rate_of(session_.task->processed_count(session_.global_batch_of(step)), clock.seconds);
   record.loss_rate = run::rate_of(result.sums.count, clock.seconds);
-  record.model_flops_utilization = utilization_of(session_.flops_of(step), clock.seconds);
+  record.model_flops_rate = run::rate_of(session_.flops_of(step), clock.seconds);
+  record.model_flops_utilization = session_.utilization_of(record.model_flops_rate);
   record.last_step = session_.last_step;
   record.ranks = session_.world.size();
   gather_ranks(record, step, result, clock);
   metrics_.step(record);
   log::info(
-      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {} | MFU {:.1f} % | data {:.1f} ms | communication {:.1f} "
-      "ms | "
-      "{:.0f} MiB",
+      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {} | {} | data {:.1f} ms | communication {:.1f} ms | {:.0f} MiB",
       step + 1, session_.last_step, text_of(record.measures, &tasks::Measure::step_digits),
       learning_rate_text(learning_rate), fixed_text(record.gradient_norm, 3), record.step_seconds,
-      naming_.unit.rate_text(record.rate, record.loss_rate), 100 * record.model_flops_utilization,
+      naming_.unit.rate_text(record.rate, record.loss_rate),
+      record.model_flops_utilization ? fmt::format("MFU {:.1f} %", 100 * *record.model_flops_utilization)
+                                     : flops_rate_text(record.model_flops_rate),
       1e3 * record.data_wait_seconds, 1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
   warn_of_slow_rank();
 }
@@ -369,6 +366,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
   if (const std::string report = data_watch_.summary(); session_.leader() && !report.empty()) log::info("{}", report);
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
   const bool has_sums = session_.world.size() > 1;
+  const double flops_rate = run::rate_of(flops_, flops_seconds_);
   metrics_.summary({.status = status,
                     .steps = step,
                     .epochs = step / session_.steps_per_epoch,
@@ -376,7 +374,8 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .evaluated = evaluated_,
                     .evaluated_averages = evaluated_averages_,
                     .totals = totals(),
-                    .model_flops_utilization = utilization_of(flops_, flops_seconds_),
+                    .model_flops_rate = flops_rate,
+                    .model_flops_utilization = session_.utilization_of(flops_rate),
                     .data = data_watch_.figures(),
                     .readers = session_.config.data.readers,
                     .ranks = session_.world.size(),

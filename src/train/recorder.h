@@ -64,7 +64,6 @@ class Recorder {
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
   void gather_ranks(run::StepRecord& record, std::int64_t step, const StepResult& result, const StepClock& clock);
-  double utilization_of(double flops, double seconds) const;
   void warn_of_slow_rank();
   void count_data(const StepClock& clock);
   void report_data(bool is_logged);

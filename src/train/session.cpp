@@ -293,10 +293,18 @@ BatchShape Session::shape_of(std::int64_t step) const {
 }
 
 double Session::flops_of(std::int64_t step) const {
+  const std::int64_t size = plan->batch().micro_batch_size(0);
+  return graph::flops_of(first_graph()) / static_cast<double>(size) * static_cast<double>(global_batch_of(step));
+}
+
+std::optional<double> Session::utilization_of(double flops_rate) const {
+  if (!graph::flops_are_exact(first_graph())) return std::nullopt;
+  return run::rate_of(flops_rate, matmul_rate);
+}
+
+const graph::Graph& Session::first_graph() const {
   const BatchShape& batch = plan->batch();
-  const std::int64_t size = batch.micro_batch_size(0);
-  const graph::Graph& graph = *plan->training(size, batch.global_micro_batch_size(0)).graph;
-  return graph::flops_of(graph) / static_cast<double>(size) * static_cast<double>(global_batch_of(step));
+  return *plan->training(batch.micro_batch_size(0), batch.global_micro_batch_size(0)).graph;
 }
 
 bool is_multiple(std::int64_t count, std::int64_t every) { return every > 0 && count % every == 0; }

@@ -83,12 +83,15 @@ class Session {
   bool is_due(std::int64_t steps_done, std::int64_t every_steps, std::int64_t every_epochs) const;
   /// The floating-point operations of this step on all ranks (graph/flops.h).
   double flops_of(std::int64_t step) const;
+  /// The rate of operations as a part of matmul_rate. No value if the model has operations that an algorithm can avoid.
+  std::optional<double> utilization_of(double flops_rate) const;
   /// Samples of all ranks in this many steps.
   std::int64_t samples_after(std::int64_t steps) const;
   /// The loader options for training, from progress.step on.
   data::LoaderOptions loader_options() const;
 
  private:
+  const graph::Graph& first_graph() const;
   /// Collective: performs a part of the start. If it fails on any rank, all ranks throw the error, so that no rank
   /// waits for another or takes the end of the job for a request to stop.
   void on_all_ranks(const std::function<void()>& part);

@@ -92,7 +92,7 @@ check "  of strong scaling" shows '^strong scaling, a global batch of 12 samples
 check "  with the baseline" shows '^baseline: [0-9.]+ s per step on 1 rank on 1 node, the mean of 2 cases$'
 check "  with the speedup" shows '^    2      1  2 of 2  +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$'
 for figure in 'training loss' 'training accuracy +%' 'throughput +samples/s' 'memory, peak +MiB per rank' 'memory, average' \
-  'memory, mode' utilisation MFU 'exposed communication +ms per step' 'waiting for data +ms per step'; do
+  'memory, mode' utilisation 'FLOPs of the model +GFLOP/s' 'exposed communication +ms per step' 'waiting for data +ms per step'; do
   check "  with the figure $figure" shows "^    2      1  $figure .*[0-9.]+  +-  +[0-9.]+  +[0-9.]+$"
 done
 check "Markdown" report --format markdown

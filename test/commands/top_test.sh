@@ -19,7 +19,7 @@ check "shows the run" top "$work/a"
 check "  its status" shows '^/.*/a   done   metrics written [0-9]+ s ago$'
 check "  how far it is" shows '^step 8 of 8 \[={30}\] 100 %$'
 check "  its figures" shows 'epoch 2   loss [0-9.]+   accuracy [0-9.e-]+   learning rate '
-check "  its speed" shows '^[0-9.]+ samples/s   [0-9.e-]+ s per step   MFU [0-9.e-]+ %$'
+check "  its speed" shows '^[0-9.]+ samples/s   [0-9.e-]+ s per step   [0-9.]+ [GT]FLOP/s$'
 check "  the evaluation" shows '^evaluated after step 8:   loss [0-9.]+'
 check "  the curve" shows '^ +[0-9.]+ \|.*\*'
 check "  its steps" shows 'loss +step 1 +8$'

@@ -30,7 +30,7 @@ for event in events:
     if event["event"] == "step":
         for key in ("loss", "accuracy", "learning_rate", "gradient_norm"):
             expect("train/" + key, event, event[key])
-        for key in ("step_seconds", "samples_per_second", "model_flops_utilization", "data_wait_seconds",
+        for key in ("step_seconds", "samples_per_second", "model_flops_rate", "data_wait_seconds",
                     "exposed_communication_seconds", "memory_bytes"):
             expect("performance/" + key, event, event[key])
         if "exchange_seconds" in event:

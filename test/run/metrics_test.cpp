@@ -38,6 +38,7 @@ StepRecord a_step(std::int64_t step) {
   r.gradient_norm = 1.5;
   r.step_seconds = 0.5;
   r.rate = 256;
+  r.model_flops_rate = 5e9;
   r.model_flops_utilization = 0.625;
   r.data_wait_seconds = 0.01;
   r.exposed_communication_seconds = 0.02;
@@ -107,11 +108,19 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_EQ(line, Json::parse(R"({"event": "step", "step": 4, "epoch": 1, "samples": 512, "loss": 0.5, "accuracy": 0.25,
     "learning_rate": 0.1, "gradient_norm": 1.5, "skipped_steps": 2, "trained_samples": 512,
     "training_seconds": 3.0, "run_seconds": 4.0, "step_seconds": 0.5, "samples_per_second": 256.0,
-    "model_flops_utilization": 0.625, "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "last_step": 12,
+    "model_flops_rate": 5e9, "model_flops_utilization": 0.625, "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "last_step": 12,
     "ranks": 2, "per_rank": {"host": ["node1", "node2"], "loss": [1.0, 3.0], "samples_per_second": [126.0, 130.0],
       "data_wait_seconds": [0.01, 0.0], "exposed_communication_seconds": [0.02, 0.005],
       "memory_bytes": [123456789012, 5], "utilisation": [0.9, 0.8]}})"));
   EXPECT_TRUE(line["memory_bytes"].is_number_integer());
+}
+
+TEST_F(MetricsTest, AStepOfAModelWithConvolutionsHasNoUtilization) {
+  StepRecord r = a_step(4);
+  r.model_flops_utilization.reset();
+  Metrics(options()).step(r);
+  EXPECT_TRUE(lines()[0].contains("model_flops_rate"));
+  EXPECT_FALSE(lines()[0].contains("model_flops_utilization"));
 }
 
 TEST_F(MetricsTest, TensorBoardHasACurvePerRank) {
@@ -333,6 +342,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
                    .train_measures = {2.5, 0.125},
                    .evaluated = {.last = {NAN, 0.25}, .best = {1.5, 0.5}},
                    .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
+                   .model_flops_rate = 2e9,
                    .model_flops_utilization = 0.5,
                    .data = {.wait_share = 0.25, .busy_readers = 6.5, .rate_per_reader = 1150},
                    .readers = 8,
@@ -347,6 +357,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["final_accuracy"], 0.25);
   EXPECT_EQ(summary["best_loss"], 1.5);
   EXPECT_EQ(summary["samples_per_second"], 100.0);
+  EXPECT_EQ(summary["model_flops_rate"], 2e9);
   EXPECT_EQ(summary["model_flops_utilization"], 0.5);
   EXPECT_EQ(summary["data_wait_share"], 0.25);
   EXPECT_EQ(summary["data_busy_readers"], 6.5);

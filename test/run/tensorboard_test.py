@@ -22,6 +22,7 @@ TRAIN = {
     "train/gradient_norm": [1.5] * 6,
     "performance/step_seconds": [0.5] * 6,
     "performance/samples_per_second": [256.0] * 6,
+    "performance/model_flops_rate": [5e9] * 6,
     "performance/model_flops_utilization": [0.625] * 6,
     "performance/data_wait_seconds": [0.01] * 6,
     "performance/exposed_communication_seconds": [0.02] * 6,

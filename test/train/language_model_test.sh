@@ -23,7 +23,11 @@ differ() { ! same "$@"; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && a - b < 1e-8 * a && b - a < 1e-8 * a) }'; }
 measure() { sed -n "s/.*\"event\":\"evaluation\".*\"$2\":\([-+0-9.e]*\).*/\1/p" "$1" | tail -1; }
 
+is_part() { awk -v u="$1" 'BEGIN { print u; exit !(u > 0 && u <= 1.05) }'; } # a fraction of the measured matmul rate
+
 check "trains on one rank" train 1 one "${bits[@]}"
+check "  uses a part of the matmul rate" is_part "$(sed -nE 's/^  "model_flops_utilization": ([^,]*),$/\1/p' "$work/one/metrics.json")"
+check "  the log says so" grep -qE 'step 6/.* [|] MFU [0-9.]+ % [|]' "$work/one/log.txt"
 for ranks in 2 4; do
   check "trains on $ranks ranks" train $ranks "ranks$ranks" "${bits[@]}"
   check "  with the same bits" same one "ranks$ranks"
