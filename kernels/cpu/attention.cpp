@@ -261,6 +261,7 @@ void CpuAttention::forward(const Forward& args, const OpMemory& memory) {
   const AttentionTask<E> task{.tiling = forward_.tiling,
                               .qkv = static_cast<const E*>(args.qkv),
                               .document_start = d_.documents ? args.document_start : nullptr,
+                              .window = d_.window,
                               .log_sum_exp = d_.inference ? nullptr : static_cast<float*>(memory.saved),
                               .y = static_cast<E*>(args.y)};
   run_groups<Types>(forward_, task, memory.workspace,
@@ -278,6 +279,7 @@ void CpuAttention::backward(const Backward& args, const OpMemory& memory) {
   const AttentionTask<E> task{.tiling = backward_.tiling,
                               .qkv = static_cast<const E*>(args.qkv),
                               .document_start = d_.documents ? args.document_start : nullptr,
+                              .window = d_.window,
                               .log_sum_exp = static_cast<float*>(memory.saved),
                               .y_of_forward = static_cast<const E*>(args.y),
                               .dy = static_cast<const E*>(args.dy),

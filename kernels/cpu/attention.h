@@ -81,6 +81,7 @@ struct AttentionTask {
   AttentionTiling tiling;
   const E* qkv = nullptr;
   const std::int32_t* document_start = nullptr;  // null: each sample is one document
+  std::int64_t window = 0;                       // 0: there is none
   float* log_sum_exp = nullptr;                  // (batch, heads, sequence); null: not kept
   E* y = nullptr;                                // of forward
   const E* y_of_forward = nullptr;               // of backward, as are the next

@@ -14,7 +14,8 @@ struct Queries {
         begin(unit * tiling.tokens),
         end(begin + tiling.tokens < tiling.sequence ? begin + tiling.tokens : tiling.sequence),
         n_rows((end - begin) * tiling.group),
-        starts(task.document_start == nullptr ? nullptr : task.document_start + sample * tiling.sequence) {}
+        starts(task.document_start == nullptr ? nullptr : task.document_start + sample * tiling.sequence),
+        window(task.window) {}
 
   std::int64_t token(std::int64_t row) const { return begin + row / tiling.group; }
   std::int64_t head(std::int64_t row) const { return first_head + row % tiling.group; }
@@ -31,7 +32,8 @@ struct Queries {
   }
   /// The first token that a token may attend to. Nothing outside of the sample is ever read.
   std::int64_t start(std::int64_t of_token) const {
-    if (starts == nullptr || starts[of_token] < 0) return 0;
+    const std::int64_t least = window > 0 && of_token >= window ? of_token - window + 1 : 0;
+    if (starts == nullptr || starts[of_token] < least) return least;
     return starts[of_token] < of_token ? starts[of_token] : of_token;
   }
   std::int64_t first_block() const {
@@ -64,6 +66,7 @@ struct Queries {
   const AttentionTiling& tiling;
   std::int64_t sample, first_head, begin, end, n_rows;
   const std::int32_t* starts;
+  std::int64_t window;
 };
 
 // ---- Forward --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ constexpr std::int64_t kCacheBlock = 64;  // keys
 
 template <typename E>
 struct CachedAttentionTask {
-  std::int64_t slots = 0, capacity = 0, kv_heads = 0, group = 0, head_dim = 0;
+  std::int64_t slots = 0, capacity = 0, kv_heads = 0, group = 0, head_dim = 0, window = 0;
   float scale = 0;
   const E* qkv = nullptr;
   const std::int32_t* slot = nullptr;
@@ -87,6 +87,7 @@ class CpuCachedAttention final : public CachedAttention {
                                         .kv_heads = d_.kv_heads,
                                         .group = d_.group(),
                                         .head_dim = d_.head_dim,
+                                        .window = d_.window,
                                         .scale = d_.score_scale(),
                                         .qkv = static_cast<const E*>(args.qkv),
                                         .slot = args.slot,

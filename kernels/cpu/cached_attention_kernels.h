@@ -114,7 +114,8 @@ void cached_attention(const CachedAttentionTask<E>& task, Range items, const Cac
     const std::int32_t* const cache_indirection = task.cache_indirection + own * task.capacity;
     const E* keys[kCacheBlock];
     const E* values[kCacheBlock];
-    for (std::int64_t first = 0; first < n_keys; first += kCacheBlock) {
+    const std::int64_t least = task.window > 0 && n_keys > task.window ? n_keys - task.window : 0;
+    for (std::int64_t first = least; first < n_keys; first += kCacheBlock) {
       const std::int64_t count = n_keys - first < kCacheBlock ? n_keys - first : kCacheBlock;
       for (std::int64_t s = 0; s < count; ++s) {
         const std::int64_t given = cache_indirection[first + s];

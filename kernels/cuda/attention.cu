@@ -21,6 +21,7 @@ struct Sizes {
   float scale = 0;
   const T* qkv = nullptr;
   const std::int32_t* document_start = nullptr;
+  int window = 0;
   AttentionCondition condition{};
 
   /// Returns false if this block has nothing to do.
@@ -35,9 +36,10 @@ struct Sizes {
   __device__ std::int64_t k_head(int head) const { return heads + head / (heads / kv_heads); }
   /// The first token that `token` may attend to. Nothing outside of the sample is ever read.
   __device__ int start(std::int64_t sample, int token) const {
-    if (document_start == nullptr) return 0;
+    const int least = window > 0 && token >= window ? token - window + 1 : 0;
+    if (document_start == nullptr) return least;
     const std::int32_t given = document_start[sample * sequence + token];
-    return given < 0 ? 0 : given < token ? given : token;
+    return given < least ? least : given < token ? given : token;
   }
 };
 
@@ -336,6 +338,7 @@ Sizes<T> sizes_of(const AttentionDescription& d, const void* qkv, const std::int
           .scale = d.score_scale(),
           .qkv = static_cast<const T*>(qkv),
           .document_start = d.documents ? document_start : nullptr,
+          .window = static_cast<int>(d.window),
           .condition = condition};
 }
 

@@ -33,7 +33,7 @@ bool may_have_plan(const AttentionShape& shape, int compute_capability) {
   // Heads must begin at multiples of 16 bytes, and offsets of documents are 32-bit numbers.
   const bool has_size = d.head_dim % 8 == 0 && d.head_dim <= 128 && d.sequence > 1 &&
                         shape.tokens() * d.packed_width() < std::int64_t{1} << 31;
-  return has_type && has_size && compute_capability >= (d.documents ? kRagged : kFlash);
+  return has_type && has_size && d.window == 0 && compute_capability >= (d.documents ? kRagged : kFlash);
 }
 
 std::size_t expected_workspace_bytes(AttentionGraph graph, const AttentionShape& shape) {

@@ -32,7 +32,7 @@ static_assert(kMaxValues >= AttentionDescription::kMaxHeadDim);
 template <typename T>
 struct Sizes {
   std::int64_t slots = 0, capacity = 0;
-  int heads = 0, kv_heads = 0, head_dim = 0;
+  int heads = 0, kv_heads = 0, head_dim = 0, window = 0;
   float scale = 0;
   const T* qkv = nullptr;
   const std::int32_t* slot = nullptr;
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
     for (int i = thread; part == 0 && i < n_values; i += static_cast<int>(kThreads)) target[i] = from_float<T>(0.0f);
     return;
   }
-  const int n_keys = s.position[row] + 1, n_tiles = (n_keys + kTile - 1) / kTile;
+  const int end = s.position[row] + 1, begin = s.window > 0 && end > s.window ? end - s.window : 0;
+  const int n_keys = end - begin, n_tiles = (n_keys + kTile - 1) / kTile;
   if (part >= n_tiles) return;
   const bool is_divided = s.parts > 1;  // one tile per block
   float* const q = shared_memory<float>();
@@ -133,9 +134,9 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
     const int first = tile * kTile, count = n_keys - first < kTile ? n_keys - first : kTile;
     __syncthreads();  // the previous tile is finished
     if (thread < count) {
-      const std::int64_t given = s.cache_indirection[own * s.capacity + first + thread];
-      const bool is_own = first + thread == n_keys - 1 || given < 0 || given >= s.slots;
-      places[thread] = s.key(is_own ? own : given, kv_head, first + thread) - s.cache;
+      const std::int64_t at = begin + first + thread, given = s.cache_indirection[own * s.capacity + at];
+      const bool is_own = at == end - 1 || given < 0 || given >= s.slots;
+      places[thread] = s.key(is_own ? own : given, kv_head, at) - s.cache;
     }
     __syncthreads();
     const int together = 32 / s.lanes_of_key;  // keys that a warp reads at a time
@@ -251,7 +252,8 @@ class CudaCachedAttention final : public CachedAttention {
   CudaCachedAttention(const CachedAttentionDescription& d, const CudaContext& context) : d_(d) {
     heads_together_ = static_cast<int>(std::min({d.group(), std::int64_t{kMaxHeads}, kMaxValues / d.head_dim}));
     head_parts_ = static_cast<int>((d.group() + heads_together_ - 1) / heads_together_);
-    const std::int64_t tiles = (d.capacity + kTile - 1) / kTile, blocks = d.rows * d.kv_heads * head_parts_;
+    const std::int64_t most = d.window > 0 ? std::min(d.capacity, d.window) : d.capacity;  // keys of a token
+    const std::int64_t tiles = (most + kTile - 1) / kTile, blocks = d.rows * d.kv_heads * head_parts_;
     WorkspacePlan workspace;
     at_.partials =
         workspace.take(static_cast<std::size_t>(d.rows * d.heads * tiles * (d.head_dim + 2)) * sizeof(float));
@@ -278,6 +280,7 @@ class CudaCachedAttention final : public CachedAttention {
                            .heads = static_cast<int>(d_.heads),
                            .kv_heads = static_cast<int>(d_.kv_heads),
                            .head_dim = static_cast<int>(d_.head_dim),
+                           .window = static_cast<int>(d_.window),
                            .scale = d_.score_scale(),
                            .qkv = static_cast<const T*>(args.qkv),
                            .slot = args.slot,

@@ -85,8 +85,8 @@ std::vector<Key> model_keys() {
             "training starts. none: the weights are initialized at random."}),
       path(KEY(model.config),
            {kFixed, "",
-            "llama: a config.json of a Llama, Qwen2 or Qwen3 model, or a preset: smollm-135m, qwen2-0.5b. Empty: that "
-            "of model.from, which takes precedence unless model.config is set after it."}),
+            "llama: a config.json of a Llama, Mistral, Qwen2, Qwen3 or SmolLM3 model, or a preset: smollm-135m, "
+            "qwen2-0.5b. Empty: that of model.from, which takes precedence unless model.config is set after it."}),
       list_of_texts(KEY(model.ignore_keys),
                     {kNone, "",
                      "llama: keys of config.json that count as absent. A key that is not known is refused, because it "

@@ -22,12 +22,14 @@ class AttentionNode final : public Node, public CountsFlops {
                      .kv_heads = options.kv_heads,
                      .head_dim = options.head_dim,
                      .scale = options.scale,
+                     .window = options.window,
                      .documents = document_start != kNoTensor} {}
 
   void plan(Graph& graph, Backend& backend) override {
     const graph::Activation& x = graph.activation(in_);
     description_.batch = x.shape[0];
     description_.sequence = x.shape[1];
+    if (description_.window >= description_.sequence) description_.window = 0;  // it has no effect
     description_.dtype = x.dtype;
     description_.inference = !graph.training();
     op_ = backend.make(description_);
@@ -62,13 +64,14 @@ class AttentionNode final : public Node, public CountsFlops {
   }
 
   std::vector<const Op*> ops() const override { return {op_.get()}; }
-  /// Counts q times k, and the probabilities times v, for each token with itself and all earlier tokens; in backward,
-  /// the gradients of both operands of both products. Document boundaries, which differ from batch to batch, are
-  /// ignored.
+  /// Counts q times k, and the probabilities times v, for each token with itself and all earlier tokens of the window;
+  /// in backward, the gradients of both operands of both products. Document boundaries, which differ from batch to
+  /// batch, are ignored.
   Flops flops() const override {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const AttentionDescription& a = description_;
-    const double pairs = d(a.sequence) * (d(a.sequence) + 1) / 2;
+    const double window = d(a.window > 0 ? a.window : a.sequence);
+    const double pairs = window * (window + 1) / 2 + (d(a.sequence) - window) * window;
     return {.forward = 2 * 2.0 * d(a.batch) * pairs * d(a.heads * a.head_dim), .passes = trains_ ? 3.0 : 1.0};
   }
   /// Its time is quadratic in the sequence length, and its output is smaller than its input.

@@ -1,5 +1,7 @@
 #include "lockstep/ops/cached_attention.h"
 
+#include <algorithm>
+
 #include "graph/flops.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
@@ -26,7 +28,8 @@ class CachedAttentionNode final : public Node, public CountsFlops {
                     .kv_heads = a.kv_heads,
                     .head_dim = a.head_dim,
                     .dtype = x.dtype,
-                    .scale = a.scale};
+                    .scale = a.scale,
+                    .window = a.window};
     op_ = backend.make(description_);
     cache_ = graph.add_cache(description_.cache_bytes());
     x_ = graph.data_of(in_, *this);
@@ -44,10 +47,12 @@ class CachedAttentionNode final : public Node, public CountsFlops {
   }
 
   std::vector<const Op*> ops() const override { return {op_.get()}; }
-  /// Assumes that tokens attend to half of the capacity, since their positions are not known.
+  /// Assumes that tokens attend to half of the capacity or to the window, since their positions are not known.
   Flops flops() const override {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-    const double pairs = d(description_.rows) * (d(description_.capacity) + 1) / 2;
+    const double half = (d(description_.capacity) + 1) / 2;
+    const double pairs =
+        d(description_.rows) * (description_.window > 0 ? std::min(half, d(description_.window)) : half);
     return {.forward = 2 * 2.0 * pairs * d(description_.heads * description_.head_dim), .passes = 1};
   }
 

@@ -135,7 +135,8 @@ ActivationId rotary(Graph& graph, ActivationId qkv, graph::TensorId positions, c
 
 struct AttentionOptions {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+  float scale = 0;          // of the scores; 0: 1 / sqrt(head_dim)
+  std::int64_t window = 0;  // tokens that a token attends to, itself included; 0: all
 };
 /// Causal attention of a row [queries | keys | values], (batch, sequence, (heads + 2 kv_heads) * head_dim), which no
 /// other layer reads: (batch, sequence, heads * head_dim). `document_start`, (batch, sequence) int32: the first token

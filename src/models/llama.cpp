@@ -46,7 +46,7 @@ class Decoder {
     if (options_.recompute == Recompute::block) add_up();  // so that one tensor is kept instead of two
     const int first = graph_.n_nodes();
     adapter_.targets = lora_layers(options_.lora, name);
-    stream_.addend = attention(normalized(name + ".input_layernorm"), name + ".self_attn");
+    stream_.addend = attention(normalized(name + ".input_layernorm"), name + ".self_attn", config_.has_rope(number));
     stream_.addend = feed_forward(normalized(name + ".post_attention_layernorm"), name + ".mlp");
     if (options_.recompute == Recompute::block) graph_.recompute(first, graph_.n_nodes() - 1);
   }
@@ -83,27 +83,33 @@ class Decoder {
   }
 
   /// One matrix product for q, k and v, which are three tensors in files.
-  ActivationId attention(ActivationId x, const std::string& name) {
+  ActivationId attention(ActivationId x, const std::string& name, bool has_rope) {
     const int norm = graph_.n_nodes() - 1;
     const std::int64_t q = config_.heads * config_.head_size, kv = config_.key_value_heads * config_.head_size;
     const ActivationId packed = linear(x, name + ".qkv_proj", q + 2 * kv, config_.query_key_value_bias,
                                        {{name + ".q_proj", q}, {name + ".k_proj", kv}, {name + ".v_proj", kv}});
     recompute_cheap(norm);
+    const ActivationId mixed = mix(has_rope ? rotated(packed, name) : packed, name + ".attention");
+    return linear(mixed, name + ".o_proj", config_.width, config_.output_bias);
+  }
+
+  ActivationId rotated(ActivationId packed, const std::string& name) {
     const auto norm_of = [&](const char* part) { return config_.query_key_norm ? name + part : std::string(); };
-    const ActivationId rotated = layers::rotary(graph_, packed, inputs_.positions, name + ".rotary",
-                                                {.heads = config_.heads,
-                                                 .kv_heads = config_.key_value_heads,
-                                                 .head_dim = config_.head_size,
-                                                 .table = positions_,
-                                                 .q_norm = norm_of(".q_norm"),
-                                                 .k_norm = norm_of(".k_norm"),
-                                                 .epsilon = static_cast<float>(config_.norm_epsilon)});
-    return linear(mix(rotated, name + ".attention"), name + ".o_proj", config_.width, config_.output_bias);
+    return layers::rotary(graph_, packed, inputs_.positions, name + ".rotary",
+                          {.heads = config_.heads,
+                           .kv_heads = config_.key_value_heads,
+                           .head_dim = config_.head_size,
+                           .table = positions_,
+                           .q_norm = norm_of(".q_norm"),
+                           .k_norm = norm_of(".k_norm"),
+                           .epsilon = static_cast<float>(config_.norm_epsilon)});
   }
 
   ActivationId mix(ActivationId qkv, const std::string& name) {
-    const layers::AttentionOptions options{
-        .heads = config_.heads, .kv_heads = config_.key_value_heads, .head_dim = config_.head_size};
+    const layers::AttentionOptions options{.heads = config_.heads,
+                                           .kv_heads = config_.key_value_heads,
+                                           .head_dim = config_.head_size,
+                                           .window = config_.window};
     const LlamaCache& cache = inputs_.cache;
     if (cache.slots == 0) return layers::attention(graph_, qkv, inputs_.document_start, name, options);
     return layers::cached_attention(graph_, qkv, name,

@@ -25,12 +25,17 @@ struct ArchitectureRow {
   Architecture architecture;
   const char* class_name;
   const char* model_type;
-  std::int64_t positions;  // the default in transformers
+  // Defaults in transformers
+  std::int64_t positions;
+  double rope_theta = 10000;
+  bool tied_embeddings = false;
 };
-constexpr std::array<ArchitectureRow, 3> kArchitectures{{
+constexpr std::array<ArchitectureRow, 5> kArchitectures{{
     {Architecture::llama, "LlamaForCausalLM", "llama", 2048},
+    {Architecture::mistral, "MistralForCausalLM", "mistral", 131072},
     {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", 32768},
     {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", 32768},
+    {Architecture::smollm3, "SmolLM3ForCausalLM", "smollm3", 32768, 2e6, true},
 }};
 
 const ArchitectureRow& row_of(Architecture architecture) {
@@ -225,16 +230,39 @@ void read_tokens(Reader& reader, LlamaConfig& out) {
   }
 }
 
-/// A window that is at least as long as the longest sequence has no effect.
-void check_attention_window(Reader& reader, const LlamaConfig& config) {
-  const bool uses_window = reader.boolean("use_sliding_window", false);
-  const Json* window = reader.find("sliding_window");
-  const bool is_short = window && window->is_number() && window->get<double>() < static_cast<double>(config.positions);
-  if (uses_window && is_short) reader.unsupported("use_sliding_window", "a window of " + Reader::shown(*window));
+/// A window that is at least as long as the longest sequence has no effect. The other architectures can limit it to
+/// some of their layers.
+void read_attention_window(Reader& reader, const Json& json, LlamaConfig& out) {
+  constexpr std::int64_t kOfMistral = 4096;  // the default in transformers; null: there is no window
+  const bool is_mistral = out.architecture == Architecture::mistral;
+  const bool uses_window = is_mistral || reader.boolean("use_sliding_window", false);
+  reader.find("sliding_window");
+  if (uses_window) {
+    const std::int64_t missing = is_mistral && !json.contains("sliding_window") ? kOfMistral : out.positions;
+    const std::int64_t window = reader.integer("sliding_window", 1, kMaxSize, missing);
+    const bool is_short = window < out.positions;
+    if (is_short && !is_mistral) reader.unsupported("use_sliding_window", fmt::format("a window of {}", window));
+    if (is_short) out.window = window;
+  }
   const Json* types = reader.find("layer_types");
   if (!types) return;
   for (const Json& type : *types)
     if (type != "full_attention") reader.unsupported("layer_types", Reader::shown(type));
+}
+
+/// SmolLM3: `no_rope_layers` has a 0 for each layer without, or else every layer of an interval's end is without.
+void read_rope_layers(Reader& reader, LlamaConfig& out) {
+  if (out.architecture != Architecture::smollm3) return;
+  const std::int64_t interval = reader.integer("no_rope_layer_interval", 1, kMaxLayers + 1, 4);
+  const Json* list = reader.find("no_rope_layers");
+  require(!list || (list->is_array() && std::ssize(*list) >= out.layers &&
+                    std::ranges::all_of(*list, [](const Json& uses) { return uses == 0 || uses == 1; })),
+          ErrorCode::config_invalid,
+          "{}: no_rope_layers: expected a list of 0 or 1 for each of the {} layers, found {}", reader.source(),
+          out.layers, list ? Reader::shown(*list) : "");
+  for (std::int64_t layer = 0; layer < out.layers; ++layer)
+    if (list ? (*list)[static_cast<std::size_t>(layer)] == 0 : (layer + 1) % interval == 0)
+      out.layers_without_rope.push_back(layer);
 }
 
 void check_sizes(const LlamaConfig& c, const std::string& source) {
@@ -270,11 +298,13 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
   out.head_size = reader.integer("head_dim", 1, kMaxHeadSize, is_qwen3 ? 128 : out.width / out.heads);
   out.positions = reader.integer("max_position_embeddings", 1, kMaxSize, row_of(out.architecture).positions);
   const bool attention_bias = reader.boolean("attention_bias", false);
-  out.query_key_value_bias = out.architecture == Architecture::qwen2 || attention_bias;
-  out.output_bias = out.architecture != Architecture::qwen2 && attention_bias;
-  out.ffn_bias = reader.boolean("mlp_bias", false) && out.architecture == Architecture::llama;
+  const bool has_no_bias = out.architecture == Architecture::mistral;
+  out.query_key_value_bias = out.architecture == Architecture::qwen2 || (attention_bias && !has_no_bias);
+  out.output_bias = out.architecture != Architecture::qwen2 && attention_bias && !has_no_bias;
+  const bool can_have_ffn_bias = out.architecture == Architecture::llama || out.architecture == Architecture::smollm3;
+  out.ffn_bias = reader.boolean("mlp_bias", false) && can_have_ffn_bias;
   out.query_key_norm = is_qwen3;
-  out.tied_embeddings = reader.boolean("tie_word_embeddings", false);
+  out.tied_embeddings = reader.boolean("tie_word_embeddings", row_of(out.architecture).tied_embeddings);
   out.norm_epsilon = reader.real("rms_norm_eps", 1e-12, 1, out.norm_epsilon);
   out.initializer_range = reader.real("initializer_range", 0, 100, out.initializer_range);
   reader.only("hidden_act", "silu");
@@ -283,9 +313,11 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
   reader.only("quantization_config", nullptr);
   reader.only("rope_interleaved", false);
   check_sizes(out, source);
+  out.rope_theta = row_of(out.architecture).rope_theta;
   read_rope(reader, out);
+  read_rope_layers(reader, out);
   read_tokens(reader, out);
-  check_attention_window(reader, out);
+  read_attention_window(reader, json, out);
   reader.finish();
   return out;
 }
@@ -307,8 +339,12 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
                               {"initializer_range", c.initializer_range},
                               {"tie_word_embeddings", c.tied_embeddings},
                               {"rope_theta", c.rope_theta}};
-  if (c.architecture != Architecture::qwen2) json["attention_bias"] = c.query_key_value_bias;
-  if (c.architecture == Architecture::llama) json["mlp_bias"] = c.ffn_bias;
+  const bool is_mistral = c.architecture == Architecture::mistral, is_smollm3 = c.architecture == Architecture::smollm3;
+  if (c.architecture != Architecture::qwen2 && !is_mistral) json["attention_bias"] = c.query_key_value_bias;
+  if (c.architecture == Architecture::llama || is_smollm3) json["mlp_bias"] = c.ffn_bias;
+  if (is_mistral) json["sliding_window"] = c.window > 0 ? nlohmann::ordered_json(c.window) : nlohmann::ordered_json();
+  if (is_smollm3)
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) json["no_rope_layers"].push_back(c.has_rope(layer) ? 1 : 0);
   const RopeScaling& scaling = c.rope_scaling;
   if (scaling.kind == RopeScaling::Kind::linear)
     json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
@@ -337,6 +373,8 @@ std::int64_t LlamaConfig::n_parameters() const {
   if (query_key_norm) layer += 2 * head_size;
   return layers * layer + width + (tied_embeddings ? 1 : 2) * vocabulary * width;
 }
+
+bool LlamaConfig::has_rope(std::int64_t layer) const { return !std::ranges::binary_search(layers_without_rope, layer); }
 
 std::vector<double> LlamaConfig::rope_frequencies() const {
   std::vector<double> frequencies;

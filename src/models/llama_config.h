@@ -1,8 +1,8 @@
 // The architecture of a decoder of the Llama family, as a config.json of Hugging Face's transformers describes it for
-// LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
+// LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and SmolLM3ForCausalLM.
 //
 // Everything that such a file specifies is honoured. An unknown key, or a value that asks for another computation
-// (dropout, a sliding window, another activation), is rejected by name, except for keys that are null, that begin with
+// (dropout, another activation), is rejected by name, except for keys that are null, that begin with
 // an underscore, or that are known to change nothing. Missing keys have the defaults of transformers, but the sizes are
 // required.
 #pragma once
@@ -28,11 +28,12 @@ struct RopeScaling {
 };
 
 struct LlamaConfig {
-  enum class Architecture : std::uint8_t { llama, qwen2, qwen3 };
+  enum class Architecture : std::uint8_t { llama, mistral, qwen2, qwen3, smollm3 };
   Architecture architecture = Architecture::llama;
   std::int64_t vocabulary = 0, width = 0, ffn_width = 0, layers = 0;
   std::int64_t heads = 0, key_value_heads = 0, head_size = 0;
   std::int64_t positions = 0;  // the longest sequence
+  std::int64_t window = 0;     // tokens that a token attends to, itself included; 0: all
   bool query_key_value_bias = false, output_bias = false, ffn_bias = false;
   bool query_key_norm = false;   // an RMS norm of each head of q and k
   bool tied_embeddings = false;  // the embedding is also the last matrix
@@ -40,11 +41,13 @@ struct LlamaConfig {
   double initializer_range = 0.02;  // standard deviation of initial weights
   double rope_theta = 10000;
   RopeScaling rope_scaling{};
-  std::int64_t begin_token = -1;           // -1: none
-  std::vector<std::int64_t> end_tokens{};  // empty: none
+  std::vector<std::int64_t> layers_without_rope{};  // ascending: no positions are encoded there
+  std::int64_t begin_token = -1;                    // -1: none
+  std::vector<std::int64_t> end_tokens{};           // empty: none
 
   bool operator==(const LlamaConfig&) const = default;
   std::int64_t n_parameters() const;
+  bool has_rope(std::int64_t layer) const;
   /// The angle per position of each pair of elements of a head, in radians: (head_size / 2). The scaling is applied.
   /// Sources: Su et al., "RoFormer", 2021, section 3.2.2; for llama3, transformers' modeling_rope_utils.py.
   std::vector<double> rope_frequencies() const;

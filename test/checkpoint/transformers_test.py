@@ -33,6 +33,8 @@ MODELS = {
         "original_max_position_embeddings": 16}),
     "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen3": transformers.Qwen3Config(**SIZES, head_dim=12),
+    "mistral": transformers.MistralConfig(**SIZES, sliding_window=4),
+    "smollm3": transformers.SmolLM3Config(**SIZES, pad_token_id=None),
 }
 TOKENS = torch.tensor([[5, 90, 2, 33, 33, 7, 1, 64, 12, 80]])
 

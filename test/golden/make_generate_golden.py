@@ -3,7 +3,7 @@
 
     make_generate_golden.py LOCKSTEP      (the program, which encodes prompts and converts stories260K)
 
-generate/qwen2 and generate/llama are models with random weights, in fp32; generate/expected.json has, for each case,
+generate/ has a model with random weights of each architecture that decodes differently; generate/expected.json has, for each case,
 the arguments of `lockstep generate`, the ids of the reply and, for greedy decoding, their log probabilities. Its
 conversations are those of llama-story, whose tokenizer strips the leading space of a text.
 """
@@ -15,8 +15,8 @@ import tempfile
 
 import torch
 import transformers
-from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config,
-                          Qwen2ForCausalLM)
+from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "generate"
@@ -26,6 +26,8 @@ PROMPTS = {
     "stories260K": ["Once upon a time", "Lily likes cats and dogs. She asked her mom", "The"],
     "qwen2": ["Once upon a time", "one two three four five six seven", "a"],
     "llama": ["Once upon a time", "one two three four five six seven", "a"],
+    "mistral": ["Once upon a time, there was a little girl named Lily.", "a"],
+    "smollm3": ["Once upon a time", "one two three four five six seven"],
 }
 
 
@@ -37,11 +39,18 @@ def random_models():
                                          use_sliding_window=False, **sizes))
     llama = LlamaForCausalLM(LlamaConfig(num_attention_heads=3, num_key_value_heads=3, tie_word_embeddings=False,
                                          rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, **sizes))
-    for model in (qwen2, llama):
-        for name, p in model.named_parameters():  # larger than at the start of training, so that tokens differ
-            torch.nn.init.normal_(p, 1.0 if "norm" in name else 0.0, 0.2)
-        model.bfloat16()  # as they are stored; they are used in fp32
-    return {"qwen2": qwen2, "llama": llama}
+    def randomize(*models):
+        for model in models:
+            for name, p in model.named_parameters():  # larger than at the start of training, so that tokens differ
+                torch.nn.init.normal_(p, 1.0 if "norm" in name else 0.0, 0.2)
+            model.bfloat16()  # as they are stored; they are used in fp32
+
+    randomize(qwen2, llama)
+    tiny = sizes | dict(hidden_size=24, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1, head_dim=8)
+    mistral = MistralForCausalLM(MistralConfig(sliding_window=9, **tiny))
+    smollm3 = SmolLM3ForCausalLM(SmolLM3Config(no_rope_layers=[1, 0], pad_token_id=None, **tiny))
+    randomize(mistral, smollm3)
+    return {"qwen2": qwen2, "llama": llama, "mistral": mistral, "smollm3": smollm3}
 
 
 def encode(lockstep, tokenizer, text):

@@ -1,6 +1,6 @@
 """Makes the golden files of the language-model tests: python make_language_golden.py [NAME...] (torch, transformers).
 
-For small Llama, Qwen2 and Qwen3 models of odd sizes, whose weights have the standard deviation 0.2 so that a wrong
+For small models of each architecture and of odd sizes, whose weights have the standard deviation 0.2 so that a wrong
 rotation is noticed: in fp64, the loss of each token in step 1, the gradient of every tensor at 64 fixed places, and the
 loss of ten steps of AdamW on packed documents. For fp32 and bf16, how far PyTorch's own runs are from that: the spread
 of the losses (a running maximum of the relative distance, at least 2e-6) and the maximum error of the gradients.
@@ -33,6 +33,8 @@ CASES = {
                                                      rope_theta=500.0, rope_scaling=LLAMA3)),
     "qwen2": (transformers.Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6)),
     "qwen3": (transformers.Qwen3Config, dict(tie_word_embeddings=False, head_dim=16, rope_theta=1e6)),
+    "mistral": (transformers.MistralConfig, dict(tie_word_embeddings=False, sliding_window=4)),
+    "smollm3": (transformers.SmolLM3Config, dict(no_rope_layers=[1, 0], rope_theta=2e6)),
 }
 
 
@@ -67,6 +69,8 @@ def batch_of(seed, step):
 
 def losses_of(model, seed, step):
     tokens, targets, positions, visible = batch_of(seed, step)
+    if window := getattr(model.config, "sliding_window", None):
+        visible = visible & torch.ones(T, T, dtype=torch.bool).triu(1 - window)
     dtype = next(model.parameters()).dtype
     mask = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
     logits = model(input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False).logits

@@ -17,16 +17,26 @@ struct Case {
   std::int64_t batch, sequence, heads, kv_heads, head_dim;
   bool documents = false;
   float scale = 0;
+  std::int64_t window = 0;
 };
 /// On the host, documents are computed by graphs as long as a list has at most 4 documents per sample
 /// (attention_bare.h). In the last case, the first list is short enough, and the second is not.
-const Case kCases[] = {{1, 1, 1, 1, 8},          {2, 5, 2, 1, 1, true},
-                       {2, 67, 7, 1, 64, true},  {1, 130, 3, 3, 8, true},
-                       {2, 33, 9, 3, 64, false}, {1, 70, 4, 2, 80, true},
-                       {3, 17, 6, 2, 37, true},  {1, 64, 2, 2, 16, false},
-                       {1, 40, 2, 1, 256, true}, {1, 66, 5, 1, 129, false, 0.02f},
-                       {2, 40, 6, 2, 16, true},  {1, 40, 6, 3, 16, true},
-                       {2, 90, 6, 2, 8, true}};
+const Case kCases[] = {{1, 1, 1, 1, 8},
+                       {2, 5, 2, 1, 1, true},
+                       {2, 67, 7, 1, 64, true},
+                       {1, 130, 3, 3, 8, true},
+                       {2, 33, 9, 3, 64, false},
+                       {1, 70, 4, 2, 80, true},
+                       {3, 17, 6, 2, 37, true},
+                       {1, 64, 2, 2, 16, false},
+                       {1, 40, 2, 1, 256, true},
+                       {1, 66, 5, 1, 129, false, 0.02f},
+                       {2, 40, 6, 2, 16, true},
+                       {1, 40, 6, 3, 16, true},
+                       {2, 90, 6, 2, 8, true},
+                       {2, 150, 4, 2, 16, false, 0, 1},
+                       {1, 150, 3, 1, 64, false, 0, 70},
+                       {2, 140, 6, 2, 24, true, 0, 9}};
 
 AttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
   return {.batch = c.batch,
@@ -36,6 +46,7 @@ AttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
           .head_dim = c.head_dim,
           .dtype = dtype,
           .scale = c.scale,
+          .window = c.window,
           .documents = c.documents};
 }
 
@@ -178,7 +189,8 @@ TEST(Attention, EveryInstructionSetAgreesWithTheReference) {
   if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   reference::ReferenceBackend reference;
   const auto backend = make_backend({.device = "cpu", .threads = 1});
-  for (const Case& c : {Case{1, 140, 6, 2, 64, true}, Case{2, 70, 3, 1, 37, false}})
+  for (const Case& c :
+       {Case{1, 140, 6, 2, 64, true}, Case{2, 70, 3, 1, 37, false}, Case{1, 140, 6, 2, 64, true, 0, 20}})
     for (const DType dtype : {DType::fp32, DType::bf16})
       for (const cpu::Isa isa : {cpu::Isa::baseline, cpu::Isa::avx2, cpu::Isa::avx512}) {
         cpu::limit_isa(isa);

@@ -16,11 +16,22 @@ namespace {
 struct Case {
   std::int64_t rows, slots, capacity, heads, kv_heads, head_dim;
   float scale = 0;
+  std::int64_t window = 0;
 };
-const Case kCases[] = {{1, 1, 1, 1, 1, 8},     {1, 1, 70, 9, 3, 64},          {5, 3, 9, 2, 1, 1},
-                       {7, 2, 130, 7, 1, 64},  {20, 4, 67, 6, 2, 37},         {3, 5, 200, 4, 4, 80},
-                       {64, 1, 64, 3, 1, 16},  {9, 3, 129, 5, 5, 129, 0.02f}, {4, 2, 65, 2, 1, 256},
-                       {3, 1, 140, 20, 1, 48}, {280, 2, 150, 4, 2, 16}};
+const Case kCases[] = {{1, 1, 1, 1, 1, 8},
+                       {1, 1, 70, 9, 3, 64},
+                       {5, 3, 9, 2, 1, 1},
+                       {7, 2, 130, 7, 1, 64},
+                       {20, 4, 67, 6, 2, 37},
+                       {3, 5, 200, 4, 4, 80},
+                       {64, 1, 64, 3, 1, 16},
+                       {9, 3, 129, 5, 5, 129, 0.02f},
+                       {4, 2, 65, 2, 1, 256},
+                       {3, 1, 140, 20, 1, 48},
+                       {280, 2, 150, 4, 2, 16},
+                       {9, 2, 150, 4, 2, 16, 0, 70},
+                       {280, 2, 150, 6, 2, 24, 0, 9},
+                       {4, 3, 70, 3, 1, 8, 0, 1}};
 
 CachedAttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
   return {.rows = c.rows,
@@ -30,7 +41,8 @@ CachedAttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
           .kv_heads = c.kv_heads,
           .head_dim = c.head_dim,
           .dtype = dtype,
-          .scale = c.scale};
+          .scale = c.scale,
+          .window = c.window};
 }
 
 /// Rows of several sequences in turn, of which some are consecutive rows of one sequence; padding; keys and values in

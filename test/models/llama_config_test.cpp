@@ -1,4 +1,4 @@
-// config.json of Llama, Qwen2 and Qwen3 models: what is read, and what is refused by name.
+// config.json of Llama, Mistral, Qwen2, Qwen3 and SmolLM3 models: what is read, and what is refused by name.
 #include "models/llama_config.h"
 
 #include <fmt/format.h>
@@ -63,6 +63,41 @@ TEST(LlamaConfig, ArchitecturesDifferInBiasesAndNorms) {
   biased["attention_bias"] = biased["mlp_bias"] = true;
   const LlamaConfig llama = parse(biased);
   EXPECT_TRUE(llama.query_key_value_bias && llama.output_bias && llama.ffn_bias);
+}
+
+TEST(LlamaConfig, MistralHasAWindowInAllLayers) {
+  Json json = small("MistralForCausalLM");
+  LlamaConfig c = parse(json);
+  EXPECT_EQ(c.positions, 131072);
+  EXPECT_EQ(c.window, 4096);  // transformers' default
+  EXPECT_FALSE(c.query_key_value_bias || c.output_bias || c.ffn_bias);
+  json["sliding_window"] = nullptr;  // Mistral 7B v0.2 and later
+  EXPECT_EQ(parse(json).window, 0);
+  json["sliding_window"] = 16;
+  json["max_position_embeddings"] = 32;
+  EXPECT_EQ(parse(json).window, 16);
+  json["sliding_window"] = 32;  // as long as the longest sequence: without effect
+  EXPECT_EQ(parse(json).window, 0);
+  json["sliding_window"] = 0;
+  EXPECT_NE(error_of(json).find("sliding_window"), std::string::npos);
+}
+
+TEST(LlamaConfig, SmolLM3HasLayersWithoutRotaryEmbedding) {
+  Json json = small("SmolLM3ForCausalLM");
+  json["num_hidden_layers"] = 9;
+  for (const char* key : {"rope_theta", "tie_word_embeddings"}) json.erase(key);
+  const LlamaConfig c = parse(json);
+  EXPECT_EQ(c.layers_without_rope, (std::vector<std::int64_t>{3, 7}));  // transformers' default interval of 4
+  EXPECT_EQ(c.rope_theta, 2e6);
+  EXPECT_TRUE(c.tied_embeddings);
+  json["no_rope_layer_interval"] = 3;
+  EXPECT_EQ(parse(json).layers_without_rope, (std::vector<std::int64_t>{2, 5, 8}));
+  json["no_rope_layers"] = {1, 0, 1, 1, 0, 1, 1, 1, 1, 0};  // may be longer
+  EXPECT_EQ(parse(json).layers_without_rope, (std::vector<std::int64_t>{1, 4}));
+  for (const Json& wrong : {Json{1, 0}, Json{1, 0, 1, 1, 0, 1, 1, 1, 2}, Json("1")}) {
+    json["no_rope_layers"] = wrong;
+    EXPECT_NE(error_of(json).find("no_rope_layers"), std::string::npos) << wrong;
+  }
 }
 
 TEST(LlamaConfig, TheArchitectureMayFollowFromTheModelType) {
@@ -145,7 +180,8 @@ TEST(LlamaConfig, FrequenciesAreThoseOfTransformers) {
 }
 
 TEST(LlamaConfig, SurvivesARoundTrip) {
-  for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+  for (const char* architecture :
+       {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "SmolLM3ForCausalLM"}) {
     Json json = small(architecture);
     json["head_dim"] = 16;
     json["bos_token_id"] = 1;
@@ -171,7 +207,7 @@ TEST(LlamaConfig, RefusesWhatItDoesNotSupportByName) {
     const std::string message = error_of(json);
     EXPECT_NE(message.find(word), std::string::npos) << key << ": " << message;
   };
-  refuses("architectures", {"MistralForCausalLM"}, "MistralForCausalLM");
+  refuses("architectures", {"MixtralForCausalLM"}, "MixtralForCausalLM");
   refuses("hidden_act", "gelu", "hidden_act");
   refuses("attention_dropout", 0.1, "attention_dropout");
   refuses("some_new_feature", 3, "some_new_feature");

@@ -61,7 +61,8 @@ void for_each_query(const AttentionDescription& d, const T* qkv, const std::int3
   for (Index b = 0; b < d.batch; ++b) {
     const PackedSample<const T> x{d, qkv + b * d.sequence * d.packed_width()};
     for (Index t = 0; t < d.sequence; ++t) {
-      const Index first = document_start == nullptr ? 0 : document_start[b * d.sequence + t];
+      const Index of_document = document_start == nullptr ? 0 : document_start[b * d.sequence + t];
+      const Index first = d.window == 0 ? of_document : std::max(of_document, t - d.window + 1);
       for (Index h = 0; h < d.heads; ++h) f(b, x, t, h, first, probabilities(x, t, h, first));
     }
   }

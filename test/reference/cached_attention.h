@@ -50,7 +50,8 @@ void cached_attention_forward(const CachedAttentionDescription& d, const CachedA
       const Index own = args.slot[r], p = args.position[r], g = h / d.group();
       std::vector<double> weights;
       std::vector<Index> slots;
-      for (Index s = 0; s <= p; ++s) {
+      const Index first = d.window == 0 ? 0 : std::max<Index>(0, p - d.window + 1);
+      for (Index s = first; s <= p; ++s) {
         const Index given = args.cache_indirection[own * d.capacity + s];
         slots.push_back(s == p || given < 0 || given >= d.slots ? own : given);
         double score = 0;
@@ -62,9 +63,9 @@ void cached_attention_forward(const CachedAttentionDescription& d, const CachedA
       for (double& w : weights) total += w = std::exp(w - greatest);
       for (Index c = 0; c < d.head_dim; ++c) {
         double sum = 0;
-        for (Index s = 0; s <= p; ++s) {
-          const double term =
-              weights[static_cast<std::size_t>(s)] / total * v_at(slots[static_cast<std::size_t>(s)], g, s)[c];
+        for (Index s = first; s <= p; ++s) {
+          const auto i = static_cast<std::size_t>(s - first);
+          const double term = weights[i] / total * v_at(slots[i], g, s)[c];
           sum += absolute ? std::abs(term) : term;
         }
         y[c] = static_cast<T>(sum);

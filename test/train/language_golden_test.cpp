@@ -1,4 +1,4 @@
-// Ten steps of small Llama, Qwen2 and Qwen3 models, compared with PyTorch and transformers.
+// Ten steps of small models of each architecture, compared with PyTorch and transformers.
 // test/golden/make_language_golden.py made the figures, and describes them. Weights, tokens and documents are the same
 // functions of the seed in both languages.
 // timeout: 300
@@ -74,7 +74,7 @@ TEST_P(LanguageGolden, TenStepsAsInPyTorch) {
 /// documents, the divided backward pass of attention, and the loss scale.
 TEST(LanguageGoldenOnHost, TheFirstStepsInHalfPrecisionAsInPyTorch) {
   for (const Precision precision : {Precision::fp16, Precision::bf16})
-    for (const char* model : {"llama_tied", "llama3_biased", "qwen2", "qwen3"}) {
+    for (const char* model : {"llama_tied", "llama3_biased", "qwen2", "qwen3", "mistral", "smollm3"}) {
       SCOPED_TRACE(fmt::format("{}, {}", model, name(precision)));
       expect_as_in_pytorch(model, precision, "none", precision == Precision::fp16 ? 3 : 1,
                            test::make_cuda_on_host_backend());
@@ -82,14 +82,14 @@ TEST(LanguageGoldenOnHost, TheFirstStepsInHalfPrecisionAsInPyTorch) {
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(Models, LanguageGolden,
-                         testing::Combine(testing::Values("llama_tied", "llama3_biased", "qwen2", "qwen3"),
-                                          testing::ValuesIn(precisions()),
-                                          testing::Values("none", "block", "selective")),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + std::string("_") +
-                                  std::string(name(std::get<1>(info.param))) + "_" + std::get<2>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, LanguageGolden,
+    testing::Combine(testing::Values("llama_tied", "llama3_biased", "qwen2", "qwen3", "mistral", "smollm3"),
+                     testing::ValuesIn(precisions()), testing::Values("none", "block", "selective")),
+    [](const auto& info) {
+      return std::get<0>(info.param) + std::string("_") + std::string(name(std::get<1>(info.param))) + "_" +
+             std::get<2>(info.param);
+    });
 
 }  // namespace
 }  // namespace lockstep

@@ -2,7 +2,8 @@
 // 1; Ainslie et al., "GQA", 2023), computed in tiles, so that the matrix of scores never exists (Dao,
 // "FlashAttention-2", 2023, algorithms 1 and 2). For token t of a row, head h, and the key-value head g = h / (heads /
 // kv_heads):
-//     score[s] = scale * q[t, h] . k[s, g],  for the tokens s of t's document up to t: document_start[t] <= s <= t
+//     score[s] = scale * q[t, h] . k[s, g],  for the tokens s of t's document up to t: document_start[t] <= s <= t,
+//         and with a window (Jiang et al., "Mistral 7B", 2023, section 2) only the last of them: t - window < s
 //     p = softmax(score),  y[t, h] = sum over s of p[s] * v[s, g]
 // Backward, with delta = y[t, h] . dy[t, h]:
 //     dscore[s] = p[s] * (dy[t, h] . v[s, g] - delta)
@@ -41,6 +42,7 @@ struct AttentionDescription {
   std::int64_t head_dim = 0;
   DType dtype = DType::fp32;  // of qkv, y and their gradients
   float scale = 0;            // of the scores; 0: 1 / sqrt(head_dim)
+  std::int64_t window = 0;    // tokens that a token attends to, itself included; 0: all
   bool documents = false;     // calls pass document_start; otherwise a sample is one document
   bool inference = false;     // backward is never called
 
@@ -52,13 +54,13 @@ struct AttentionDescription {
 
 /// "attention (8, 1024), 9 heads, 3 of keys and values, of 64, bf16"
 inline std::string text(const AttentionDescription& d) {
-  return fmt::format("attention ({}, {}), {} heads, {} of keys and values, of {}, {}", d.batch, d.sequence, d.heads,
-                     d.kv_heads, d.head_dim, name(d.dtype));
+  return fmt::format("attention ({}, {}), {} heads, {} of keys and values, of {}, {}{}", d.batch, d.sequence, d.heads,
+                     d.kv_heads, d.head_dim, name(d.dtype), d.window > 0 ? fmt::format(", window {}", d.window) : "");
 }
 
 inline void require_possible(const AttentionDescription& d) {
-  require(d.batch > 0 && d.sequence > 0 && d.heads > 0 && d.kv_heads > 0 && d.head_dim > 0, ErrorCode::op_description,
-          "{}: all sizes must be positive", text(d));
+  require(d.batch > 0 && d.sequence > 0 && d.heads > 0 && d.kv_heads > 0 && d.head_dim > 0 && d.window >= 0,
+          ErrorCode::op_description, "{}: all sizes must be positive", text(d));
   require(d.heads % d.kv_heads == 0, ErrorCode::op_description,
           "{}: the number of query heads must be a multiple of the number of key-value heads", text(d));
   require(d.head_dim <= AttentionDescription::kMaxHeadDim, ErrorCode::op_description,

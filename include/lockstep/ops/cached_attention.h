@@ -2,8 +2,8 @@
 // tokens may belong to any sequences: token r is at position p = position[r] of the sequence in slot n = slot[r]. With
 // head h of q and the key-value head g = h / (heads / kv_heads), the op first stores
 //     k_cache[n, g, p] = k[r, g],  v_cache[n, g, p] = v[r, g]
-// and then computes, over the positions s from 0 to p of that sequence, whose key and value are in slot
-// m = cache_indirection[n, s]
+// and then computes, over the positions s from 0 to p of that sequence (with a window, those above p - window), whose
+// key and value are in slot m = cache_indirection[n, s]
 //     score[s] = scale * q[r, h] . k_cache[m, g, s],  y[r, h] = sum over s of softmax(score)[s] * v_cache[m, g, s]
 // This way, several sequences can share a prefix, and beams can change places without copying the cache (NVIDIA's
 // FasterTransformer uses the same name). With one slot, a whole sequence in one call, and cache_indirection[0, s] = 0,
@@ -43,6 +43,7 @@ struct CachedAttentionDescription {
   std::int64_t head_dim = 0;
   DType dtype = DType::fp32;  // of qkv, the cache and y
   float scale = 0;            // of the scores; 0: 1 / sqrt(head_dim)
+  std::int64_t window = 0;    // positions that a token attends to, its own included; 0: all
 
   std::int64_t group() const { return heads / kv_heads; }
   /// Elements of a token in the packed matrix.
@@ -55,14 +56,16 @@ struct CachedAttentionDescription {
 
 /// "cached attention of 8 tokens, 8 sequences of 1024, 9 heads, 3 of keys and values, of 64, bf16"
 inline std::string text(const CachedAttentionDescription& d) {
-  return fmt::format("cached attention of {} tokens, {} sequences of {}, {} heads, {} of keys and values, of {}, {}",
-                     d.rows, d.slots, d.capacity, d.heads, d.kv_heads, d.head_dim, name(d.dtype));
+  return fmt::format("cached attention of {} tokens, {} sequences of {}, {} heads, {} of keys and values, of {}, {}{}",
+                     d.rows, d.slots, d.capacity, d.heads, d.kv_heads, d.head_dim, name(d.dtype),
+                     d.window > 0 ? fmt::format(", window {}", d.window) : "");
 }
 
 inline void require_possible(const CachedAttentionDescription& d) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;
-  require(d.rows > 0 && d.slots > 0 && d.capacity > 0 && d.heads > 0 && d.kv_heads > 0 && d.head_dim > 0,
-          ErrorCode::op_description, "{}: all sizes must be positive", text(d));
+  require(
+      d.rows > 0 && d.slots > 0 && d.capacity > 0 && d.heads > 0 && d.kv_heads > 0 && d.head_dim > 0 && d.window >= 0,
+      ErrorCode::op_description, "{}: all sizes must be positive", text(d));
   require(d.rows < kLimit && d.slots < kLimit && d.capacity < kLimit, ErrorCode::op_description,
           "{}: tokens, sequences and their length must be below 2^31", text(d));
   require(d.heads % d.kv_heads == 0, ErrorCode::op_description,
