@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
+#include "run/metrics_file.h"
 
 namespace lockstep::commands {
 namespace {
@@ -18,13 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;  // a step of ten thousand ranks has about one MiB
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
-
-double number(const Json& object, const std::string& key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
-}
 
 /// Calls `use(line)` for each complete line, without its line feed. Returns false if the file cannot be opened.
 template <typename Use>
@@ -36,37 +31,29 @@ bool for_each_line(const std::string& path, Use use) {
   return true;
 }
 
-/// One figure of one rank; NaN if it is missing.
-double of_rank(const Json& per_rank, const char* key, std::size_t rank) {
-  const auto found = per_rank.find(key);
-  if (found == per_rank.end() || !found->is_array() || rank >= found->size() || !(*found)[rank].is_number())
-    return std::nan("");
-  return (*found)[rank].get<double>();
-}
-
 void add_ranks(RunRecord& run, const Json& step) {
-  const auto per_rank = step.find("per_rank");
-  const double step_seconds = number(step, "step_seconds");
-  if (per_rank == step.end() || !per_rank->is_object() || !(step_seconds > 0)) return;
-  const auto losses = per_rank->find("loss");
-  if (losses == per_rank->end() || !losses->is_array() || losses->empty()) return;
-  if (run.ranks.size() != losses->size()) {  // the run was resumed on a different number of ranks
-    run.ranks.assign(losses->size(), {});
+  const std::vector<double> losses = run::of_ranks(step, "loss"), data = run::of_ranks(step, "data_wait_seconds"),
+                            others = run::of_ranks(step, "exposed_communication_seconds"),
+                            memory = run::of_ranks(step, "memory_bytes");
+  const std::vector<std::string> hosts = run::hosts_of(step);
+  const double step_seconds = run::number_in(step, "step_seconds");
+  if (losses.empty() || !(step_seconds > 0)) return;
+  if (run.ranks.size() != losses.size()) {  // the run was resumed on a different number of ranks
+    run.ranks.assign(losses.size(), {});
     run.n_rank_steps = 0;
     run.rank_step_seconds = 0;
   }
   ++run.n_rank_steps;
   run.rank_step_seconds += step_seconds;
-  const auto hosts = per_rank->find("host");
+  const auto at = [](const std::vector<double>& values, std::size_t rank) {
+    return rank < values.size() ? values[rank] : std::nan("");
+  };
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     RankFigures& figures = run.ranks[rank];
-    if (hosts != per_rank->end() && hosts->is_array() && rank < hosts->size() && (*hosts)[rank].is_string())
-      figures.host = (*hosts)[rank].get<std::string>();
-    const double data = of_rank(*per_rank, "data_wait_seconds", rank);
-    const double others = of_rank(*per_rank, "exposed_communication_seconds", rank);
-    figures.data_wait_seconds += std::isfinite(data) ? data : 0;
-    figures.exposed_communication_seconds += std::isfinite(others) ? others : 0;
-    figures.memory_bytes = std::fmax(figures.memory_bytes, of_rank(*per_rank, "memory_bytes", rank));
+    if (rank < hosts.size() && !hosts[rank].empty()) figures.host = hosts[rank];
+    if (std::isfinite(at(data, rank))) figures.data_wait_seconds += data[rank];
+    if (std::isfinite(at(others, rank))) figures.exposed_communication_seconds += others[rank];
+    figures.memory_bytes = std::fmax(figures.memory_bytes, at(memory, rank));
   }
 }
 
@@ -74,45 +61,41 @@ void add_samples(RunRecord& run, const Json& event) {
   const auto list = event.find("samples");
   if (list == event.end() || !list->is_array()) return;
   for (const Json& sample : *list) {
-    const auto text_of = [&](const char* key) {
-      const auto found = sample.is_object() ? sample.find(key) : sample.end();
-      return found != sample.end() && found->is_string() ? found->get<std::string>() : "";
-    };
-    const std::string prompt = text_of("prompt");
+    const std::string prompt = run::text_in(sample, "prompt");
     auto known = std::ranges::find(run.samples, prompt, [](const auto& of_prompt) { return of_prompt.first; });
     if (known == run.samples.end()) known = run.samples.insert(known, {prompt, {}});
-    known->second.push_back({.step = event["step"].get<std::int64_t>(), .text = text_of("text")});
+    known->second.push_back({.step = event["step"].get<std::int64_t>(), .text = run::text_in(sample, "text")});
   }
 }
 
 void read_metrics(RunRecord& run) {
-  const std::string path = run.path + "/metrics.jsonl";
+  const std::string path = run::metrics_path(run.path);
   std::size_t n_damaged = 0, n_lines = 0;
-  const bool is_open = for_each_line(path, [&](const std::string& line) {
-    ++n_lines;
-    const Json event = line.size() > kMaxLineBytes ? Json() : Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto kind = event.is_object() ? event.find("event") : event.end();
-    if (!event.is_object() || kind == event.end() || !kind->is_string() || !std::isfinite(number(event, "step"))) {
+  run::MetricsReader reader(path);
+  for (; reader.next(); ++n_lines) {
+    const Json event = reader.event();
+    const std::string kind = run::text_in(event, "event");
+    if (!event.contains("event") || !event["event"].is_string() || !std::isfinite(run::number_in(event, "step"))) {
       ++n_damaged;
-      return;
+      continue;
     }
-    const double time = number(event, "time_unix");
+    const double time = run::number_in(event, "time_unix");
     run.first_time_unix = std::fmin(run.first_time_unix, time);
     run.last_time_unix = std::fmax(run.last_time_unix, time);
-    if (*kind == "step") {
+    if (kind == "step") {
       run.steps.add(event);
       add_ranks(run, event);
-    } else if (*kind == "evaluation") {
+    } else if (kind == "evaluation") {
       run.evaluations.add(event);
-    } else if (*kind == "epoch") {
+    } else if (kind == "epoch") {
       run.epochs.add(event);
-    } else if (*kind == "samples") {
+    } else if (kind == "samples") {
       add_samples(run, event);
     }
-  });
+  }
   constexpr const char* kRemedy =
       "write the report when the run has logged a step (log.every_steps), or resume the run";
-  require(is_open, ErrorCode::usage, "{} does not exist or cannot be read: {}", path, kRemedy);
+  require(reader.is_open(), ErrorCode::usage, "{} does not exist or cannot be read: {}", path, kRemedy);
   require(n_lines > 0, ErrorCode::usage, "{} has no complete line: {}", path, kRemedy);
   require(run.steps.size() + run.evaluations.size() + run.epochs.size() > 0, ErrorCode::usage,
           "none of the {} lines of {} is an event of a step, an epoch or an evaluation: {}", n_lines, path, kRemedy);

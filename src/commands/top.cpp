@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +18,7 @@
 #include "commands/report.h"
 #include "commands/top_text.h"
 #include "lockstep/error.h"
+#include "run/metrics_file.h"
 #include "run/run_lock.h"
 
 namespace lockstep::commands {
@@ -36,7 +36,7 @@ Screen screen_of_terminal() {
 /// Reads the files of a run that is in progress: each call reads what was added since the last call.
 class RunReader {
  public:
-  explicit RunReader(std::string run) : run_(std::move(run)), metrics_(run_ + "/metrics.jsonl") {}
+  explicit RunReader(std::string run) : run_(std::move(run)), metrics_(run::metrics_path(run_)) {}
 
   std::string text(const Screen& screen) {
     read_metrics();
@@ -63,13 +63,9 @@ class RunReader {
       read_ = 0;
       progress_ = {};
     }
-    require_regular_file(metrics_);
-    std::ifstream in(metrics_, std::ios::binary);
-    in.seekg(static_cast<std::streamoff>(read_));
-    for (std::string line; std::getline(in, line) && !in.eof();) {
-      progress_.add(line);
-      read_ += line.size() + 1;
-    }
+    run::MetricsReader reader(metrics_, read_);
+    while (reader.next()) progress_.add(reader.event());
+    read_ = reader.position();
   }
 
   double age_seconds() const {

@@ -7,17 +7,13 @@
 #include <numeric>
 
 #include "base/number_text.h"
+#include "run/metrics_file.h"
 
 namespace lockstep::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Returns NaN if there is no such number.
-double number(const Json& object, const std::string& key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
-}
+using run::number_in;
 
 std::string text_of(double value, const char* unit = "", int digits = 4) {
   return std::isfinite(value) ? fmt::format("{:.{}g}{}", value, digits, unit) : "-";
@@ -39,76 +35,63 @@ std::string bar_text(double part, int width) {
 
 /// The key of the speed, such as samples_per_second, and its unit: "samples/s".
 std::pair<std::string, std::string> rate_of(const Json& step) {
-  for (const auto& [key, value] : step.items()) {
-    constexpr std::string_view kEnd = "_per_second";
-    if (key.ends_with(kEnd) && !key.starts_with("loss_")) return {key, key.substr(0, key.size() - kEnd.size()) + "/s"};
-  }
-  return {"samples_per_second", "samples/s"};
+  const std::string unit = run::unit_of(step);
+  return unit.empty() ? std::pair<std::string, std::string>{"samples_per_second", "samples/s"}
+                      : std::pair{unit + "_per_second", unit + "/s"};
 }
 
 std::string figures_text(const Json& step) {
   const auto [rate_key, rate_unit] = rate_of(step);
-  std::string text = fmt::format("epoch {}", text_of(number(step, "epoch")));
+  std::string text = fmt::format("epoch {}", text_of(number_in(step, "epoch")));
   for (const char* key : {"loss", "accuracy", "perplexity"})
-    if (step.contains(key)) text += fmt::format("   {} {}", key, text_of(number(step, key)));
-  text += fmt::format("   learning rate {}\n", text_of(number(step, "learning_rate")));
+    if (step.contains(key)) text += fmt::format("   {} {}", key, text_of(number_in(step, key)));
+  text += fmt::format("   learning rate {}\n", text_of(number_in(step, "learning_rate")));
   const std::string loss_rate_key = "loss_" + rate_key;
-  const std::string in_loss =
-      step.contains(loss_rate_key) ? fmt::format(" ({} in the loss)", text_of(number(step, loss_rate_key), "", 5)) : "";
-  text += fmt::format("{} {}{}   {} per step", text_of(number(step, rate_key), "", 5), rate_unit, in_loss,
-                      text_of(number(step, "step_seconds"), " s"));
-  if (step.contains("model_flops_rate")) text += "   " + flops_rate_text(number(step, "model_flops_rate"));
+  const std::string in_loss = step.contains(loss_rate_key)
+                                  ? fmt::format(" ({} in the loss)", text_of(number_in(step, loss_rate_key), "", 5))
+                                  : "";
+  text += fmt::format("{} {}{}   {} per step", text_of(number_in(step, rate_key), "", 5), rate_unit, in_loss,
+                      text_of(number_in(step, "step_seconds"), " s"));
+  if (step.contains("model_flops_rate")) text += "   " + flops_rate_text(number_in(step, "model_flops_rate"));
   if (step.contains("model_flops_utilization"))
-    text += "   MFU " + text_of(100 * number(step, "model_flops_utilization"), " %", 3);
-  const double skipped = number(step, "skipped_steps");
+    text += "   MFU " + text_of(100 * number_in(step, "model_flops_utilization"), " %", 3);
+  const double skipped = number_in(step, "skipped_steps");
   if (skipped > 0) text += fmt::format("   skipped steps {:.0f}", skipped);
   return text + "\n";
 }
 
 std::string evaluation_text(const Json& evaluation) {
-  std::string text = fmt::format("evaluated after step {}:", text_of(number(evaluation, "step"), "", 12));
+  std::string text = fmt::format("evaluated after step {}:", text_of(number_in(evaluation, "step"), "", 12));
   for (const char* key : {"loss", "accuracy", "perplexity", "ema_loss", "ema_accuracy"})
-    if (evaluation.contains(key)) text += fmt::format("   {} {}", key, text_of(number(evaluation, key)));
+    if (evaluation.contains(key)) text += fmt::format("   {} {}", key, text_of(number_in(evaluation, key)));
   return text + "\n";
-}
-
-/// The values of one figure for all ranks.
-std::vector<double> ranks_of(const Json& per_rank, const std::string& key) {
-  std::vector<double> values;
-  const auto found = per_rank.find(key);
-  if (found == per_rank.end() || !found->is_array()) return values;
-  for (const Json& value : *found) values.push_back(value.is_number() ? value.get<double>() : std::nan(""));
-  return values;
 }
 
 /// The ranks that the others wait for come first: they wait least themselves.
 std::string ranks_text(const Json& step, std::size_t n_shown) {
-  const auto per_rank = step.find("per_rank");
-  if (per_rank == step.end() || !per_rank->is_object()) return "";
-  const std::string rate_key = rate_of(step).first;
-  const std::vector<double> losses = ranks_of(*per_rank, "loss"), data = ranks_of(*per_rank, "data_wait_seconds"),
-                            others = ranks_of(*per_rank, "exposed_communication_seconds"),
-                            memory = ranks_of(*per_rank, "memory_bytes"), busy = ranks_of(*per_rank, "utilisation");
+  if (!step.contains("per_rank") || !step["per_rank"].is_object()) return "";
+  const std::vector<double> losses = run::of_ranks(step, "loss"), data = run::of_ranks(step, "data_wait_seconds"),
+                            others = run::of_ranks(step, "exposed_communication_seconds"),
+                            memory = run::of_ranks(step, "memory_bytes"), busy = run::of_ranks(step, "utilisation");
+  const std::vector<std::string> hosts = run::hosts_of(step);
   const auto at = [](const std::vector<double>& values, std::size_t i) {
     return i < values.size() ? values[i] : std::nan("");
   };
   std::vector<std::size_t> order(losses.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return std::isfinite(at(others, i)) ? others[i] : 0.0; });
-  const double step_ms = 1e3 * number(step, "step_seconds");
+  const double step_ms = 1e3 * number_in(step, "step_seconds");
   std::string text = fmt::format("{:>5}  {:<16} {:>10} {:>16} {:>18} {:>12} {:>12}\n", "rank", "host", "loss",
                                  "waits for data", "waits for others", "memory", "utilisation");
   for (const std::size_t i : order) {
     if (n_shown-- == 0) break;
-    const auto hosts = per_rank->find("host");
-    const bool has_host = hosts != per_rank->end() && hosts->is_array() && i < hosts->size() && (*hosts)[i].is_string();
     const auto wait = [&](double seconds) {
       return std::isfinite(seconds) && step_ms > 0
                  ? fmt::format("{:.1f} ms {:3.0f} %", 1e3 * seconds, 1e5 * seconds / step_ms)
                  : "-";
     };
     text += fmt::format("{:>5}  {:<16} {:>10} {:>16} {:>18} {:>12} {:>12}\n", i,
-                        has_host ? (*hosts)[i].get<std::string>().substr(0, 16) : "-", text_of(at(losses, i)),
+                        i < hosts.size() && !hosts[i].empty() ? hosts[i].substr(0, 16) : "-", text_of(at(losses, i)),
                         wait(at(data, i)), wait(at(others, i)), text_of(at(memory, i) / (1 << 20), " MiB"),
                         text_of(100 * at(busy, i), " %", 3));
   }
@@ -117,13 +100,11 @@ std::string ranks_text(const Json& step, std::size_t n_shown) {
 
 }  // namespace
 
-void RunProgress::add(const std::string& line) {
-  Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !object.contains("event") || !object["event"].is_string()) return;
-  const std::string event = object["event"];
+void RunProgress::add(Json object) {
+  const std::string event = run::text_in(object, "event");
   if (event == "evaluation") evaluation_ = std::move(object);
   if (event != "step") return;
-  const double step = number(object, "step"), loss = number(object, "loss");
+  const double step = number_in(object, "step"), loss = number_in(object, "loss");
   if (std::isfinite(step) && std::isfinite(loss)) losses_.emplace_back(static_cast<std::int64_t>(step), loss);
   step_ = std::move(object);
 }
@@ -172,10 +153,10 @@ std::string top_text(const std::string& run, const std::string& status, double a
                                              : "no metrics yet");
   if (!progress.step()) return text + "No step has been logged yet (log.every_steps sets how often that is done).\n";
   const Json& step = *progress.step();
-  const double done = number(step, "step"), last = number(step, "last_step");
+  const double done = number_in(step, "step"), last = number_in(step, "last_step");
   text += fmt::format("step {}", text_of(done, "", 12));
   if (last > 0) {
-    const double per_step = number(step, "run_seconds") / done;
+    const double per_step = number_in(step, "run_seconds") / done;
     text += fmt::format(" of {} {} {:.0f} %", text_of(last, "", 12), bar_text(done / last, 30), 100 * done / last);
     const double left = (last - done) * per_step;
     if (left > 0 && status == "running") text += fmt::format("   remaining: {}", duration_text(left));
@@ -186,7 +167,7 @@ std::string top_text(const std::string& run, const std::string& status, double a
   const int used = static_cast<int>(std::ranges::count(text, '\n')) + kCurve + 4;
   const std::string curve = curve_text(progress.losses(), screen.width, kCurve);
   if (!curve.empty()) text += "\n" + curve;
-  const double ranks = number(step, "ranks");
+  const double ranks = number_in(step, "ranks");
   const int room = std::max(kFewestRanks, screen.height - used - 1);
   const std::string table = ranks_text(step, static_cast<std::size_t>(room));
   if (!table.empty()) text += "\n" + table;

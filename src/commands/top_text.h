@@ -10,11 +10,11 @@
 
 namespace lockstep::commands {
 
-/// What metrics.jsonl tells. Lines are added in the order of the file.
+/// What metrics.jsonl tells. Events are added in the order of the file.
 class RunProgress {
  public:
-  /// Adds one line, without its line break. A line that is not an event of a run, such as a truncated one, is ignored.
-  void add(const std::string& line);
+  /// An object that is not an event of a run is ignored.
+  void add(nlohmann::ordered_json event);
 
   const std::optional<nlohmann::ordered_json>& step() const { return step_; }  // the last event of each kind
   const std::optional<nlohmann::ordered_json>& evaluation() const { return evaluation_; }

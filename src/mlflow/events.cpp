@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -12,51 +11,16 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "run/metrics_file.h"
 
 namespace lockstep::mlflow {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
+using run::number_in;
 
 constexpr std::uint64_t kTailBytes = 4096;
 constexpr double kMegabyte = 1e6;  // as in MLflow's client
-
-double number_in(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
-}
-
-std::string text_in(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-template <std::size_t N>
-bool is_one_of(std::string_view key, const std::array<std::string_view, N>& list) {
-  return std::ranges::find(list, key) != list.end();
-}
-
-/// The group in which TensorBoard shows a figure of an event; empty if it is not a curve. `unit`: "samples" or
-/// "tokens".
-std::string group_of(std::string_view event, std::string_view key, std::string_view unit) {
-  constexpr std::array<std::string_view, 9> kNoCurves{"time_unix", "step",        "epoch",
-                                                      "last_step", "ranks",       "skipped_steps",
-                                                      "samples",   "run_seconds", "training_seconds"};
-  constexpr std::array<std::string_view, 7> kPerformance{"step_seconds",
-                                                         "model_flops_rate",
-                                                         "model_flops_utilization",
-                                                         "data_wait_seconds",
-                                                         "exposed_communication_seconds",
-                                                         "exchange_seconds",
-                                                         "memory_bytes"};
-  const bool is_rate = key.ends_with("_per_second");
-  if (is_one_of(key, kNoCurves) || key == unit || key.starts_with("trained_") || key.starts_with("processed_"))
-    return "";
-  if (event == "step") return is_rate || is_one_of(key, kPerformance) ? "performance/" : "train/";
-  if (event == "evaluation") return is_rate || key == "evaluation_seconds" ? "" : "validation/";
-  const bool is_elsewhere = key.starts_with("validation_") || key == "learning_rate" || key == "epoch_seconds";
-  return event == "epoch" && !is_elsewhere ? "epoch/" : "";
-}
 
 class Collector {
  public:
@@ -83,7 +47,7 @@ class Collector {
 void add_ranks(const Json& per_rank, Collector& out) {
   const auto losses = per_rank.find("loss");
   const std::size_t n_ranks = losses != per_rank.end() && losses->is_array() ? losses->size() : 0;
-  if (n_ranks == 0 || n_ranks > kMaxRanks) return;
+  if (n_ranks == 0 || n_ranks > run::kMaxRankCurves) return;
   // Ranks on devices also report figures of their host processes. On the CPU, there is only the process.
   const bool has_device = per_rank.contains("host_memory_bytes");
   const std::string system = "system/rank_{}/";
@@ -104,12 +68,10 @@ void add_ranks(const Json& per_rank, Collector& out) {
 
 }  // namespace
 
-Event event_of(const std::string& line) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+Event event_of(const Json& object) {
   Event out;
-  if (!object.is_object()) return out;
   const double time = number_in(object, "time_unix"), step = number_in(object, "step");
-  const std::string event = text_in(object, "event");
+  const std::string event = run::text_in(object, "event");
   if (!std::isfinite(time) || !std::isfinite(step) || std::abs(time) > 1e12 || std::abs(step) > 1e15) return out;
   out.time_unix = time;
   std::string unit;
@@ -117,7 +79,7 @@ Event event_of(const std::string& line) {
     if (key.starts_with("trained_")) unit = key.substr(std::string_view("trained_").size());
   Collector collector(time, step, out.metrics);
   for (const auto& [key, value] : object.items()) {
-    const std::string group = value.is_number() ? group_of(event, key, unit) : "";
+    const std::string group = value.is_number() ? run::curve_group(event, key, unit) : "";
     if (!group.empty()) collector.add(group + key, value.get<double>());
   }
   const auto per_rank = object.find("per_rank");
@@ -137,12 +99,11 @@ EventReader::EventReader(std::string path, Position position) : path_(std::move(
 }
 
 void EventReader::find_place() {
-  std::ifstream in(path_, std::ios::binary);
-  std::uint64_t offset = 0, place = 0;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    offset += line.size() + 1;
-    const double time = event_of(line).time_unix;
-    if (time > 0 && time <= position_.last_time_unix) place = offset;
+  std::uint64_t place = 0;
+  run::MetricsReader reader(path_);
+  while (reader.next()) {
+    const double time = event_of(reader.event()).time_unix;
+    if (time > 0 && time <= position_.last_time_unix) place = reader.position();
   }
   position_.bytes = place;
   set_tail_hash();
@@ -158,13 +119,12 @@ void EventReader::set_tail_hash() {
 
 void EventReader::read(std::size_t max_metrics, std::vector<Metric>& metrics) {
   if (position_.bytes >= size_bytes_) return;
-  std::ifstream in(path_, std::ios::binary);
-  in.seekg(static_cast<std::streamoff>(position_.bytes));
   const std::uint64_t begin = position_.bytes;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    Event event = event_of(line);
+  run::MetricsReader reader(path_, begin);
+  while (reader.next()) {
+    const Event event = event_of(reader.event());
     if (!metrics.empty() && metrics.size() + event.metrics.size() > max_metrics) break;
-    position_.bytes += line.size() + 1;
+    position_.bytes = reader.position();
     position_.last_time_unix = std::max(position_.last_time_unix, event.time_unix);
     metrics.insert(metrics.end(), event.metrics.begin(), event.metrics.end());
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,12 @@
 
 namespace lockstep::mlflow {
 
-/// Runs of more ranks are sent without the figures of each rank, whose curves nobody could tell apart.
-inline constexpr std::size_t kMaxRanks = 64;
-
 struct Event {
   double time_unix = 0;
   std::vector<Metric> metrics{};  // none: a checkpoint, or a line that is damaged
 };
-Event event_of(const std::string& line);
+/// `object`: of a line.
+Event event_of(const nlohmann::ordered_json& object);
 
 /// How far metrics.jsonl was sent. A resumed run replaces the file by one without the lines after the resumed step, in
 /// which a position no longer means the same; so the end of what was sent is recognised by its hash.

@@ -18,6 +18,7 @@
 #include "base/utf8.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "run/metrics_file.h"
 #include "run/tensorboard.h"
 
 namespace lockstep::run {
@@ -25,10 +26,6 @@ namespace {
 
 // The library writes non-finite numbers as null.
 using Json = nlohmann::ordered_json;
-
-double number_in(const Json& object, const std::string& key) {
-  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : std::nan("");
-}
 
 /// Adds the totals to an event, or reads them from an event. Events of earlier releases have none.
 void add(Json& object, const Totals& totals, const tasks::CountUnit& unit) {
@@ -75,19 +72,15 @@ void note(const Json& object, const Naming& naming, History& history) {
   history.step = object["step"].get<std::int64_t>();
 }
 
-/// Returns the lines of `content` that are complete objects of steps up to `last_step`, and adds their contents to
-/// `history`.
-std::string lines_until(const std::string& content, std::int64_t last_step, const Naming& naming, History& history) {
+/// Returns the lines that are complete objects of steps up to `last_step`, and adds their contents to `history`.
+std::string lines_until(const std::string& path, std::int64_t last_step, const Naming& naming, History& history) {
   std::string kept;
-  for (std::size_t begin = 0; begin < content.size();) {
-    const std::size_t end = content.find('\n', begin);
-    if (end == std::string::npos) break;  // a truncated line
-    const std::string line = content.substr(begin, end + 1 - begin);
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number_integer();
-    begin = end + 1;
-    if (!has_step || object["step"].get<std::int64_t>() > last_step) continue;
-    kept += line;
+  MetricsReader reader(path);
+  while (reader.next()) {
+    const Json object = reader.event();
+    const auto step = object.find("step");
+    if (step == object.end() || !step->is_number_integer() || step->get<std::int64_t>() > last_step) continue;
+    kept += reader.line() + "\n";
     note(object, naming, history);
   }
   return kept;
@@ -124,7 +117,7 @@ struct Metrics::State {
   std::unique_ptr<EventWriter> tensorboard;
 
   explicit State(const Options& options)
-      : directory(options.directory), jsonl_path(directory + "/metrics.jsonl"), naming(options.naming) {
+      : directory(options.directory), jsonl_path(metrics_path(directory)), naming(options.naming) {
     std::filesystem::create_directories(directory);
     const bool is_fresh = options.resume_step < 0;
     if (is_fresh) {
@@ -132,7 +125,7 @@ struct Metrics::State {
       std::filesystem::remove(directory + "/samples.txt");
       std::filesystem::remove(jsonl_path);
     } else if (std::filesystem::exists(jsonl_path)) {
-      replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step, naming, history));
+      replace_file(jsonl_path, lines_until(jsonl_path, options.resume_step, naming, history));
       add_end_of_last_start(options.resume_step);
     }
     open_jsonl();
@@ -200,37 +193,28 @@ struct Metrics::State {
     for (std::size_t i = 0; i < values.size(); ++i) object[prefix + naming.measures[i].key] = values[i];
   }
 
-  /// Figures for TensorBoard, under "GROUP/NAME".
-  struct Scalars {
-    std::vector<std::pair<std::string, double>> tagged;
-    void add(const std::string& tag, double value) { tagged.emplace_back(tag, value); }
-  };
-  void add(Scalars& scalars, const std::string& group, const std::vector<double>& values) const {
-    for (std::size_t i = 0; i < values.size(); ++i) scalars.add(group + naming.measures[i].key, values[i]);
-  }
-  void add_rates(Scalars& scalars, const std::string& group, double rate, double loss_rate) const {
-    scalars.add(group + naming.unit.rate_key, rate);
-    if (naming.unit.counts_part) scalars.add(group + naming.unit.loss_rate_key(), loss_rate);
-  }
-  /// Adds the figures of each rank, in addition to the means over all ranks. Adds nothing for a single rank, which
-  /// equals the mean, and for more than kMaxRanks, whose curves nobody could tell apart and whose events would fill the
-  /// disk.
-  static void add_ranks(Scalars& scalars, const PerRank& ranks, const std::string& rate_key) {
-    constexpr std::size_t kMaxRanks = 64;
-    if (ranks.loss.size() < 2 || ranks.loss.size() > kMaxRanks) return;
-    const auto add_each = [&](const char* name, const std::vector<double>& values) {
-      for (std::size_t i = 0; i < values.size(); ++i) scalars.add(fmt::format("ranks_{}/{}", name, i), values[i]);
-    };
-    add_each("loss", ranks.loss);
-    add_each("utilisation", ranks.utilisation);
-    add_each("memory_bytes", ranks.memory_bytes);
-    add_each(rate_key.c_str(), ranks.rate);
-    add_each("data_wait_seconds", ranks.data_wait_seconds);
-    add_each("exposed_communication_seconds", ranks.exposed_communication_seconds);
-  }
-  void write_scalars(const Json& object, const Scalars& scalars) {
+  /// Writes the event to both files. In TensorBoard, each curve is under "GROUP/KEY".
+  void write_with_curves(const Json& object) {
+    write(object);
     if (!tensorboard) return;
-    const std::vector<EventWriter::Scalar> views(scalars.tagged.begin(), scalars.tagged.end());
+    std::vector<std::pair<std::string, double>> scalars;
+    const auto add = [&](std::string tag, const Json& value) {
+      if (value.is_number() || value.is_null())
+        scalars.emplace_back(std::move(tag), value.is_null() ? std::nan("") : value.get<double>());
+    };
+    const std::string event = object["event"];
+    for (const auto& [key, value] : object.items()) {
+      const std::string group = key == "exchange_seconds" ? "" : curve_group(event, key, naming.unit.name);
+      if (!group.empty()) add(group + key, value);
+    }
+    if (object.contains("per_rank")) {
+      const Json& per_rank = object["per_rank"];
+      const std::size_t n_ranks = per_rank["loss"].size();  // the curves of a single rank are those of the run
+      for (const auto& [key, list] : per_rank.items())
+        if (n_ranks > 1 && n_ranks <= kMaxRankCurves && key != "host_memory_bytes" && key != "cpu_utilisation")
+          for (std::size_t i = 0; i < list.size(); ++i) add(fmt::format("ranks_{}/{}", key, i), list[i]);
+    }
+    const std::vector<EventWriter::Scalar> views(scalars.begin(), scalars.end());
     write_or_warn([&] { tensorboard->write(object["step"], object["time_unix"], views); });
   }
 };
@@ -280,21 +264,7 @@ void Metrics::step(const StepRecord& r) {
   if (r.exchange_seconds) object["exchange_seconds"] = *r.exchange_seconds;
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   add(object, r.totals, state_->naming.unit);
-  state_->write(object);
-  State::Scalars scalars;
-  state_->add(scalars, "train/", r.measures);
-  scalars.add("train/learning_rate", r.learning_rate);
-  scalars.add("train/gradient_norm", r.gradient_norm);
-  scalars.add("performance/step_seconds", r.step_seconds);
-  state_->add_rates(scalars, "performance/", r.rate, r.loss_rate);
-  scalars.add("performance/model_flops_rate", r.model_flops_rate);
-  if (r.model_flops_utilization) scalars.add("performance/model_flops_utilization", *r.model_flops_utilization);
-  scalars.add("performance/data_wait_seconds", r.data_wait_seconds);
-  scalars.add("performance/exposed_communication_seconds", r.exposed_communication_seconds);
-  scalars.add("performance/memory_bytes", r.memory_bytes);
-  State::add_ranks(scalars, r.per_rank, rate_key);
-  state_->write_scalars(object, scalars);
-  if (r.loss_scale) state_->write_scalars(object, {{{"train/loss_scale", *r.loss_scale}}});
+  state_->write_with_curves(object);
 }
 
 void Metrics::epoch(const EpochRecord& r) {
@@ -307,11 +277,7 @@ void Metrics::epoch(const EpochRecord& r) {
   object["epoch_seconds"] = r.epoch_seconds;
   state_->add(object, "validation_", r.validation);
   add(object, r.totals, state_->naming.unit);
-  state_->write(object);
-  State::Scalars scalars;
-  state_->add(scalars, "epoch/", r.train);
-  state_->add_rates(scalars, "epoch/", r.rate, r.loss_rate);
-  state_->write_scalars(object, scalars);
+  state_->write_with_curves(object);
 }
 
 void Metrics::evaluation(const EvaluationRecord& r) {
@@ -323,11 +289,7 @@ void Metrics::evaluation(const EvaluationRecord& r) {
   object["evaluation_seconds"] = r.seconds;
   add_rates(object, state_->naming.unit, r.rate, r.loss_rate);
   add(object, r.totals, state_->naming.unit);
-  state_->write(object);
-  State::Scalars scalars;
-  state_->add(scalars, "validation/", r.measures);
-  state_->add(scalars, fmt::format("validation/{}", tasks::kAverageKey), r.average_measures);
-  state_->write_scalars(object, scalars);
+  state_->write_with_curves(object);
 }
 
 void Metrics::samples(const SamplesRecord& r) {
@@ -405,13 +367,11 @@ bool Metrics::keep_summary(const std::string& status, std::int64_t steps) {
 }
 
 RecordedSteps recorded_steps(const std::string& directory) {
-  const std::string path = directory + "/metrics.jsonl";
   RecordedSteps out;
-  if (!std::filesystem::exists(path)) return out;
-  std::istringstream lines(read_file(path));
-  for (std::string line; std::getline(lines, line);) {
-    const Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!event.is_object()) continue;
+  MetricsReader reader(metrics_path(directory));
+  while (reader.next()) {
+    const Json event = reader.event();
+    if (event.empty()) continue;
     out.has_events = true;
     const double step = event.value("event", Json()) == "checkpoint" ? number_in(event, "step") : -1;
     if (step > static_cast<double>(out.checkpoint)) out.checkpoint = static_cast<std::int64_t>(step);

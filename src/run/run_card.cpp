@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "base/file.h"
 #include "base/number_text.h"
@@ -17,6 +16,7 @@
 #include "config/parser.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
+#include "run/metrics_file.h"
 #include "run/published_model.h"
 #include "tasks/task.h"
 
@@ -43,14 +43,6 @@ bool is_hub_name(const std::string& text) {
          text.find('/', slash + 1) == std::string::npos && text.front() != '.' && std::ranges::all_of(text, fits);
 }
 
-std::string text_member(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
-double number_member(const Json& object, const std::string& key) {
-  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : std::nan("");
-}
-
 // ------------------------------------------------------------------------------------------------------------- events
 
 struct Events {
@@ -60,14 +52,12 @@ struct Events {
 /// The complete lines about steps up to `last_step`.
 Events read_events(const std::string& run, std::int64_t last_step) {
   Events out;
-  const std::string path = (fs::path(run) / "metrics.jsonl").string();
-  std::error_code error;
-  if (run.empty() || !fs::exists(path, error)) return out;
-  std::istringstream lines(read_file(path));
-  for (std::string line; std::getline(lines, line);) {
-    Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!event.is_object() || !(number_member(event, "step") <= static_cast<double>(last_step))) continue;
-    const std::string kind = text_member(event, "event");
+  if (run.empty()) return out;
+  MetricsReader reader(metrics_path(run));
+  while (reader.next()) {
+    Json event = reader.event();
+    if (!(number_in(event, "step") <= static_cast<double>(last_step))) continue;
+    const std::string kind = text_in(event, "event");
     if (kind == "step")
       out.steps.push_back(std::move(event));
     else if (kind == "evaluation")
@@ -79,7 +69,7 @@ Events read_events(const std::string& run, std::int64_t last_step) {
 std::vector<ModelCard::Point> losses_of(const std::vector<Json>& events, const std::string& key) {
   std::vector<ModelCard::Point> out;
   for (const Json& event : events)
-    if (const double loss = number_member(event, key); std::isfinite(loss))
+    if (const double loss = number_in(event, key); std::isfinite(loss))
       out.push_back({.step = event["step"].get<std::int64_t>(), .loss = loss});
   return out;
 }
@@ -103,7 +93,7 @@ ModelCard::Result result_of(const Json& event, const std::string& prefix, std::s
 /// The results of this model, and of the best one of the run. The columns are those of the first.
 std::vector<ModelCard::Result> results_of(const std::vector<Json>& evaluations, std::int64_t step,
                                           const std::string& prefix) {
-  const auto loss = [&](const Json& event) { return number_member(event, prefix + "loss"); };
+  const auto loss = [&](const Json& event) { return number_in(event, prefix + "loss"); };
   const Json* best = nullptr;
   for (const Json& event : evaluations)
     if (std::isfinite(loss(event)) && (best == nullptr || loss(event) < loss(*best))) best = &event;
@@ -208,14 +198,14 @@ ModelCard::Rows training_rows(const CardSource& source, const Events& events) {
                                                           static_cast<double>(source.steps_per_epoch)));
   if (events.steps.empty()) return rows;
   const Json& last = events.steps.back();
-  if (const double tokens = number_member(last, "trained_tokens"); std::isfinite(tokens))
+  if (const double tokens = number_in(last, "trained_tokens"); std::isfinite(tokens))
     rows.emplace_back("predicted tokens", with_commas(tokens));
   std::vector<int> ranks;
   for (const Json& event : events.steps)
-    if (const double n = number_member(event, "ranks"); std::isfinite(n) && (ranks.empty() || ranks.back() != n))
+    if (const double n = number_in(event, "ranks"); std::isfinite(n) && (ranks.empty() || ranks.back() != n))
       ranks.push_back(static_cast<int>(n));
   if (!ranks.empty()) rows.emplace_back("ranks", fmt::format("{}", fmt::join(ranks, ", then ")));
-  if (const double seconds = number_member(last, "training_seconds"); std::isfinite(seconds))
+  if (const double seconds = number_in(last, "training_seconds"); std::isfinite(seconds))
     rows.emplace_back("time of the steps", fmt::format("{} s", with_commas(std::max(1.0, seconds))));
   return rows;
 }
@@ -223,10 +213,9 @@ ModelCard::Rows training_rows(const CardSource& source, const Events& events) {
 ModelCard::Rows version_rows(const std::string& versions) {
   const Json json = Json::parse(versions, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {};
-  ModelCard::Rows rows{{"Lockstep", text_member(json, "version")}};
-  if (const std::string commit = text_member(json, "commit"); !commit.empty())
-    rows.front().second += ", commit " + commit;
-  rows.emplace_back("compiler", text_member(json, "compiler"));
+  ModelCard::Rows rows{{"Lockstep", text_in(json, "version")}};
+  if (const std::string commit = text_in(json, "commit"); !commit.empty()) rows.front().second += ", commit " + commit;
+  rows.emplace_back("compiler", text_in(json, "compiler"));
   std::vector<std::string> libraries;
   if (json.contains("libraries") && json["libraries"].is_object())
     for (const auto& [name, version] : json["libraries"].items())
@@ -286,7 +275,7 @@ std::string name_of_model(const std::string& path) {
   std::error_code error;
   if (fs::is_regular_file(config, error) && fs::file_size(config, error) <= kMaxConfigBytes) {
     const Json json = Json::parse(read_file(config.string()), nullptr, /*allow_exceptions=*/false);
-    if (const std::string name = text_member(json, "_name_or_path"); is_hub_name(name)) return name;
+    if (const std::string name = text_in(json, "_name_or_path"); is_hub_name(name)) return name;
   }
   for (const fs::path& part : fs::path(path)) {  // models--ORGANISATION--NAME/snapshots/COMMIT
     std::string name = part.string();

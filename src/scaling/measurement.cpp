@@ -13,36 +13,25 @@
 #include "base/json.h"
 #include "base/printable.h"
 #include "lockstep/error.h"
+#include "run/metrics_file.h"
 #include "scaling/study.h"
 
 namespace lockstep::scaling {
 namespace {
 
 using Json = nlohmann::json;
+using Event = nlohmann::ordered_json;  // of metrics.jsonl
+using run::number_in;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
 constexpr double kMebibyte = 1 << 20;
-
-double number_in(const Json& object, const std::string& key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : kUnknown;
-}
 
 std::vector<double> numbers_in(const Json& object, const std::string& key) {
   std::vector<double> numbers;
   for (const Json& value : object.value(key, Json::array()))
     numbers.push_back(value.is_number() ? value.get<double>() : kUnknown);
   return numbers;
-}
-
-/// "samples" for an event with the key "samples_per_second". Beside tokens_per_second, there is one of those in the
-/// loss.
-std::string unit_of(const Json& event) {
-  constexpr std::string_view kSuffix = "_per_second";
-  for (const auto& [key, value] : event.items())
-    if (key.ends_with(kSuffix) && !key.starts_with("loss_")) return key.substr(0, key.size() - kSuffix.size());
-  return "";
 }
 
 /// The memory in MiB that RUN/usage recorded between `begin` and `end`: that of GPUs if there are any, otherwise that
@@ -83,13 +72,12 @@ struct Mean {
   double value() const { return n == 0 ? kUnknown : sum / n; }
 };
 
-void measure_memory(const std::string& run, const std::vector<Json>& events, std::int64_t warmup_steps,
+void measure_memory(const std::string& run, const std::vector<Event>& events, std::int64_t warmup_steps,
                     Measurement& result) {
   const auto first = static_cast<std::size_t>(std::max<std::int64_t>(warmup_steps - 1, 0));
   std::vector<double> logged;
   for (std::size_t i = static_cast<std::size_t>(warmup_steps); i < events.size(); ++i)
-    for (const double bytes : numbers_in(events[i].value("per_rank", Json::object()), "memory_bytes"))
-      logged.push_back(std::round(bytes / kMebibyte));
+    for (const double bytes : run::of_ranks(events[i], "memory_bytes")) logged.push_back(std::round(bytes / kMebibyte));
   std::vector<double> used =
       used_mib(run + "/usage", number_in(events[first], "time_unix"), number_in(events.back(), "time_unix"));
   // A case of less than half a second has no line there. In this case, the steps contain the peak memory so far.
@@ -100,21 +88,19 @@ void measure_memory(const std::string& run, const std::vector<Json>& events, std
   result.memory_mode_bytes = kMebibyte * mode_of(used);
 }
 
-std::vector<Json> step_events(const std::string& path) {
-  std::vector<Json> events;
-  std::istringstream lines(read_file(path, kMaxBytes));
-  for (std::string line; std::getline(lines, line);) {
-    Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (event.is_object() && event.value("event", Json()) == "step") events.push_back(std::move(event));
-  }
+std::vector<Event> step_events(const std::string& path) {
+  std::vector<Event> events;
+  run::MetricsReader reader(path);
+  while (reader.next())
+    if (Event event = reader.event(); run::text_in(event, "event") == "step") events.push_back(std::move(event));
   return events;
 }
 
 }  // namespace
 
 Measurement measure(const std::string& run, std::int64_t steps, std::int64_t warmup_steps) {
-  const std::string path = run + "/metrics.jsonl", summary = run + "/metrics.json";
-  const std::vector<Json> events = step_events(path);
+  const std::string path = run::metrics_path(run), summary = run + "/metrics.json";
+  const std::vector<Event> events = step_events(path);
   require(std::ssize(events) == steps, ErrorCode::study_damaged, "{}: expected {} steps, found {}", path, steps,
           events.size());
   Measurement result;
@@ -122,23 +108,22 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   result.build = build_text(totals.value("versions", Json::object()).dump());
   result.exchanged_bytes = number_in(totals, "exchanged_bytes");
   result.buckets = number_in(totals, "buckets");
-  result.unit = unit_of(events.front());
+  result.unit = run::unit_of(events.front());
   require(!result.unit.empty() && events.front().contains("loss"), ErrorCode::study_damaged,
           "{}: its steps have no loss or no speed", path);
   result.ranks = static_cast<int>(number_in(events.front(), "ranks"));
   Mean utilisation, flops_rate, flops_utilization, exposed, data, exchange;
   for (std::size_t i = 0; i < events.size(); ++i) {
-    const Json& event = events[i];
+    const Event& event = events[i];
     const double seconds = number_in(event, "step_seconds");
     result.step_seconds.push_back(seconds);
     result.step_counts.push_back(std::round(number_in(event, result.unit + "_per_second") * seconds));
     result.step_losses.push_back(number_in(event, "loss"));
     if (event.contains("accuracy")) result.step_accuracies.push_back(number_in(event, "accuracy"));
     if (static_cast<std::int64_t>(i) < warmup_steps) continue;
-    const Json of_ranks = event.value("per_rank", Json::object());
-    for (const double value : numbers_in(of_ranks, "utilisation")) utilisation.add(value);
-    for (const double value : numbers_in(of_ranks, "exposed_communication_seconds")) exposed.add(value);
-    for (const double value : numbers_in(of_ranks, "data_wait_seconds")) data.add(value);
+    for (const double value : run::of_ranks(event, "utilisation")) utilisation.add(value);
+    for (const double value : run::of_ranks(event, "exposed_communication_seconds")) exposed.add(value);
+    for (const double value : run::of_ranks(event, "data_wait_seconds")) data.add(value);
     flops_rate.add(number_in(event, "model_flops_rate"));
     flops_utilization.add(number_in(event, "model_flops_utilization"));
     exchange.add(number_in(event, "exchange_seconds"));
@@ -151,8 +136,8 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   result.exchange_seconds = exchange.value();
   measure_memory(run, events, warmup_steps, result);
   std::map<std::string, int> ranks_of;
-  for (const Json& host : events.back().value("per_rank", Json::object()).value("host", Json::array()))
-    if (host.is_string()) ++ranks_of[host.get<std::string>()];
+  for (const std::string& host : run::hosts_of(events.back()))
+    if (!host.empty()) ++ranks_of[host];
   for (const auto& [name, ranks] : ranks_of) result.hosts.push_back({.name = name, .machine = "", .ranks = ranks});
   return result;
 }

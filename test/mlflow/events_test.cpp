@@ -10,6 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+
+#include "run/metrics_file.h"
 
 namespace lockstep::mlflow {
 namespace {
@@ -21,10 +24,14 @@ std::map<std::string, double> values_of(const Event& event) {
   return values;
 }
 
+Event event_in(const std::string& line) {
+  return event_of(nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false));
+}
+
 using Values = std::map<std::string, double>;
 
 TEST(MlflowEvents, AStepHasTheNamesOfTensorBoard) {
-  const Event event = event_of(
+  const Event event = event_in(
       R"({"event":"step","time_unix":1700000000.25,"step":7,"epoch":1,"samples":84,"loss":2.5,"accuracy":null,)"
       R"("learning_rate":0.1,"step_seconds":0.5,"tokens_per_second":24.0,"memory_bytes":5000000,"last_step":9,"ranks":1,)"
       R"("skipped_steps":2,"trained_tokens":84,"training_seconds":3.0,"run_seconds":4.0,)"
@@ -44,7 +51,7 @@ TEST(MlflowEvents, AStepHasTheNamesOfTensorBoard) {
 
 TEST(MlflowEvents, RanksOnDevicesReportBothMemories) {
   const Event event =
-      event_of(R"({"event":"step","time_unix":1.0,"step":1,"per_rank":{"host":["a","b"],"loss":[2.0,3.0],)"
+      event_in(R"({"event":"step","time_unix":1.0,"step":1,"per_rank":{"host":["a","b"],"loss":[2.0,3.0],)"
                R"("data_wait_seconds":[0.0,0.25],"memory_bytes":[3000000,4000000],"utilisation":[0.25,null],)"
                R"("host_memory_bytes":[1000000,2000000],"cpu_utilisation":[1.5,1.0]}})");
   EXPECT_EQ(values_of(event), (Values{{"ranks_loss/0", 2},
@@ -64,23 +71,23 @@ TEST(MlflowEvents, ManyRanksAreNotSentOneByOne) {
   const auto n_metrics = [](int n_ranks) {
     std::string list = "1.0";
     for (int rank = 1; rank < n_ranks; ++rank) list += ",1.0";
-    return event_of(R"({"event":"step","time_unix":1.0,"step":1,"loss":1.0,"per_rank":{"loss":[)" + list + "]}}")
+    return event_in(R"({"event":"step","time_unix":1.0,"step":1,"loss":1.0,"per_rank":{"loss":[)" + list + "]}}")
         .metrics.size();
   };
-  EXPECT_EQ(n_metrics(kMaxRanks), kMaxRanks + 1);
-  EXPECT_EQ(n_metrics(kMaxRanks + 1), 1u);
+  EXPECT_EQ(n_metrics(run::kMaxRankCurves), run::kMaxRankCurves + 1);
+  EXPECT_EQ(n_metrics(run::kMaxRankCurves + 1), 1u);
 }
 
 TEST(MlflowEvents, EvaluationsAndEpochsHaveGroupsOfTheirOwn) {
-  EXPECT_EQ(values_of(event_of(R"({"event":"evaluation","time_unix":1.0,"step":1,"epoch":1,"samples":48,"loss":2.0,)"
+  EXPECT_EQ(values_of(event_in(R"({"event":"evaluation","time_unix":1.0,"step":1,"epoch":1,"samples":48,"loss":2.0,)"
                                R"("ema_loss":1.5,"evaluation_seconds":0.1,"samples_per_second":480.0,)"
                                R"("trained_samples":12})")),
             (Values{{"validation/loss", 2}, {"validation/ema_loss", 1.5}}));
-  EXPECT_EQ(values_of(event_of(R"({"event":"epoch","time_unix":1.0,"step":1,"epoch":1,"tokens":48,"loss":2.0,)"
+  EXPECT_EQ(values_of(event_in(R"({"event":"epoch","time_unix":1.0,"step":1,"epoch":1,"tokens":48,"loss":2.0,)"
                                R"("learning_rate":0.1,"tokens_per_second":480.0,"epoch_seconds":2.0,)"
                                R"("validation_loss":3.0,"trained_tokens":12})")),
             (Values{{"epoch/loss", 2}, {"epoch/tokens_per_second", 480}}));
-  EXPECT_TRUE(event_of(R"({"event":"checkpoint","time_unix":1.0,"step":1,"path":"a","size_bytes":5})").metrics.empty());
+  EXPECT_TRUE(event_in(R"({"event":"checkpoint","time_unix":1.0,"step":1,"path":"a","size_bytes":5})").metrics.empty());
 }
 
 TEST(MlflowEvents, DamagedLinesHaveNoMetrics) {
@@ -91,7 +98,7 @@ TEST(MlflowEvents, DamagedLinesHaveNoMetrics) {
         R"({"event":5,"time_unix":1.0,"step":1,"loss":1.0})",
         R"({"event":"step","time_unix":1.0,"step":1,"per_rank":{"loss":5}})",
         R"({"event":"step","time_unix":1.0,"step":1,"per_rank":[]})"})
-    EXPECT_TRUE(event_of(line).metrics.empty()) << line;
+    EXPECT_TRUE(event_in(line).metrics.empty()) << line;
 }
 
 class MlflowReader : public testing::Test {

@@ -1,0 +1,88 @@
+#include "run/metrics_file.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/file.h"
+
+namespace lockstep::run {
+namespace {
+
+constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;  // a step of ten thousand ranks has about one MiB
+
+template <std::size_t N>
+bool is_one_of(std::string_view key, const std::array<std::string_view, N>& list) {
+  return std::ranges::find(list, key) != list.end();
+}
+
+/// The list of a step with an entry for each rank; null if there is none.
+const nlohmann::ordered_json* list_of_ranks(const nlohmann::ordered_json& step, const std::string& key) {
+  const auto per_rank = step.find("per_rank");
+  if (per_rank == step.end() || !per_rank->is_object()) return nullptr;
+  const auto list = per_rank->find(key);
+  return list != per_rank->end() && list->is_array() ? &*list : nullptr;
+}
+
+}  // namespace
+
+MetricsReader::MetricsReader(const std::string& path, std::uint64_t position) : position_(position) {
+  require_regular_file(path);
+  in_.open(path, std::ios::binary);
+  is_open_ = in_.is_open();
+  in_.seekg(static_cast<std::streamoff>(position));
+}
+
+bool MetricsReader::next() {
+  if (!std::getline(in_, line_) || in_.eof()) return false;
+  position_ += line_.size() + 1;
+  return true;
+}
+
+nlohmann::ordered_json MetricsReader::event() const {
+  using Json = nlohmann::ordered_json;
+  Json object = line_.size() > kMaxLineBytes ? Json() : Json::parse(line_, nullptr, /*allow_exceptions=*/false);
+  return object.is_object() ? object : Json::object();
+}
+
+std::vector<double> of_ranks(const nlohmann::ordered_json& step, const std::string& key) {
+  std::vector<double> out;
+  if (const nlohmann::ordered_json* list = list_of_ranks(step, key))
+    for (const auto& value : *list) out.push_back(value.is_number() ? value.get<double>() : std::nan(""));
+  return out;
+}
+
+std::vector<std::string> hosts_of(const nlohmann::ordered_json& step) {
+  std::vector<std::string> out;
+  if (const nlohmann::ordered_json* list = list_of_ranks(step, "host"))
+    for (const auto& value : *list) out.push_back(value.is_string() ? value.get<std::string>() : "");
+  return out;
+}
+
+std::string unit_of(const nlohmann::ordered_json& event) {
+  constexpr std::string_view kEnd = "_per_second";
+  for (const auto& [key, value] : event.items())  // beside tokens_per_second, there is the speed of those in the loss
+    if (key.ends_with(kEnd) && !key.starts_with("loss_")) return key.substr(0, key.size() - kEnd.size());
+  return "";
+}
+
+std::string curve_group(std::string_view event, std::string_view key, std::string_view unit) {
+  constexpr std::array<std::string_view, 9> kNoCurves{"time_unix", "step",        "epoch",
+                                                      "last_step", "ranks",       "skipped_steps",
+                                                      "samples",   "run_seconds", "training_seconds"};
+  constexpr std::array<std::string_view, 7> kPerformance{"step_seconds",
+                                                         "model_flops_rate",
+                                                         "model_flops_utilization",
+                                                         "data_wait_seconds",
+                                                         "exposed_communication_seconds",
+                                                         "exchange_seconds",
+                                                         "memory_bytes"};
+  const bool is_rate = key.ends_with("_per_second");
+  if (is_one_of(key, kNoCurves) || key == unit || key.starts_with("trained_") || key.starts_with("processed_"))
+    return "";
+  if (event == "step") return is_rate || is_one_of(key, kPerformance) ? "performance/" : "train/";
+  if (event == "evaluation") return is_rate || key == "evaluation_seconds" ? "" : "validation/";
+  const bool is_elsewhere = key.starts_with("validation_") || key == "learning_rate" || key == "epoch_seconds";
+  return event == "epoch" && !is_elsewhere ? "epoch/" : "";
+}
+
+}  // namespace lockstep::run
