@@ -134,7 +134,7 @@ touch "$FAKES/slow"
 "$python" bench/gpu/check.py --quick --build "$build" --results "$results" --only '^2 ' >"$work/ended" 2>&1 &
 ended=$!
 others=$(($(awk '$2 == "s" && $3 == 2' "$work/dry" | wc -l) - 1)) # all but the slow one
-while (($(grep -cE '^2 .*: (passed|not run)' "$work/ended") < others)) && kill -0 $ended; do sleep 0.1; done
+while (($(grep -cE '^  2 .*: (passed|not run):' "$work/ended") < others)) && kill -0 $ended; do sleep 0.1; done
 kill -TERM $ended
 wait $ended
 status=$?
