@@ -62,7 +62,7 @@ std::vector<ReportedFigure> reported_figures(const Results& results) {
        &SizeResult::exposed_communication_seconds, 1000},
       {"data_wait_seconds", "waiting for data", "ms per step", &SizeResult::data_wait_seconds, 1000}};
   std::erase_if(figures, [&](const ReportedFigure& figure) {
-    const bool not_always = figure.key == "accuracy" || figure.key == "model_flops_utilization";
+    const bool not_always = figure.key == "accuracy" || figure.key.starts_with("model_flops_");
     return not_always &&
            std::ranges::none_of(results.sizes, [&](const SizeResult& size) { return (size.*figure.member).n > 0; });
   });

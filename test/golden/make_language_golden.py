@@ -33,8 +33,8 @@ CASES = {
                                                      rope_theta=500.0, rope_scaling=LLAMA3)),
     "qwen2": (transformers.Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6)),
     "qwen3": (transformers.Qwen3Config, dict(tie_word_embeddings=False, head_dim=16, rope_theta=1e6)),
-    "mistral": (transformers.MistralConfig, dict(tie_word_embeddings=False, sliding_window=4)),
-    "smollm3": (transformers.SmolLM3Config, dict(no_rope_layers=[1, 0], rope_theta=2e6)),
+    "mistral": (transformers.MistralConfig, dict(tie_word_embeddings=False, head_dim=16, sliding_window=4)),
+    "smollm3": (transformers.SmolLM3Config, dict(no_rope_layers=[1, 0], attention_bias=True, mlp_bias=True)),
 }
 
 
