@@ -159,8 +159,6 @@ TESTED    := $(TESTS) test/comm/collective_tests.cpp
 EMULATED_AMX       := kernels/cpu/attention.cpp kernels/cpu/conv2d_amx.cpp
 EMULATED_AMX_TESTS := $(filter test/kernels/algorithms_test.cpp test/kernels/attention_test.cpp test/kernels/conv2d_test.cpp,$(TESTED))
 SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
-# Programs of unit tests that scripts run.
-SCRIPTS_RUN := kernels_test run_test train_test
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Tests that need a program of their own.
 OWN_PROGRAM := $(if $(LISTED),$(shell grep -lE '^// program: own' $(LISTED)))
@@ -334,10 +332,12 @@ compile_commands.json: always
 tests test tests-sanitized test-sanitized test-long test-mutations: | $(filter all benches fuzzers $(OUT)/%,$(MAKECMDGOALS))
 tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
-# With ONLY=PATTERN, the programs of the tests whose name matches; if one of these is a script, those that scripts run.
-chosen := $(if $(ONLY),$(shell scripts/list-tests.sh | ONLY='$(ONLY)' awk -F'\t' '$$1 ~ ENVIRON["ONLY"] {print $$2}' | sort -u))
-runs_scripts := $(if $(ONLY),$(filter -,$(chosen)),yes)
-chosen_of = $(if $(ONLY),$(filter $(chosen:%=$(OUT)/test/%) $(if $(runs_scripts),$(SCRIPTS_RUN:%=$(OUT)/test/%)),$(1)),$(1))
+# With ONLY=PATTERN, the programs of the tests whose name matches, and those that are named in the scripts among them.
+chosen := $(if $(ONLY),$(shell scripts/list-tests.sh | ONLY='$(ONLY)' awk -F'\t' '$$1 ~ ENVIRON["ONLY"] {print $$2 == "-" ? $$10 : $$2}' | sort -u))
+chosen_scripts := $(filter test/%,$(chosen))
+chosen += $(if $(chosen_scripts),$(shell grep -ohwE '[a-z]+_test' $(chosen_scripts) | sort -u))
+runs_scripts := $(if $(ONLY),$(chosen_scripts),yes)
+chosen_of = $(if $(ONLY),$(filter $(chosen:%=$(OUT)/test/%),$(1)),$(1))
 tests-here: $(call chosen_of,$(TEST_PROGRAMS) $(OWN_PROGRAMS)) $(FAKES) $(OUT)/test/list \
   $(if $(UNIT_TESTS_ONLY),,$(if $(runs_scripts),$(OUT)/lockstep $(PLANS)))
 test-objects: $(TEST_UNITS)
