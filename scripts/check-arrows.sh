@@ -6,7 +6,7 @@
 #                                                                          left may include any right
 #   commands -> doctor -> run, comm, config, base; commands -> scaling -> run, config, base
 #   comm, data, text, checkpoint, hdf5, config, base -> include            commands, train, inference and run include these too,
-#   commands -> page -> base; commands, train, run -> mlflow -> run, config, base
+#   commands -> page -> base; commands, train -> mlflow -> run, config, base
 #   commands, train, inference, tasks -> generate -> models
 #   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base, models base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
@@ -48,7 +48,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     may["mlflow"] = " run config base "
     may["train"] = " mlflow inference run tasks generate models layers graph comm data text checkpoint hdf5 config base "
     may["inference"] = " run tasks generate models layers graph comm data text checkpoint config base "
-    may["run"] = " mlflow tasks models comm data text checkpoint hdf5 config base "
+    may["run"] = " tasks models comm data text checkpoint hdf5 config base "
     may["tasks"] = " generate models layers graph data text base "
     may["generate"] = " models layers graph base "
     may["models"] = " layers graph base "

@@ -75,7 +75,7 @@ if ! has_frontend; then
   if [[ -z $fetch_onednn ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
 fi
 
-# Loaded when it is used (src/mlflow/curl_library.h), so it is installed here if missing; elsewhere its absence is no
+# Loaded when it is used (src/base/curl_library.h), so it is installed here if missing; elsewhere its absence is no
 # error.
 has_curl() { ldconfig -p 2>/dev/null | grep -qE 'libcurl(-gnutls)?[.]so[.]4'; }
 

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <span>
 
+#include "base/curl_library.h"
 #include "base/file.h"
 #include "base/version.h"
 #include "lockstep/error.h"
-#include "mlflow/curl_library.h"
 
 namespace lockstep::mlflow {
 namespace {
@@ -154,16 +154,6 @@ Response HttpClient::send(const Request& request) {
     response.is_temporary = is_temporary(status);
   }
   return response;
-}
-
-std::string libcurl_version() {
-  try {
-    const std::string text = curl_library().version();  // "libcurl/7.88.1 OpenSSL/3.0.11 ..."
-    const std::size_t begin = text.find('/') + 1;
-    return text.substr(begin, text.find(' ') - begin);
-  } catch (const Error&) {
-    return "not found";
-  }
 }
 
 }  // namespace lockstep::mlflow

@@ -66,7 +66,4 @@ class HttpClient {
   void* handle_;
 };
 
-/// "7.88.1", or "not found".
-std::string libcurl_version();
-
 }  // namespace lockstep::mlflow

@@ -7,12 +7,12 @@
 #include <CLI/Version.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/curl_library.h"
 #include "base/version.h"
 #include "comm/mpi_calls.h"
 #include "data/jpeg.h"
 #include "data/png.h"
 #include "hdf5/version.h"
-#include "mlflow/http.h"
 #include "run/metrics.h"
 #include "text/normalizer.h"
 #include "text/pattern.h"
@@ -35,7 +35,7 @@ std::string versions_json() {
   libraries["libpng"] = data::png_version();
   libraries["PCRE2"] = text::pcre2_version();
   libraries["utf8proc"] = text::utf8proc_version();
-  libraries["libcurl"] = mlflow::libcurl_version();
+  libraries["libcurl"] = libcurl_version();
   for (const std::string& library : backend_libraries()) {
     const auto blank = library.find(' ');
     libraries[library.substr(0, blank)] = blank == std::string::npos ? "unknown" : library.substr(blank + 1);

@@ -1,4 +1,4 @@
-#include "mlflow/curl_library.h"
+#include "base/curl_library.h"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@
 
 #include "lockstep/error.h"
 
-namespace lockstep::mlflow {
+namespace lockstep {
 namespace {
 
 void* open_libcurl() {
@@ -42,4 +42,14 @@ const CurlLibrary& curl_library() {
   return library;
 }
 
-}  // namespace lockstep::mlflow
+std::string libcurl_version() {
+  try {
+    const std::string text = curl_library().version();  // "libcurl/7.88.1 OpenSSL/3.0.11 ..."
+    const std::size_t begin = text.find('/') + 1;
+    return text.substr(begin, text.find(' ') - begin);
+  } catch (const Error&) {
+    return "not found";
+  }
+}
+
+}  // namespace lockstep

@@ -1,11 +1,12 @@
 // The part of libcurl's interface that is used, without its header, which many clusters do not have. The interface of
 // libcurl.so.4 has been stable since 2006: functions and the numbers of options do not change (ABI policy,
-// https://curl.se/libcurl/abi.html). test/mlflow/curl_library_test.cpp compares the numbers with curl/curl.h.
+// https://curl.se/libcurl/abi.html). test/base/curl_library_test.cpp compares the numbers with curl/curl.h.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
-namespace lockstep::mlflow {
+namespace lockstep {
 
 namespace curl {
 // Options of type long, of pointers, of functions and of curl_off_t, which begin at multiples of 10000.
@@ -51,5 +52,7 @@ struct CurlLibrary {
 
 /// Loads it when it is first called. Throws Error (not_supported) if there is none.
 const CurlLibrary& curl_library();
+/// "7.88.1", or "not found".
+std::string libcurl_version();
 
-}  // namespace lockstep::mlflow
+}  // namespace lockstep

@@ -1,5 +1,5 @@
-// The numbers of src/mlflow/curl_library.h are those of curl/curl.h, where that header is installed.
-#include "mlflow/curl_library.h"
+// The numbers of src/base/curl_library.h are those of curl/curl.h, where that header is installed.
+#include "base/curl_library.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <curl/curl.h>
 #endif
 
-namespace lockstep::mlflow {
+namespace lockstep {
 namespace {
 
 TEST(CurlLibrary, NumbersAreThoseOfItsHeader) {
@@ -61,4 +61,4 @@ TEST(CurlLibrary, NumbersAreThoseOfItsHeader) {
 }
 
 }  // namespace
-}  // namespace lockstep::mlflow
+}  // namespace lockstep
