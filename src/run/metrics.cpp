@@ -76,6 +76,7 @@ void note(const Json& object, const Naming& naming, History& history) {
 std::string lines_until(const std::string& path, std::int64_t last_step, const Naming& naming, History& history) {
   std::string kept;
   MetricsReader reader(path);
+  reader.require_open();
   while (reader.next()) {
     const Json object = reader.event();
     const auto step = object.find("step");
@@ -367,8 +368,11 @@ bool Metrics::keep_summary(const std::string& status, std::int64_t steps) {
 }
 
 RecordedSteps recorded_steps(const std::string& directory) {
+  const std::string path = metrics_path(directory);
   RecordedSteps out;
-  MetricsReader reader(metrics_path(directory));
+  if (!std::filesystem::exists(path)) return out;
+  MetricsReader reader(path);
+  reader.require_open();
   while (reader.next()) {
     const Json event = reader.event();
     if (event.empty()) continue;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/file.h"
+#include "lockstep/error.h"
 
 namespace lockstep::run {
 namespace {
@@ -25,17 +26,22 @@ const nlohmann::ordered_json* list_of_ranks(const nlohmann::ordered_json& step, 
 
 }  // namespace
 
-MetricsReader::MetricsReader(const std::string& path, std::uint64_t position) : position_(position) {
+MetricsReader::MetricsReader(const std::string& path, std::uint64_t position) : path_(path), position_(position) {
   require_regular_file(path);
   in_.open(path, std::ios::binary);
   is_open_ = in_.is_open();
   in_.seekg(static_cast<std::streamoff>(position));
 }
 
+void MetricsReader::require_open() const {
+  if (!is_open_) open_regular_file(path_);
+}
+
 bool MetricsReader::next() {
-  if (!std::getline(in_, line_) || in_.eof()) return false;
-  position_ += line_.size() + 1;
-  return true;
+  const bool is_complete = std::getline(in_, line_) && !in_.eof();
+  require(!in_.bad(), ErrorCode::system_call, "cannot read {}", path_);
+  if (is_complete) position_ += line_.size() + 1;
+  return is_complete;
 }
 
 nlohmann::ordered_json MetricsReader::event() const {

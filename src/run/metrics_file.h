@@ -25,7 +25,9 @@ class MetricsReader {
   explicit MetricsReader(const std::string& path, std::uint64_t position = 0);
 
   bool is_open() const { return is_open_; }
-  /// Moves to the next line; false if there is none.
+  /// Throws what read_file() throws if the file cannot be opened.
+  void require_open() const;
+  /// Moves to the next line; false if there is none. Throws system_call if the file cannot be read.
   bool next();
   /// The line, without its line feed, and the object that it contains: an empty one if the line is damaged.
   const std::string& line() const { return line_; }
@@ -34,6 +36,7 @@ class MetricsReader {
   std::uint64_t position() const { return position_; }
 
  private:
+  std::string path_;
   std::ifstream in_;
   std::uint64_t position_;
   bool is_open_;

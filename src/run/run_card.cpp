@@ -52,8 +52,11 @@ struct Events {
 /// The complete lines about steps up to `last_step`.
 Events read_events(const std::string& run, std::int64_t last_step) {
   Events out;
-  if (run.empty()) return out;
-  MetricsReader reader(metrics_path(run));
+  const std::string path = metrics_path(run);
+  std::error_code error;
+  if (run.empty() || !fs::exists(path, error)) return out;
+  MetricsReader reader(path);
+  reader.require_open();
   while (reader.next()) {
     Json event = reader.event();
     if (!(number_in(event, "step") <= static_cast<double>(last_step))) continue;

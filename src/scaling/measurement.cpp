@@ -91,6 +91,7 @@ void measure_memory(const std::string& run, const std::vector<Event>& events, st
 std::vector<Event> step_events(const std::string& path) {
   std::vector<Event> events;
   run::MetricsReader reader(path);
+  reader.require_open();
   while (reader.next())
     if (Event event = reader.event(); run::text_in(event, "event") == "step") events.push_back(std::move(event));
   return events;

@@ -1,10 +1,11 @@
 // The files that a run writes for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the
-// progress bar. `train_test --write-run DIRECTORY` writes the run that tensorboard_test.py reads with TensorBoard's own
+// progress bar. `run_test --write-run DIRECTORY` writes the run that tensorboard_test.py reads with TensorBoard's own
 // reader.
 #include "run/metrics.h"
 #include "base/progress_bar.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -14,7 +15,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "lockstep/error.h"
 #include "run/tensorboard.h"
+#include "test/support/emulator.h"
 #include "test/support/program.h"
 
 namespace lockstep::run {
@@ -214,6 +217,29 @@ TEST_F(MetricsTest, ResumingRemovesLaterSteps) {
   }
   EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(lines().size(), 6u + 2 * 3);
+}
+
+TEST_F(MetricsTest, ResumingKeepsAFileThatItCannotRead) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (test::in_emulator()) GTEST_SKIP() << "qemu does not change users";
+  char folder[] = "/tmp/lockstep-metrics.XXXXXX";  // TMPDIR may be closed to others
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  Metrics::Options starts = options(), resumes = options(3);
+  starts.directory = resumes.directory = folder;
+  {
+    Metrics metrics(starts);
+    write_run(metrics, 1, 5);
+  }
+  const std::string path = std::string(folder) + "/metrics.jsonl", before = read_file(path);
+  ASSERT_EQ(::chmod(folder, 0777), 0);
+  ASSERT_EQ(::chmod(path.c_str(), 0200), 0);
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::seteuid(kNobody), 0);
+  EXPECT_THROW(recorded_steps(folder), Error);
+  EXPECT_THROW(Metrics{resumes}, Error);
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(read_file(path), before);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
