@@ -40,6 +40,7 @@ script() { # NAME LAUNCH-LINE
 begin_job() { # SCRIPT NAME [VARIABLE=VALUE]...
   log=$work/$2.log
   rm -f "$work/requeued"
+  : >"$log" # Before the job starts: what an earlier job of this name wrote must not pass for what this one writes.
   (cd "$work/jobs" && exec env SLURM_JOB_ID=7 SLURM_JOB_NAME="$2" SLURM_JOB_NUM_NODES=1 SLURM_NTASKS_PER_NODE=2 SLURM_CPUS_ON_NODE=2 \
     SLURM_JOB_NODELIST=node1 "${@:3}" bash "$1") >"$log" 2>&1 </dev/null &
   job=$!
