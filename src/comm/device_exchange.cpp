@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/sum_order.h"
+#include "comm/sum.h"
 #include "lockstep/bf16.h"
 
 namespace lockstep::comm {

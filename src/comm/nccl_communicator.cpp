@@ -26,7 +26,6 @@
 #include "comm/device_exchange.h"
 #include "comm/nccl_library.h"
 #include "comm/nccl_log.h"
-#include "comm/nccl_memory.h"
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
 #include "lockstep/log.h"

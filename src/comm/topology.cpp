@@ -9,7 +9,7 @@
 #include "comm/device_exchange.h"
 #include "comm/node_exchange.h"
 #include "comm/staged_communicator.h"
-#include "comm/sum_order.h"
+#include "comm/sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {

@@ -14,7 +14,7 @@
 
 #include "comm/mpi_calls.h"
 #include "comm/progress_table.h"
-#include "comm/ranks.h"
+#include "comm/topology.h"
 
 namespace lockstep::comm {
 

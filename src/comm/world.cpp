@@ -21,7 +21,7 @@
 #include "comm/single_rank.h"
 #include "comm/sleeping_communicator.h"
 #include "comm/staged_communicator.h"
-#include "comm/sum_order.h"
+#include "comm/sum.h"
 #include "lockstep/error.h"
 #include "lockstep/memory_limit.h"
 

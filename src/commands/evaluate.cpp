@@ -26,12 +26,11 @@
 #include "config/parser.h"
 #include "hdf5/version.h"
 #include "inference/adapters.h"
-#include "inference/evaluation_loader.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "models/family.h"
-#include "tasks/stamp_difference.h"
+#include "tasks/task.h"
 #include "train/batch_shape.h"
 
 namespace lockstep::commands {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "generate/language_model.h"
-#include "graph/forward_arenas.h"
+#include "graph/parameter_arena.h"
 #include "models/llama.h"
 
 namespace lockstep::generate {

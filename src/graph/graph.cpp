@@ -2,10 +2,27 @@
 
 #include <algorithm>
 
-#include "graph/size_limits.h"
+#include "graph/memory_plan.h"
 #include "lockstep/error.h"
 
 namespace lockstep::graph {
+
+ExecutionOrder::ExecutionOrder(const std::vector<bool>& has_backward) : n_forward_(has_backward.size()) {
+  const int n_nodes = static_cast<int>(has_backward.size());
+  for (int node = 0; node < n_nodes; ++node) entries_.push_back({node, Phase::forward});
+  for (int node = n_nodes; node-- > 0;)
+    if (has_backward[static_cast<std::size_t>(node)]) entries_.push_back({node, Phase::backward});
+}
+
+void ExecutionOrder::recompute(const std::vector<int>& nodes, int last) {
+  const auto before =
+      std::find_if(entries_.begin() + static_cast<std::ptrdiff_t>(n_forward_), entries_.end(),
+                   [&](const Entry& entry) { return entry.phase == Phase::backward && entry.node <= last; });
+  if (before == entries_.end()) return;
+  std::vector<Entry> again;
+  for (const int node : nodes) again.push_back({node, Phase::recompute});
+  entries_.insert(before, again.begin(), again.end());
+}
 
 ActivationId Graph::add_activation(Activation activation) {
   require_possible_activation(activation.name, activation.shape, options_.mode);
@@ -330,6 +347,25 @@ void Graph::forward(Stream& stream) {
     const trace::Span span(trace::Kind::forward, node->name());
     node->forward(pass);
   }
+}
+
+namespace {
+
+Flops flops_of(const Node& node) {
+  const auto* counted = dynamic_cast<const CountsFlops*>(&node);
+  return counted ? counted->flops() : Flops{};
+}
+
+}  // namespace
+
+double flops_of(const Graph& graph) {
+  double flops = 0;
+  for (const auto& node : graph.nodes()) flops += flops_of(*node).total();
+  return flops;
+}
+
+bool flops_are_exact(const Graph& graph) {
+  return std::ranges::none_of(graph.nodes(), [](const auto& node) { return flops_of(*node).are_upper_bound; });
 }
 
 }  // namespace lockstep::graph

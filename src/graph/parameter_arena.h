@@ -4,7 +4,7 @@
 // Two things write masters. The optimizer rounds what it writes itself. All other writes (initial values, a checkpoint,
 // imported weights) go through edit(), and the next refresh() rounds the whole arena once. A replica calls refresh()
 // before each pass over a graph, so the weights that are read are never stale. With train.shard, a rank rounds the
-// masters that it has, and the weights of the others are gathered afterwards (weight_gather.h). Statistics are read as
+// masters that it has, and the weights of the others are gathered afterwards (train/replica.h). Statistics are read as
 // fp32 only: their places in the arena of weights are not kept up to date.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "graph/graph.h"
 #include "graph/node.h"
 #include "graph/shard.h"
 #include "lockstep/backend.h"
@@ -83,6 +84,22 @@ class ParameterArena {
   std::unique_ptr<Memory> nf4_weights_;                // null if there are none
   std::unique_ptr<Cast> cast_;                         // likewise
   bool is_stale_ = true;
+};
+
+// The memory of graphs that only compute outputs, one at a time: each arena is as large as the most demanding of the
+// graphs needs. Evaluation, prediction, scoring and decoding with a trained model use it. A Replica has its own memory.
+class ForwardArenas {
+ public:
+  /// Allocates the arenas and binds the graphs, which are planned. `parameters`: ParameterArena::bindings(). Throws
+  /// out_of_memory.
+  ForwardArenas(std::span<Graph* const> graphs, const Bindings& parameters, Backend& backend);
+
+  /// What the graphs are bound to.
+  const Bindings& bindings() const { return bindings_; }
+
+ private:
+  std::unique_ptr<Memory> activations_, workspace_, exchange_, cache_, scalars_;
+  Bindings bindings_;
 };
 
 }  // namespace lockstep::graph

@@ -7,7 +7,6 @@
 
 #include "graph/memory_plan.h"
 #include "graph/normal_fill.h"
-#include "graph/size_limits.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 

@@ -8,7 +8,6 @@
 #include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
 #include "config/parser.h"
-#include "inference/evaluation_loader.h"
 #include "lockstep/error.h"
 #include "models/family.h"
 #include "models/llama_tensors.h"
@@ -16,6 +15,7 @@
 #include "tasks/language_modelling/model_source.h"
 
 namespace lockstep::inference {
+
 namespace {
 
 /// A rank that waits in a collective for longer than the watchdog allows ends the job. Ranks therefore meet often.
@@ -216,6 +216,29 @@ Evaluation evaluate(Inference& inference, const Config& config, const tasks::Tas
   }
   for (const std::string& counts : world.all_gather(mine->counts())) all.tally->add_counts(counts);
   return all;
+}
+
+std::int64_t evaluated_samples(const Config& config, const data::Dataset& set) {
+  const std::int64_t n = set.info().n_samples, most = config.evaluation.max_samples;
+  return most > 0 ? std::min(n, most) : n;
+}
+
+data::LoaderOptions evaluation_loader(const Config& config, const data::Dataset& set, std::int64_t capacity,
+                                      const World& world, Backend& backend) {
+  const std::int64_t n = evaluated_samples(config, set);
+  const std::int64_t batch = capacity * world.size();
+  return {.global_batch = batch,
+          .capacity = capacity,
+          .first_shard = world.rank(),
+          .total_shards = world.size(),
+          .seed = config.run.seed,
+          .shuffle = false,
+          .drop_last = false,
+          .readers = config.data.readers,
+          .prefetch = 2,
+          .last_step = (n + batch - 1) / batch,
+          .max_samples = n,
+          .backend = &backend};
 }
 
 }  // namespace lockstep::inference

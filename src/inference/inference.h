@@ -9,7 +9,6 @@
 
 #include "checkpoint/model_file.h"
 #include "data/loader.h"
-#include "graph/forward_arenas.h"
 #include "graph/parameter_arena.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
@@ -82,5 +81,15 @@ struct Evaluation {
 };
 Evaluation evaluate(Inference& inference, const Config& config, const tasks::Task& task,
                     std::shared_ptr<const data::Dataset> set, Backend& backend, World& world, const std::string& title);
+
+// How an evaluation reads its set: each of the first evaluation.max_samples samples (0: all) once, in their order, in
+// batches that are divided among the ranks.
+
+/// Of the samples of a set.
+std::int64_t evaluated_samples(const Config& config, const data::Dataset& set);
+
+/// `capacity`: samples of a rank per step. `last_step` of the result is the number of steps.
+data::LoaderOptions evaluation_loader(const Config& config, const data::Dataset& set, std::int64_t capacity,
+                                      const World& world, Backend& backend);
 
 }  // namespace lockstep::inference

@@ -1,6 +1,6 @@
 #include "lockstep/ops/attention.h"
 
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 

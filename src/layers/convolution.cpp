@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
 #include "lockstep/ops/conv2d.h"

@@ -218,4 +218,10 @@ struct LinearCrossEntropyOptions {
 void linear_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
                           std::size_t sums_offset, const LinearCrossEntropyOptions& options);
 
+// The distribution Beta(alpha, alpha) as a table, from which mixup and cutmix draw their weights
+// (lockstep/ops/mix_images.h).
+
+/// The quantiles at (i + 1/2) / kBetaQuantiles, ascending. 0 < alpha <= 10.
+std::vector<float> beta_quantiles(double alpha);
+
 }  // namespace lockstep::layers

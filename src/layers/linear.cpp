@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "graph/nf4.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/number_text.h"
 #include "lockstep/error.h"
@@ -10,10 +11,74 @@
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/task.h"
 #include "tasks/language_modelling/text_sampler.h"
-#include "tasks/unused_keys.h"
 
 namespace lockstep::tasks {
+
 namespace {
+
+/// A key that only some tasks use. With another task it would have no effect, which the user would not expect.
+struct Row {
+  const char* key;
+  bool (*is_set)(const Config& config);
+};
+
+const Config& defaults() {
+  static const Config config;
+  return config;
+}
+
+// A key's name is the path of its member.
+// clang-format off
+#define KEY(path) {#path, [](const Config& c) { return c.path != defaults().path; }}
+// clang-format on
+
+constexpr Row kOfImages[] = {KEY(model.depth),
+                             KEY(model.stem),
+                             KEY(model.width),
+                             KEY(model.classes),
+                             KEY(model.zero_gamma),
+                             KEY(data.augment),
+                             KEY(data.crop_padding),
+                             KEY(data.mean),
+                             KEY(data.std),
+                             KEY(data.mixup),
+                             KEY(data.cutmix),
+                             KEY(data.random_erase),
+                             KEY(data.color_jitter),
+                             KEY(data.validation_size),
+                             KEY(data.image_size),
+                             KEY(data.balance),
+                             KEY(data.validation_resize),
+                             KEY(train.label_smoothing),
+                             KEY(train.class_weights),
+                             KEY(batch_norm.synchronize),
+                             KEY(batch_norm.momentum),
+                             KEY(batch_norm.epsilon)};
+constexpr Row kOfText[] = {KEY(model.from),
+                           KEY(model.config),
+                           KEY(model.recompute),
+                           KEY(model.base_precision),
+                           KEY(model.lora.rank),
+                           KEY(model.ignore_keys),
+                           KEY(model.license),
+                           KEY(data.pack),
+                           KEY(data.cross_documents),
+                           KEY(data.sequence_length),
+                           KEY(checkpoint.max_shard_size),
+                           KEY(evaluation.generate),
+                           KEY(evaluation.generate_tokens)};
+
+#undef KEY
+
+/// Throws config_conflict if a key that the task of model.family does not use differs from its default.
+void check_unused_keys(const Config& config) {
+  const bool is_text = models::is_language_model(config.model.family);
+  for (const Row& row : is_text ? std::span<const Row>(kOfImages) : std::span<const Row>(kOfText))
+    require(!row.is_set(config), ErrorCode::config_conflict,
+            "{}{} is for {}, and has no effect with model.family={}: remove it{}", config.places({row.key}), row.key,
+            is_text ? "networks that classify images" : "language models", config.model.family,
+            is_text ? "" : ", or set model.family=llama");
+}
 
 void check_best(const Config& config, const Task& task) {
   const std::string& best = config.checkpoint.best;
@@ -74,6 +139,42 @@ const Measure& loss_measure() {
                             .greater_is_better = false,
                             .of = [](const LossSums& sums) { return mean(sums.loss, sums.weight); }};
   return loss;
+}
+
+namespace {
+
+/// The object in the text of a member; null if the text is something else.
+template <typename Json>
+Json object_in(const Json& stamp, const std::string& key) {
+  if (!stamp.contains(key) || !stamp.at(key).is_string()) return nullptr;
+  Json value = Json::parse(stamp.at(key).template get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  return value.is_object() ? value : Json(nullptr);
+}
+
+}  // namespace
+
+std::vector<StampDifference> stamp_differences(const nlohmann::json& before, const nlohmann::ordered_json& now) {
+  std::vector<StampDifference> out;
+  const auto compare = [&](const std::string& key) {
+    const auto text = [&](const auto& stamp) {
+      return stamp.contains(key) ? stamp.at(key).dump() : std::string("its default");
+    };
+    if (text(before) == text(now)) return;
+    const auto object_before = object_in(before, key);
+    const auto object_now = object_in(now, key);
+    if (object_before.is_null() || object_now.is_null()) {
+      out.push_back({.key = key, .before = text(before), .now = text(now)});
+      return;
+    }
+    for (StampDifference& difference : stamp_differences(object_before, object_now)) {
+      difference.key = key + "." + difference.key;
+      out.push_back(std::move(difference));
+    }
+  };
+  for (const auto& [key, value] : now.items()) compare(key);
+  for (const auto& [key, value] : before.items())
+    if (!now.contains(key)) compare(key);
+  return out;
 }
 
 }  // namespace lockstep::tasks

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "lockstep/algorithms.h"
 #include "lockstep/backend.h"
+#include "lockstep/communicator.h"
 #include "run/run_directory.h"
 
 namespace lockstep::train {
@@ -39,5 +41,15 @@ class AlgorithmStore {
   run::RunDirectory run_;
   std::string machine_, cache_;  // cache_ empty: none
 };
+
+// Autotuning: rank 0 times the algorithms of each layer (lockstep/algorithms.h), which takes minutes on a device with
+// hundreds of plans. Every quarter of a second, the ranks exchange whether a signal asked one of them to stop, so
+// that the watchdog also sees rank 0 at work.
+
+/// Collective. On rank 0, `plan` selects the algorithms, and `save` is called every 10 s to
+/// store the choices made so far, and at the end. On other ranks neither is called. Throws what `plan` throws, and
+/// StoppedBySignal on all ranks if a signal arrives on any of them; the choices made so far are saved.
+void autotune(World& world, Algorithms& algorithms, const std::function<void()>& plan,
+              const std::function<void()>& save);
 
 }  // namespace lockstep::train

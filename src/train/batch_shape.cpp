@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/sum_order.h"
+#include "comm/sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::train {

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/progress_bar.h"
 #include "base/stop_signal.h"
-#include "inference/evaluation_loader.h"
+#include "inference/inference.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
 #include "tasks/language_modelling/text_sampler.h"

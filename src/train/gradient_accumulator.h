@@ -1,7 +1,7 @@
 // The sum of the gradients and losses of the micro-batches that a rank runs in a step.
 //
 // With train.accumulate, the ops add each micro-batch to the ones before it. With train.micro_batches, the order of the
-// sum must not depend on which rank runs which micro-batch, so a fixed tree is used (comm/sum_order.h). At most
+// sum must not depend on which rank runs which micro-batch, so a fixed tree is used (comm/sum.h). At most
 // floor(log2(micro-batches)) buffers keep the sums of subtrees that wait for their other half. A micro-batch that
 // begins such a sum writes its gradients there; every other one writes them to the communicator's memory, and the open
 // sums are added. The result of the last micro-batch stays there, and the same tree continues over ranks.

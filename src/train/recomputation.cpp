@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/matmul_rate.h"
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "lockstep/ops/add.h"
 
 namespace lockstep::train {

@@ -25,7 +25,7 @@ struct RecomputationReport {
   std::size_t activation_bytes = 0;       // with recomputation
   std::size_t kept_activation_bytes = 0;  // if everything were kept
   RecomputedWork added;
-  double model_flops = 0;         // of the micro-batch, without what is recomputed (graph/flops.h)
+  double model_flops = 0;         // of the micro-batch, without what is recomputed (graph/graph.h)
   std::optional<double> seconds;  // added, as estimated from measured rates; no value: the device is not here
 
   /// Negative if the outputs of the recomputed nodes were not what took the memory.

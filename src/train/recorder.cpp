@@ -12,7 +12,7 @@
 #include "base/progress_bar.h"
 #include "comm/traffic.h"
 #include "config/parser.h"
-#include "inference/evaluation_loader.h"
+#include "inference/inference.h"
 #include "lockstep/log.h"
 #include "train/skipped_steps.h"
 

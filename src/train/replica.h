@@ -223,4 +223,8 @@ class Replica {
 /// shape; any other difference throws checkpoint_mismatch.
 std::vector<std::string> differing_heads(const StepPlan& plan, const std::vector<checkpoint::NamedTensor>& tensors);
 
+/// Collective: checks that all ranks hold the same bits. Throws replicas_differ on every rank, naming the rank and host
+/// whose hash differs from that of the majority.
+void require_equal_replicas(World& world, std::uint64_t hash, std::int64_t steps_done);
+
 }  // namespace lockstep::train

@@ -10,7 +10,7 @@
 #include "checkpoint/state_group.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
-#include "tasks/stamp_difference.h"
+#include "tasks/task.h"
 
 namespace lockstep::train {
 namespace {

@@ -81,7 +81,7 @@ class Session {
   /// Whether something that happens every `every_steps` steps or `every_epochs` epochs, and at the end of the run, is
   /// due now.
   bool is_due(std::int64_t steps_done, std::int64_t every_steps, std::int64_t every_epochs) const;
-  /// The floating-point operations of this step on all ranks (graph/flops.h).
+  /// The floating-point operations of this step on all ranks (graph/graph.h).
   double flops_of(std::int64_t step) const;
   /// The rate of operations as a part of matmul_rate. No value if the model has operations that an algorithm can avoid.
   std::optional<double> utilization_of(double flops_rate) const;

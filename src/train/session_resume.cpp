@@ -20,7 +20,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics.h"
-#include "tasks/stamp_difference.h"
+#include "tasks/task.h"
 #include "train/evaluation.h"
 #include "train/resume_changes.h"
 #include "train/session.h"

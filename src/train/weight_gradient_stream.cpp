@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "comm/single_rank.h"
 #include "data/loader.h"
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/batch_shape.h"

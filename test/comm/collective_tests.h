@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "comm/sum.h"
-#include "comm/sum_order.h"
 #include "lockstep/error.h"
 #include "test/comm/test_world.h"
 

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/sum_order.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {

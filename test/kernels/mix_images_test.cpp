@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "layers/beta_quantiles.h"
+#include "layers/layers.h"
 #include "lockstep/ops/mix_images.h"
 #include "test/reference/backend.h"
 #include "test/reference/cross_entropy.h"

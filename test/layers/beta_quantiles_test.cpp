@@ -1,5 +1,5 @@
 // The quantiles of Beta(alpha, alpha), compared with closed forms and moments.
-#include "layers/beta_quantiles.h"
+#include "layers/layers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The operations that layers report (graph/flops.h), compared with counts by hand.
-#include "graph/flops.h"
+// The operations that layers report (graph/graph.h), compared with counts by hand.
+#include "graph/graph.h"
 
 #include <gtest/gtest.h>
 

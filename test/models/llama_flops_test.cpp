@@ -1,7 +1,7 @@
 // The FLOPs of a training step of a decoder, from its graph and from its configuration; recomputation does not count.
 #include <gtest/gtest.h>
 
-#include "graph/flops.h"
+#include "graph/graph.h"
 #include "layers/layers.h"
 #include "lockstep/backend.h"
 #include "lockstep/ops/cross_entropy.h"

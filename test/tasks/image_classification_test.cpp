@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/error.h"
-#include "tasks/stamp_difference.h"
+#include "tasks/task.h"
 
 namespace lockstep::tasks {
 namespace {

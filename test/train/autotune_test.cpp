@@ -1,6 +1,6 @@
 // ranks: 2
 // Rank 0 times algorithms for longer than the watchdog's limit; its broadcasts show the other rank that it is working.
-#include "train/autotune.h"
+#include "train/algorithm_store.h"
 
 #include <chrono>
 #include <stdexcept>

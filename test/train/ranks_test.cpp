@@ -11,7 +11,7 @@
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/train/small_run.h"
-#include "train/replica_check.h"
+#include "train/replica.h"
 
 namespace lockstep {
 namespace {
