@@ -14,7 +14,7 @@ constexpr const char* kEmbedding = "model.embed_tokens";
 
 /// What is passed from layer to layer. The residual stream is the sum of the two members, either of which may be
 /// kNoActivation.
-struct Stream {
+struct ResidualStream {
   ActivationId residual = graph::kNoActivation;
   ActivationId addend = graph::kNoActivation;
 };
@@ -147,7 +147,7 @@ class Decoder {
   LlamaOptions options_;
   graph::ConstantId positions_;       // the table that all layers share
   layers::AdapterOptions adapter_{};  // of the layer that is being added
-  Stream stream_;
+  ResidualStream stream_;
 };
 
 }  // namespace

@@ -64,7 +64,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
     if (s_.leader()) s_.run.require_present();
   });
   const Clock::time_point begin = Clock::now();
-  const RunProgress before = s_.progress;
+  const TrainingProgress before = s_.progress;
   const bool is_best = note_best(quality);
   running_ = {.step = steps_done, .is_best = is_best, .before = before, .totals = recorder_.totals(), .begin = begin};
   const std::string path = s_.run.checkpoint(steps_done, s_.steps_per_epoch), directory = s_.run.checkpoints();

@@ -41,7 +41,7 @@ class Checkpointing {
   struct Running {
     std::int64_t step = 0;
     bool is_best = false;
-    RunProgress before;  // with the best so far without it
+    TrainingProgress before;  // with the best so far without it
     run::Totals totals;  // when it was begun
     Clock::time_point begin;
     double blocked_seconds = 0;  // in which training waited for the copy, or for the end

@@ -31,7 +31,7 @@
 namespace lockstep::train {
 
 /// The progress of a run. Steps and epochs are counted when they are finished.
-struct RunProgress {
+struct TrainingProgress {
   std::int64_t step = 0;
   std::int64_t optimizer_begin = 0;  // the step at which the state of the optimizer was zero
   double best = 0;                   // quality of the best checkpoint so far: greater is better
@@ -62,7 +62,7 @@ class Session {
   std::unique_ptr<StepPlan> plan;
   std::unique_ptr<Replica> replica;  // from start() on
   double matmul_rate = 0;            // operations per second of all ranks, measured by start()
-  RunProgress progress;
+  TrainingProgress progress;
   std::int64_t steps_per_epoch = 0, last_step = 0;
   std::string resumed_from;        // empty: a new run
   std::vector<std::string> notes;  // on how the run begins: for the banner
