@@ -10,10 +10,13 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "comm/topology.h"
 #include "lockstep/communicator.h"
+#include "lockstep/dtype.h"
 #include "lockstep/ops/parameter_segment.h"
 
 namespace lockstep::comm {
@@ -49,5 +52,28 @@ inline constexpr std::size_t kGranule = 4 * kTileElements;
 /// of each bucket that can be sharded; 1: no bucket is sharded.
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
                                  int n_shards = 1);
+
+// What the exchanges of a step send between nodes, which is what the network limits. `lockstep plan` reports it.
+
+/// The size of the buckets of a step, in the types in which they travel.
+double exchanged_bytes(std::span<const Bucket> buckets);
+
+/// Bytes that are sent to other nodes.
+struct Traffic {
+  double per_node = 0;  // of the largest node
+  double per_rank = 0;  // of the rank that sends most; with one network card per rank, what that card sends
+};
+
+/// The traffic for the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
+///
+/// N nodes of L ranks each, n = N L, and a bucket of B bytes in the type in which it travels:
+///   NCCL's ring          2 (n-1)/n B per node, divided among its ranks
+///   16-bit gradients     2 (N-1)/N B per node, divided among its ranks (device_exchange.h)
+///   fixed order          2 (n-L)/n B per rank
+///   CPUs, or staged      2 (N-1)/N B per node, by its leader
+/// A reduce-scatter or an all-gather of NCCL sends half of an all-reduce. A reduce-scatter of leaders sends
+/// (N-1)/N (1 + 1/N) B: the parts of each sum, and then, out of the 1/N of the totals that a leader computes, those
+/// that other nodes need.
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights);
 
 }  // namespace lockstep::comm

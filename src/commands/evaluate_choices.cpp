@@ -17,7 +17,7 @@
 #include "commands/report.h"
 #include "commands/stoppable.h"
 #include "hdf5/version.h"
-#include "inference/text_scorer.h"
+#include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics.h"

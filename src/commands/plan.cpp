@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/traffic.h"
+#include "comm/buckets.h"
 #include "commands/commands.h"
 #include "commands/plan_cost.h"
 #include "commands/plan_rates.h"

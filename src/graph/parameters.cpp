@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "graph/memory_plan.h"
-#include "graph/normal_fill.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "lockstep/error.h"
-#include "models/resnet.h"
 
 namespace lockstep::models {
 namespace {

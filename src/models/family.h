@@ -23,4 +23,9 @@ const Family& family_of(std::string_view name);
 /// False for a name that is not known: a file may have none.
 bool is_language_model(std::string_view family);
 
+/// ResNet-18 to 152: images (N, H, W, 3), normalised -> logits (N, 1, 1, classes).
+/// stem imagenet: 7x7 stride 2 and max pooling; cifar: 3x3 stride 1.
+graph::ActivationId resnet(graph::Graph& graph, graph::ActivationId images, const Config::Model& model,
+                           const layers::BatchNormOptions& batch_norm);
+
 }  // namespace lockstep::models

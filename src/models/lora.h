@@ -2,6 +2,8 @@
 // those of PEFT without its prefix: "model.layers.0.self_attn.q_proj.lora_A.weight".
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +28,18 @@ inline constexpr LoraTarget kLoraTargets[] = {
 };
 
 /// The factor by which h B^T is multiplied.
-double lora_scale(const Config::Model::Lora& lora);
+inline double lora_scale(const Config::Model::Lora& lora) {
+  const double rank = lora.rank;
+  return lora.alpha / (lora.rslora ? std::sqrt(rank) : rank);
+}
 
 /// The names of the layers of the decoder layer `name` that have adapters.
-std::vector<std::string> lora_layers(const Config::Model::Lora& lora, const std::string& name);
+inline std::vector<std::string> lora_layers(const Config::Model::Lora& lora, const std::string& name) {
+  std::vector<std::string> out;
+  for (const LoraTarget& target : kLoraTargets)
+    if (std::ranges::find(lora.targets, target.name) != lora.targets.end())
+      out.push_back(name + "." + std::string(target.layer));
+  return out;
+}
 
 }  // namespace lockstep::models

@@ -1,4 +1,7 @@
-#include "models/resnet.h"
+// ResNet-18, 34, 50, 101 and 152, from a table (resnet_table.h). Source: He et al., "Deep residual learning for image
+// recognition", 2015; parameter names, initial values and the stride in the 3x3 of a bottleneck ("v1.5") as
+// torchvision.models.resnet.
+#include "models/family.h"
 
 #include "layers/layers.h"
 #include "models/resnet_table.h"

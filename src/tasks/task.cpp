@@ -7,9 +7,7 @@
 #include "base/number_text.h"
 #include "lockstep/error.h"
 #include "models/family.h"
-#include "tasks/image_classification/task.h"
 #include "tasks/language_modelling/model_source.h"
-#include "tasks/language_modelling/task.h"
 #include "tasks/language_modelling/text_sampler.h"
 
 namespace lockstep::tasks {

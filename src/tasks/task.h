@@ -17,6 +17,11 @@
 #include "graph/graph.h"
 #include "lockstep/config.h"
 
+namespace lockstep::data {
+class ImageSet;
+class TextSet;
+}  // namespace lockstep::data
+
 namespace lockstep::tasks {
 
 /// A figure that is computed from the sums over a step, an epoch or an evaluation, and reported.
@@ -162,6 +167,17 @@ std::unique_ptr<Task> make_task(const Config& config);
 /// was recorded takes its place, and a sentence is added to `notes`.
 std::unique_ptr<Task> make_resumed_task(const Config& config, const nlohmann::json& model_stamp,
                                         std::vector<std::string>& notes);
+
+// The tasks. The second form is for sets that are open already; `validation` may be null. It throws if they do not fit
+// the model or each other.
+/// Batches of labelled images, cross entropy over classes, and the accuracy that is reported.
+std::unique_ptr<Task> make_image_classification(const Config& config);
+std::unique_ptr<Task> make_image_classification(const Config& config, std::shared_ptr<const data::ImageSet> train,
+                                                std::shared_ptr<const data::ImageSet> validation);
+/// Windows of tokens: a decoder predicts each token from those before it. The measures are loss and perplexity.
+std::unique_ptr<Task> make_language_modelling(const Config& config);
+std::unique_ptr<Task> make_language_modelling(const Config& config, std::shared_ptr<const data::TextSet> train,
+                                              std::shared_ptr<const data::TextSet> validation);
 
 /// The mean loss over what was counted, a measure that every task has.
 const Measure& loss_measure();

@@ -42,7 +42,7 @@ class Checkpointing {
     std::int64_t step = 0;
     bool is_best = false;
     TrainingProgress before;  // with the best so far without it
-    run::Totals totals;  // when it was begun
+    run::Totals totals;       // when it was begun
     Clock::time_point begin;
     double blocked_seconds = 0;  // in which training waited for the copy, or for the end
   };

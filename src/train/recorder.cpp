@@ -10,7 +10,7 @@
 #include "base/printable.h"
 #include "base/process.h"
 #include "base/progress_bar.h"
-#include "comm/traffic.h"
+#include "comm/buckets.h"
 #include "config/parser.h"
 #include "inference/inference.h"
 #include "lockstep/log.h"

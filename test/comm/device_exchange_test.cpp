@@ -6,8 +6,8 @@
 
 #include <vector>
 
+#include "comm/buckets.h"
 #include "comm/topology.h"
-#include "comm/traffic.h"
 #include "lockstep/backend.h"
 
 namespace lockstep::comm {

@@ -26,7 +26,7 @@
 #include "lockstep/error.h"
 #include "lockstep/ops/conv2d.h"
 #include "lockstep/ops/step_scalars.h"
-#include "models/resnet.h"
+#include "models/family.h"
 #include "test/support/conv2d_cases.h"
 
 namespace lockstep::cuda {

@@ -1,4 +1,4 @@
-#include "graph/normal_fill.h"
+#include "graph/parameters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // A model for inference: it computes what the evaluation of a replica computes, and reports files that do not fit. With
 // --logits it writes its outputs, for test/checkpoint/onnx_test.py.
 #include "inference/inference.h"
+#include "data/image_set.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 #include <iostream>
 
 #include "lockstep/error.h"
-#include "tasks/image_classification/task.h"
+#include "tasks/task.h"
 #include "test/support/program.h"
 #include "test/train/small_run.h"
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "graph/graph.h"
+#include "models/family.h"
 #include "models/onnx.pb.h"
-#include "models/resnet.h"
 
 namespace lockstep::models {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/error.h"
-#include "models/resnet.h"
+#include "models/family.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,13 +1,14 @@
 // What a checkpoint records for inference: it is made from the configuration and the train set, written, read and
 // checked.
 #include "tasks/image_classification/description.h"
+#include "data/image_set.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "lockstep/error.h"
-#include "tasks/image_classification/task.h"
+#include "tasks/task.h"
 
 namespace lockstep::tasks {
 namespace {

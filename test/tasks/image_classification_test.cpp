@@ -1,5 +1,4 @@
 // The image classification task: the data it accepts, what it reports, and what it records about the model.
-#include "tasks/image_classification/task.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "data/image_set.h"
 #include "lockstep/error.h"
 #include "tasks/task.h"
 

@@ -6,10 +6,11 @@
 #include <set>
 
 #include "comm/world.h"
+#include "data/text_set.h"
 #include "graph/nf4.h"
 #include "inference/text_model.h"
 #include "lockstep/bf16.h"
-#include "tasks/language_modelling/task.h"
+#include "tasks/task.h"
 #include "test/support/recording_backend.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"

@@ -9,7 +9,8 @@
 #include <cstdio>
 
 #include "comm/world.h"
-#include "tasks/language_modelling/task.h"
+#include "data/text_set.h"
+#include "tasks/task.h"
 #include "test/support/device.h"
 #include "test/train/language_golden.h"
 #include "test/train/small_run.h"

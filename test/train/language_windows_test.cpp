@@ -6,11 +6,12 @@
 #include <cmath>
 #include <map>
 
+#include "data/text_set.h"
 #include "inference/inference.h"
 #include "lockstep/philox.h"
 #include "models/llama_tensors.h"
 #include "tasks/language_modelling/model_source.h"
-#include "tasks/language_modelling/task.h"
+#include "tasks/task.h"
 #include "test/data/text_files.h"
 
 namespace lockstep {

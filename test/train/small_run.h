@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "data/image_set.h"
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
-#include "tasks/image_classification/task.h"
+#include "tasks/task.h"
 #include "train/replica.h"
 #include "train/schedule.h"
 #include "train/step_plan.h"

@@ -1,4 +1,4 @@
-#include "tasks/image_classification/task.h"
+#include "tasks/task.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "data/augment.h"
+#include "data/image_set.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

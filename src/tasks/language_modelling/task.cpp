@@ -1,4 +1,4 @@
-#include "tasks/language_modelling/task.h"
+#include "tasks/task.h"
 
 #include <algorithm>
 #include <cmath>
