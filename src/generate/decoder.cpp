@@ -75,17 +75,6 @@ bool Decoder::is_read_in_fp32(graph::ParameterId id) const {
          std::ranges::any_of(prefill_, [&](const Step& step) { return step.graph->is_read_in_fp32(id); });
 }
 
-DecoderMemory Decoder::memory() const {
-  DecoderMemory out{.cache_bytes = decode_.graph->cache_bytes(),
-                    .activation_bytes = decode_.graph->memory().size_bytes(),
-                    .workspace_bytes = decode_.graph->workspace_bytes()};
-  for (const Step& step : prefill_) {
-    out.activation_bytes = std::max(out.activation_bytes, step.graph->memory().size_bytes());
-    out.workspace_bytes = std::max(out.workspace_bytes, step.graph->workspace_bytes());
-  }
-  return out;
-}
-
 std::vector<graph::Graph*> Decoder::graphs() const {
   std::vector<graph::Graph*> graphs{decode_.graph.get()};
   for (const Step& step : prefill_) graphs.push_back(step.graph.get());

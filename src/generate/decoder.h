@@ -29,17 +29,13 @@ struct DecoderSizes {
   std::int64_t positions = 0;  // of the table of rotary positions, which all graphs of a table share; 0: capacity
 };
 
-struct DecoderMemory {
-  std::size_t cache_bytes = 0, activation_bytes = 0, workspace_bytes = 0;
-};
-
 class Decoder final : public LanguageModel {
  public:
   /// Backend and table must outlive it. If the table is new, the decoder adds the parameters.
   Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
           graph::ParameterTable& table, const models::LlamaOptions& options = {});
 
-  DecoderMemory memory() const;
+  graph::ForwardSizes memory() const { return graph::forward_sizes(graphs()); }
   /// Allocates the arenas. `parameters`: ParameterArena::bindings().
   void allocate(const graph::Bindings& parameters);
   /// Instead, with arenas of the sizes in memory() that their owner lends. If it has used them in the meantime, call

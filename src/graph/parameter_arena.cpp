@@ -81,26 +81,28 @@ void ParameterArena::write_without_master(std::size_t begin, std::span<const flo
   }
 }
 
+ForwardSizes forward_sizes(std::span<Graph* const> graphs) {
+  ForwardSizes most;
+  for (const Graph* graph : graphs)
+    most = {.activations = std::max(most.activations, graph->memory().size_bytes()),
+            .workspace = std::max(most.workspace, graph->workspace_bytes()),
+            .exchange = std::max(most.exchange, graph->exchange_bytes()),
+            .cache = std::max(most.cache, graph->cache_bytes())};
+  return most;
+}
+
 ForwardArenas::ForwardArenas(std::span<Graph* const> graphs, const Bindings& parameters, Backend& backend)
     : bindings_(parameters) {
-  const auto allocate = [&](const char* name, const auto& bytes_of) {
-    std::size_t size_bytes = 0;
-    for (const Graph* graph : graphs) size_bytes = std::max(size_bytes, bytes_of(*graph));
-    return size_bytes > 0 ? backend.allocate(size_bytes, name) : nullptr;
+  const auto allocate = [&](const char* name, std::size_t size_bytes) -> std::byte* {
+    if (size_bytes == 0) return nullptr;
+    return static_cast<std::byte*>(memory_.emplace_back(backend.allocate(size_bytes, name))->data());
   };
-  const auto data_of = [](const std::unique_ptr<Memory>& memory) {
-    return memory ? static_cast<std::byte*>(memory->data()) : nullptr;
-  };
-  activations_ = allocate("activations", [](const Graph& graph) { return graph.memory().size_bytes(); });
-  workspace_ = allocate("workspace", [](const Graph& graph) { return graph.workspace_bytes(); });
-  exchange_ = allocate("loss", [](const Graph& graph) { return graph.exchange_bytes(); });
-  cache_ = allocate("keys and values", [](const Graph& graph) { return graph.cache_bytes(); });
-  scalars_ = backend.allocate(sizeof(StepScalars), "scalars");
-  bindings_.activations = data_of(activations_);
-  bindings_.workspace = data_of(workspace_);
-  bindings_.exchange = data_of(exchange_);
-  bindings_.cache = data_of(cache_);
-  bindings_.scalars = static_cast<StepScalars*>(scalars_->data());
+  const ForwardSizes sizes = forward_sizes(graphs);
+  bindings_.activations = allocate("activations", sizes.activations);
+  bindings_.workspace = allocate("workspace", sizes.workspace);
+  bindings_.exchange = allocate("loss", sizes.exchange);
+  bindings_.cache = allocate("keys and values", sizes.cache);
+  bindings_.scalars = reinterpret_cast<StepScalars*>(allocate("scalars", sizeof(StepScalars)));
   for (Graph* graph : graphs) graph->bind(bindings_);
 }
 

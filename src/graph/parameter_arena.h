@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "graph/graph.h"
 #include "graph/node.h"
@@ -86,8 +87,14 @@ class ParameterArena {
   bool is_stale_ = true;
 };
 
-// The memory of graphs that only compute outputs, one at a time: each arena is as large as the most demanding of the
-// graphs needs. Evaluation, prediction, scoring and decoding with a trained model use it. A Replica has its own memory.
+/// The most that one of several graphs needs of each arena, in bytes.
+struct ForwardSizes {
+  std::size_t activations = 0, workspace = 0, exchange = 0, cache = 0;
+};
+ForwardSizes forward_sizes(std::span<Graph* const> graphs);
+
+/// The memory of graphs that only compute outputs, one at a time: arenas of forward_sizes(). Evaluation, prediction,
+/// scoring and decoding with a trained model use it. A Replica has its own memory.
 class ForwardArenas {
  public:
   /// Allocates the arenas and binds the graphs, which are planned. `parameters`: ParameterArena::bindings(). Throws
@@ -98,7 +105,7 @@ class ForwardArenas {
   const Bindings& bindings() const { return bindings_; }
 
  private:
-  std::unique_ptr<Memory> activations_, workspace_, exchange_, cache_, scalars_;
+  std::vector<std::unique_ptr<Memory>> memory_;
   Bindings bindings_;
 };
 

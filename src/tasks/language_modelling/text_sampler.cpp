@@ -29,13 +29,13 @@ TextSampler::TextSampler(const Model& model, SamplePrompts prompts, generate::De
                model.options) {}
 
 std::size_t TextSampler::activation_bytes() const {
-  const generate::DecoderMemory memory = decoder_.memory();
-  return graph::aligned(memory.activation_bytes) + memory.cache_bytes;
+  const graph::ForwardSizes memory = decoder_.memory();
+  return graph::aligned(memory.activations) + memory.cache;
 }
 
 void TextSampler::bind(const graph::Bindings& bindings) {
   graph::Bindings lent = bindings;
-  lent.cache = bindings.activations + graph::aligned(decoder_.memory().activation_bytes);
+  lent.cache = bindings.activations + graph::aligned(decoder_.memory().activations);
   decoder_.bind(lent);
 }
 

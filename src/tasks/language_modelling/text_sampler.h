@@ -39,7 +39,7 @@ class TextSampler {
               graph::ParameterTable& table);
 
   std::size_t activation_bytes() const;  // with the cache
-  std::size_t workspace_bytes() const { return decoder_.memory().workspace_bytes; }
+  std::size_t workspace_bytes() const { return decoder_.memory().workspace; }
   /// `bindings`: those of the graphs that are trained. Their memory for activations and their workspace have at least
   /// these sizes.
   void bind(const graph::Bindings& bindings);
