@@ -2,7 +2,6 @@
 
 The speeds depend on the machine and its load, so they are not part of `make test`.
 """
-import argparse
 import json
 import pathlib
 import statistics
@@ -33,12 +32,7 @@ def checkpoint_speed(build, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
-    parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of the comparison with PyTorch")
-    args = parser.parse_args()
-    harness.lockstep(args.build)
+    args = harness.begin(harness.parser(__doc__, python="torch and torchvision", rounds=5))
     python, torch = harness.torch_python(args.python)
 
     missed = 0
@@ -48,46 +42,47 @@ def main():
         missed += not holds
         print(f"{'ok    ' if holds else 'MISSED'}  {what}: {found}; required: {required}", flush=True)
 
+    def result(script, name, *arguments):
+        return result_of(script, name, ["--build", args.build, *arguments], directory)
+
     with harness.scratch() as directory:
-        for fed in result_of("macro/loader.py", "loader", ["--build", args.build], directory)["rows"]:
+        for fed in result("macro/loader.py", "loader")["rows"]:
             check("speed of the loader alone, relative to the demand of 2 ranks", f"{fed['times']:.1f} times", fed["times"] >= 3,
                   "at least 3 times")
             check("fraction of a step of 2 ranks that waits for data", f"{100 * fed['wait_share']:.2f} %", fed["wait_share"] < 0.01,
                   "under 1 %")
-        decoded = result_of("macro/loader_decoded.py", "loader_decoded", ["--build", args.build], directory)["medians"]
+        decoded = result("macro/loader_decoded.py", "loader_decoded")["medians"]
         per_core = decoded["resized_crop_224"]["samples_per_processor_second"]
         check("random crops of decoded images, short side 256", f"{per_core:,.0f} samples/s per core", per_core >= 6000,
               "at least 6,000")
-        for row in result_of("macro/precision.py", "precision", ["--build", args.build], directory)["rows"]:
+        for row in result("macro/precision.py", "precision")["rows"]:
             shortest = {precision: min(min(steps) for steps in rounds) for precision, rounds in row["seconds"].items()}
             gain = shortest["fp32"] / shortest["bf16"]
             check(f"speed of {row['work']} in bf16, compared with fp32, with {row['isa']} (shortest steps)",
                   f"{gain:.2f} times", gain >= 0.97, "at least as fast, to within 3 % of noise")
-        _, two = result_of("macro/steps.py", "steps", ["--build", args.build], directory)["steps"]
+        _, two = result("macro/steps.py", "steps")["steps"]
         exposed = two["exposed_communication_seconds"] / two["step_seconds"]
         check("fraction of a step of 2 ranks that is exposed communication", f"{100 * exposed:.1f} %", exposed <= 0.10, "at most 10 %")
 
         saved, raw = checkpoint_speed(args.build, directory)
         check("a checkpoint of 2 ranks, compared with dd with fsync", f"{saved:.0f} MB/s of {raw:.0f} MB/s", saved >= 0.8 * raw,
               "at least 80 %")
-        startup = result_of("peers/startup.py", "startup", ["--build", args.build, "--peer-rounds", "0"], directory)
-        ours = sorted(startup["seconds"]["lockstep"])[len(startup["seconds"]["lockstep"]) // 2]
+        startup = result("peers/startup.py", "startup", "--peer-rounds", "0")
+        ours = statistics.median(startup["seconds"]["lockstep"])
         over = startup["over_empty_seconds"]
         check("launch to the end of step 1, less a step", f"{ours:.2f} s, {over:.2f} s over an empty MPI program",
               ours < 0.6 or over < 0.25, "under 0.6 s, or under 0.25 s over an empty MPI program")
 
         if python:
-            jpeg = result_of("peers/loader_jpeg.py", "loader_jpeg", ["--build", args.build, "--python", python, "--rounds",
-                                                                     str(args.rounds)], directory)
+            compared = ("--python", python, "--rounds", str(args.rounds))
+            jpeg = result("peers/loader_jpeg.py", "loader_jpeg", *compared)
             check("loading of JPEG images, compared with PyTorch's DataLoader", f"{jpeg['speed_ratio']:.2f} times",
                   jpeg["speed_ratio"] >= 1.5, "at least 1.5 times")
             # PyTorch multiplies bf16 with oneDNN, compared with which our own kernels gain most where there is AMX.
             has_amx = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text().split()
             for work, precision, required in (("resnet18", "fp32", 1.9), ("resnet18", "bf16", 2 if has_amx else 1.3),
                                               ("resnet50", "fp32", 1.7), ("resnet50", "bf16", 2.5 if has_amx else 1.7)):
-                peers = result_of("peers/run.py", "peers",
-                                  ["--build", args.build, "--python", python, "--rounds", str(args.rounds), "--work",
-                                   work, "--precision", precision], directory)
+                peers = result("peers/run.py", "peers", *compared, "--work", work, "--precision", precision)
                 what = f"{work} {precision}, compared with PyTorch"
                 check(f"speed of {what}", f"{peers['speed_ratio']:.2f} times", peers["speed_ratio"] >= required,
                       f"at least {required} times")

@@ -1,4 +1,6 @@
-"""Shared by the benchmark scripts: launching, reading metrics, medians, the description of the machine, result files."""
+"""Shared by the benchmark scripts: arguments, launching, reading metrics, medians, the description of the machine, result
+files. A script calls parser(), begin() and finish()."""
+import argparse
 import json
 import os
 import pathlib
@@ -11,6 +13,37 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+RESNET_CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+SYNTHETIC = ["data.train=synthetic", "data.validation="]
+COUNTS = {"ranks": None, "threads": "threads of a rank", "batch": "samples per rank", "rounds": None,
+          "steps": "steps of a round", "warmup": "the first steps, which are not counted"}
+
+
+def parser(description, name=None, python=None, **counts):
+    """The arguments that scripts share. `name`: that of the result files; `python`: the modules that --python needs;
+    `counts`: defaults of entries of COUNTS."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
+    if python:
+        made.add_argument("--python", default="python3", help=f"interpreter with {python}")
+    for count, default in counts.items():
+        made.add_argument(f"--{count}", type=int, default=default, help=COUNTS[count])
+    if name is not None:
+        made.add_argument("--name", default=name, help="name of the result files")
+    made.add_argument("--results", default=str(RESULTS), help="folder for the result files")
+    return made
+
+
+def begin(made):
+    """Reads the arguments, and describes the machine before anything is started."""
+    args = made.parse_args()
+    args.binary, args.machine = lockstep(args.build), machine()
+    return args
+
+
+def finish(args, title, text, name=None, **data):
+    write_results(name or args.name, title, text, {"machine": args.machine, "version": version(args.binary), **data},
+                  args.results)
 
 
 def stop(sentence):
@@ -66,15 +99,72 @@ def train(binary, ranks, threads, config, overrides, directory, command=None, lo
     launched = time.time()
     run(launch, "lockstep train", env=environment(threads))
     folder = pathlib.Path(directory) / name
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(folder)
     if look:
         look(folder)
     shutil.rmtree(folder)
     return lines, launched
 
 
+def lines_of(folder):
+    """RUN/metrics.jsonl as a list."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def steps(lines):
     return [line for line in lines if line["event"] == "step"]
+
+
+def steps_of(folder):
+    return steps(lines_of(folder))
+
+
+def train_steps(args, overrides, directory, config=RESNET_CONFIG, ranks=None, threads=None, **options):
+    """The reported steps of a training that writes only the checkpoint of its last step, and when it was launched."""
+    lines, launched = train(options.pop("binary", args.binary), ranks or args.ranks, threads or args.threads, config,
+                            [*overrides, "log.every_steps=1", "checkpoint.every_epochs=0"], directory, **options)
+    return steps(lines), launched
+
+
+def micro(build, program, *arguments, seconds=None, **options):
+    """What a program of bench/micro reports, as JSON, with times in seconds. `seconds`: the least time of a benchmark."""
+    command = [pathlib.Path(build).resolve() / "bench/micro" / program, *arguments, "--benchmark_format=json",
+               *([f"--benchmark_min_time={seconds}"] if seconds else [])]
+    found = json.loads(run(command, f"bench/micro/{program}", **options))
+    for row in found["benchmarks"]:
+        scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}[row["time_unit"]]
+        row.update({key: row[key] * scale for key in ("real_time", "cpu_time")})
+    return found
+
+
+PREFILL = r"prefill: (\d+) tokens in ([\d.]+) s.*decoding: (\d+) tokens in \d+ steps and ([\d.]+) s"  # of generate --speed
+
+
+def write_prompt(file, n_tokens):
+    """Each letter of the prompt is a token of tok512.bin, and so is the start of the text."""
+    file.write_text("".join("xqzj"[i % 4] for i in range(n_tokens - 2)) + "\n")
+
+
+def run_rounds(n, sides, what=None, text=None):
+    """Runs all sides one after the other, `n` times: {name: results} of {name: function}. Prints `what` of each round."""
+    rounds = {name: [] for name in sides}
+    for number in range(n):
+        for name, run in sides.items():
+            rounds[name].append(run())
+        if what:
+            print(f"round {number + 1} of {n}, {what}:", ", ".join(f"{name} {text(done[-1])}" for name, done in rounds.items()),
+                  file=sys.stderr, flush=True)
+    return rounds
+
+
+def median(rounds, key):
+    return statistics.median(r[key] for r in rounds)
+
+
+def ratios(slow, fast):
+    """Of the numbers of both lists, round by round: the median, the least and the greatest."""
+    of = [a / b for a, b in zip(slow, fast)]
+    return statistics.median(of), min(of), max(of)
 
 
 def scratch():
@@ -140,3 +230,21 @@ def write_results(name, title, text, data, folder=RESULTS, show=True):
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     if show:
         print(f"{page}\n{folder / name}.md and .json")
+
+
+def picture_parser(description, source):
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("source", metavar=source, type=pathlib.Path)
+    made.add_argument("--output", "-o", metavar="FILE.svg",
+                      help="the picture; by default a file next to the input. `-` is the standard output")
+    return made
+
+
+def write_picture(svg, args, default_name):
+    """Writes the picture and prints where it is."""
+    if args.output == "-":
+        sys.stdout.write(svg)
+        return
+    path = pathlib.Path(args.output) if args.output else args.source.parent / default_name
+    path.write_text(svg, encoding="utf-8")
+    print(f"wrote {path}")

@@ -11,19 +11,15 @@ file that `lockstep data import chat` wrote, and packs conversations into window
 whether both have the same weights and the same batch. With --lora-rank N, both train adapters, which begin with the same
 random numbers, those of PEFT. Takes one or two minutes per model and seed.
 """
-import argparse
-import concurrent.futures
 import json
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "macro"))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
-import loss_picture  # noqa: E402
+from language import begin, draw, side_by_side, theirs  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 CONFIG = harness.ROOT / "jobs/configs/smollm135m_chat.yaml"
@@ -37,7 +33,7 @@ MODELS = {
 }
 
 
-def prepare(binary, model, seed, args, directory):
+def prepare(model, seed, args, directory):
     """Imports the conversations in the order of the seed. Returns the paths of both sets and of the model."""
     folder = pathlib.Path(directory) / f"{model}-{seed}"
     folder.mkdir()
@@ -48,7 +44,7 @@ def prepare(binary, model, seed, args, directory):
     weights = pathlib.Path(directory) / "smollm" if model == "smollm" else args.story
     for name, lines in (("train", train), ("val", held_out)):
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-        harness.run([binary, "data", "import", "chat", folder / f"{name}.jsonl", folder / f"{name}.h5", "--tokenizer",
+        harness.run([args.binary, "data", "import", "chat", folder / f"{name}.jsonl", folder / f"{name}.h5", "--tokenizer",
                      args.smollm / "tokenizer.json" if model == "smollm" else args.story, "--template", m["template"]],
                     "lockstep data import")
     files = {"train": str(folder / "train.h5"), "val": str(folder / "val.h5"), "model": str(weights)}
@@ -69,7 +65,7 @@ def settings(model, files, args):
             "lora_rank": args.lora_rank, "threads": args.threads}
 
 
-def ours(binary, s, directory):
+def ours(s, args, directory):
     overrides = ["device=cpu", "precision=fp32", f"model.from={s['model']}", f"data.train={s['train']}",
                  f"data.validation={s['val']}", f"data.sequence_length={s['length']}", "data.shuffle=false",
                  f"train.global_batch={s['batch']}", f"train.accumulate={s['accumulate']}", f"train.epochs={s['epochs']}",
@@ -79,20 +75,7 @@ def ours(binary, s, directory):
     if s["lora_rank"]:
         overrides += [f"model.lora.rank={s['lora_rank']}", f"model.lora.alpha={2 * s['lora_rank']}",
                       f"model.initialize_from={s['adapters']}"]
-    lines = harness.train(binary, 1, s["threads"], CONFIG, overrides, directory)[0]
-    return losses_of(lines)
-
-
-def theirs(python, s):
-    command = [python, FOLDER / "chat_peer.py", json.dumps(s)]
-    out = harness.run(command, "the Trainer", env=harness.environment(s["threads"]))
-    return losses_of([json.loads(line) for line in out.splitlines() if line.startswith('{"event"')])
-
-
-def losses_of(lines):
-    """The losses that the result file and the picture need."""
-    return {event: [[line["step"], round(line["loss"], 5)] for line in lines if line["event"] == event]
-            for event in ("step", "evaluation")}
+    return harness.train(args.binary, 1, s["threads"], CONFIG, overrides, directory)[0]
 
 
 def compare(runs, seeds):
@@ -125,53 +108,36 @@ def report(results, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, name="", python="torch, transformers and h5py (and peft for LoRA)", threads=1)
     parser.add_argument("--data", type=pathlib.Path, required=True, help="folder with messages_train.jsonl and messages_eval.jsonl")
     parser.add_argument("--story", type=pathlib.Path, help="the directory of llama-story-0.6M")
     parser.add_argument("--smollm", type=pathlib.Path, help="a folder with the tokenizer.json of SmolLM")
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
-    parser.add_argument("--python", default="python3", help="interpreter with torch, transformers and h5py (and peft for LoRA)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--epochs", type=int, help="default: 3 for llama-story-0.6M, 1 for the other")
     parser.add_argument("--conversations", type=int, help="to train on; default: 400 and 96")
     parser.add_argument("--rate", type=float, help="the learning rate; default: 1e-3")
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank, with alpha twice as great")
-    parser.add_argument("--threads", type=int, default=1, help="of each side")
-    parser.add_argument("--picture", help="SVG file to draw the curves of the first seed and the first model to")
-    parser.add_argument("--name", help="name of the result files; default: chat, or chat_lora")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
     parser.add_argument("--add", action="store_true", help="keep what the result file has of the other model")
-    args = parser.parse_args()
-    binary = harness.lockstep(args.build)
-    needed = "import torch, transformers, accelerate, h5py" + (", peft" if args.lora_rank else "")
-    if subprocess.run([args.python, "-c", needed], capture_output=True).returncode:
-        harness.stop(f"{args.python} lacks one of the modules of `{needed}`; install them, or use --python")
+    args = begin(parser, lambda args: "torch, transformers, accelerate, h5py" + (", peft" if args.lora_rank else ""))
     models = [name for name in MODELS if getattr(args, name)]
     if not models:
         harness.stop("give --story, --smollm or both")
-    machine = harness.machine()
     name = args.name or ("chat_lora" if args.lora_rank else "chat")
     earlier = pathlib.Path(args.results) / f"{name}.json"
     results = json.loads(earlier.read_text())["results"] if args.add and earlier.exists() else {}
-    with harness.scratch() as directory, concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with harness.scratch() as directory:
         if "smollm" in models:
             harness.run([args.python, FOLDER / "chat_peer.py", "--make", pathlib.Path(directory) / "smollm"], "making a model")
         for model in models:
             runs = {side: {} for side in SIDES}
             for seed in args.seeds:
-                s = settings(model, prepare(binary, model, seed, args, directory), args)
-                started = {"lockstep": pool.submit(ours, binary, s, directory), "trainer": pool.submit(theirs, args.python, s)}
-                for side, run in started.items():
-                    runs[side][str(seed)] = run.result()
+                s = settings(model, prepare(model, seed, args, directory), args)
+                found = side_by_side(lambda: ours(s, args, directory), lambda: theirs("chat_peer.py", [json.dumps(s)], args))
+                for side, losses in zip(SIDES, found):
+                    runs[side][str(seed)] = losses
             results[model] = {"settings": MODELS[model] | {"template": pathlib.Path(MODELS[model]["template"]).name}, "runs": runs,
                               "comparison": compare(runs, args.seeds)}
-    harness.write_results(name, "Fine-tuning on conversations compared with the Trainer of transformers",
-                          report(results, args),
-                          {"machine": machine, "version": harness.version(binary), "results": results}, args.results)
-    if args.picture:
-        first, seed = models[0], str(args.seeds[0])
-        series = [(title, results[first]["runs"][side][seed]) for side, title in SIDES.items()]
-        pathlib.Path(args.picture).write_text(loss_picture.draw(series, f"Fine-tuning {MODELS[first]['title']} on conversations"))
+    harness.finish(args, "Fine-tuning on conversations compared with the Trainer of transformers", report(results, args), name,
+                   results=results)
+    draw(args, results[models[0]]["runs"], SIDES, f"Fine-tuning {MODELS[models[0]]['title']} on conversations")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ src/data/window_packing.h, in the order of the file; attention does not cross co
 and peft for adapters.
 """
 import json
-import math
 import sys
 import tempfile
 
 import h5py
 import torch
 import transformers
+
+sys.path.insert(0, sys.path[0] + "/..")
+import torch_peer  # noqa: E402
 
 IGNORED = -100
 OPEN_WINDOWS = 64
@@ -106,28 +108,17 @@ class Events(transformers.TrainerCallback):
 
     def on_log(self, _, state, control, logs=None, **kwargs):
         if logs and "loss" in logs:
-            print(json.dumps({"event": "step", "step": state.global_step, "loss": logs["loss"]}), flush=True)
+            torch_peer.output(event="step", step=state.global_step, loss=logs["loss"])
 
     def on_step_end(self, _, state, control, **kwargs):
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             loss = held_out_loss(self.model, self.windows, self.batch)
-            print(json.dumps({"event": "evaluation", "step": state.global_step, "loss": loss}), flush=True)
-
-
-def learning_rate(step, warmup, length, base, final):
-    """As in src/train/schedule.h: linear warm-up, then cosine."""
-    if step < warmup:
-        return base * (step + 1) / warmup
-    return final + (base - final) * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2
+            torch_peer.output(event="evaluation", step=state.global_step, loss=loss)
 
 
 def make(directory):
     torch.manual_seed(1)
-    config = transformers.LlamaConfig(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=2,
-                                      num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=2048,
-                                      tie_word_embeddings=True, rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=0,
-                                      initializer_range=0.041666666666666664)
-    transformers.LlamaForCausalLM(config).save_pretrained(directory)
+    torch_peer.smollm(layers=2, initializer_range=0.041666666666666664).save_pretrained(directory)
 
 
 def make_adapters(base, directory, rank):
@@ -157,12 +148,10 @@ def main():
     micro = s["batch"] // s["accumulate"]
     steps = s["epochs"] * (len(train) // s["batch"])
     trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.dim() > 1], "weight_decay": s["weight_decay"]},
-              {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0}]
-    adamw = torch.optim.AdamW(groups, lr=s["rate"], betas=(0.9, s["beta2"]), eps=1e-8)
+    adamw = torch_peer.adamw(trained, s["rate"], s["weight_decay"], s["beta2"])
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        adamw, lambda step: learning_rate(min(step, steps - 1), s["warmup"], steps, s["rate"], s["final_rate"]) / s["rate"])
-    print(json.dumps({"event": "evaluation", "step": 0, "loss": held_out_loss(model, held_out, micro)}), flush=True)
+        adamw, lambda step: torch_peer.learning_rate(min(step, steps - 1), s["warmup"], steps, s["rate"], s["final_rate"]) / s["rate"])
+    torch_peer.output(event="evaluation", step=0, loss=held_out_loss(model, held_out, micro))
     with tempfile.TemporaryDirectory() as directory:
         arguments = transformers.TrainingArguments(
             output_dir=directory, use_cpu=True, max_steps=steps, per_device_train_batch_size=micro,
@@ -173,7 +162,6 @@ def main():
         trainer = InOrder(model=model, args=arguments, train_dataset=whole, data_collator=collate,
                           optimizers=(adamw, schedule), callbacks=[Events(model, held_out, s["every"], micro)])
         trainer.train()
-    print(json.dumps({"event": "end", "torch": torch.__version__, "transformers": transformers.__version__}))
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ Prints events as RUN/metrics.jsonl has them: the loss of steps, and the validati
 jobs/configs/gpt_small_shakespeare.yaml uses: windows of one stream (data.cross_documents), AdamW, clipping, a cosine
 schedule with warm-up in steps. Needs h5py and PyYAML, too.
 """
-import argparse
-import json
-import math
 import pathlib
+import sys
 
 import h5py
 import torch
 import transformers
 import yaml
+
+sys.path.insert(0, sys.path[0] + "/..")
+import torch_peer  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -30,20 +31,10 @@ def mean_loss(model, tokens):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
 
 
-def learning_rate(step, warmup, length, base, final):
-    """As in src/train/schedule.h: linear warm-up, then cosine."""
-    if step < warmup:
-        return base * (step + 1) / warmup
-    return final + (base - final) * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = torch_peer.parser(__doc__, seed=None, threads=2, log_steps=5)
     parser.add_argument("config", type=pathlib.Path)
-    parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--log-steps", type=int, default=5)
     args = parser.parse_args()
     config = yaml.safe_load(args.config.read_text())
     data, train, optimizer, schedule = (config[group] for group in ("data", "train", "optimizer", "schedule"))
@@ -54,9 +45,7 @@ def main():
     architecture = transformers.AutoConfig.from_pretrained(ROOT / config["model"]["config"])
     model = transformers.AutoModelForCausalLM.from_config(architecture, attn_implementation="sdpa")
     sets = {split: windows(data[split], data["sequence_length"]) for split in ("train", "validation")}
-    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": optimizer["weight_decay"]},
-              {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0}]
-    adamw = torch.optim.AdamW(groups, lr=optimizer["learning_rate"], betas=(0.9, optimizer["beta2"]), eps=1e-8)
+    adamw = torch_peer.adamw(list(model.parameters()), optimizer["learning_rate"], optimizer["weight_decay"], optimizer["beta2"])
 
     per_epoch = len(sets["train"]) // batch
     step = 0
@@ -64,8 +53,8 @@ def main():
         model.train()
         order = torch.randperm(len(sets["train"]))
         for i in range(per_epoch):
-            rate = learning_rate(step, schedule["warmup_steps"], epochs * per_epoch, optimizer["learning_rate"],
-                                 schedule["final_learning_rate"])
+            rate = torch_peer.learning_rate(step, schedule["warmup_steps"], epochs * per_epoch, optimizer["learning_rate"],
+                                            schedule["final_learning_rate"])
             for group in adamw.param_groups:
                 group["lr"] = rate
             adamw.zero_grad()
@@ -75,13 +64,12 @@ def main():
             adamw.step()
             step += 1
             if step % args.log_steps == 0:
-                print(json.dumps({"event": "step", "step": step, "loss": loss.item()}), flush=True)
+                torch_peer.output(event="step", step=step, loss=loss.item())
         model.eval()
         with torch.no_grad():
             losses = [(len(part), mean_loss(model, part).item()) for part in sets["validation"].split(batch)]
         loss = sum(n * loss for n, loss in losses) / sum(n for n, _ in losses)
-        print(json.dumps({"event": "evaluation", "step": step, "loss": loss}), flush=True)
-    print(json.dumps({"event": "end", "torch": torch.__version__, "transformers": transformers.__version__}))
+        torch_peer.output(event="evaluation", step=step, loss=loss)
 
 
 if __name__ == "__main__":

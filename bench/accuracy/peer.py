@@ -1,7 +1,5 @@
-"""The recipes of resnet18.yaml and resnet50.yaml in PyTorch, with PyTorch's own random numbers. Prints one line of JSON."""
-import argparse
-import json
-import math
+"""The recipes of this folder in PyTorch, with PyTorch's own random numbers; resnet50_v2 has the transforms, the model and the
+average of torchvision's references. Prints one line of JSON."""
 import pathlib
 import sys
 import time
@@ -9,11 +7,16 @@ import time
 import numpy as np
 import torch
 import torchvision
+from torchvision.transforms import v2
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from torch_networks import network  # noqa: E402
+sys.path.insert(0, sys.path[0] + "/..")
+import torch_peer  # noqa: E402
+from torch_peer import network  # noqa: E402
 
 PADDING = 4
+CLASSES, BATCH, LEARNING_RATE, WARMUP_EPOCHS, WARMUP_DECAY = 20, 16, 0.01, 1, 0.01  # of resnet50_v2, as are the next two lines
+CROP, RESIZE, SIZE = 48, 66, 64
+EMA_STEPS, EMA_DECAY = 4, 0.9
 
 
 def read_batch(path, limit):
@@ -50,29 +53,23 @@ def augmented(images):
     return out
 
 
-def learning_rate(step, warmup, length, base):
-    """As in src/train/schedule.h: linear warm-up, then cosine to zero."""
-    if step < warmup:
-        return base * (step + 1) / warmup
-    return base * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2
+def evaluate(net, batches):
+    """The mean loss and the accuracy over all images."""
+    net.eval()
+    loss = correct = count = 0
+    with torch.no_grad():
+        for images, labels in batches:
+            outputs = net(images.contiguous(memory_format=torch.channels_last))
+            loss += torch.nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
+            correct += (outputs.argmax(1) == labels).sum().item()
+            count += len(labels)
+    return loss / count, correct / count
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--recipe", choices=RECIPES, required=True)
-    parser.add_argument("--train", type=pathlib.Path, required=True)
-    parser.add_argument("--test", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--train-limit", type=int)
-    parser.add_argument("--test-limit", type=int)
-    args = parser.parse_args()
+def train(args):
     recipe = RECIPES[args.recipe]
     batch = recipe["batch"]
 
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
     images, labels = recipe["read"](args.train, args.train_limit)
     test_images, test_labels = recipe["read"](args.test, args.test_limit)
     values = images.double() / 255
@@ -93,7 +90,8 @@ def main():
         for i in range(steps):
             picked = order[i * batch:(i + 1) * batch]
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, steps, args.epochs * steps, recipe["learning_rate"])
+                group["lr"] = torch_peer.learning_rate(step, steps, args.epochs * steps,
+                                                       recipe["learning_rate"])
             optimizer.zero_grad()
             outputs = net(normalized(augmented(images[picked])))
             loss = loss_of(outputs, labels[picked])
@@ -102,13 +100,83 @@ def main():
             epoch_loss += loss.item()
             epoch_correct += (outputs.argmax(1) == labels[picked]).sum().item()
             step += 1
-    net.eval()
-    with torch.no_grad():
-        correct = sum((net(normalized(test_images[i:i + 500])).argmax(1) == test_labels[i:i + 500]).sum().item()
-                      for i in range(0, len(test_images), 500))
-    print(json.dumps({"accuracy": correct / len(test_images), "train_loss": epoch_loss / steps,
-                      "train_accuracy": epoch_correct / (steps * batch), "seconds": time.perf_counter() - begin,
-                      "torch": torch.__version__}))
+    seconds = time.perf_counter() - begin
+    _, accuracy = evaluate(net, ((normalized(x), y) for x, y in zip(test_images.split(500), test_labels.split(500))))
+    return {"accuracy": accuracy, "train_loss": epoch_loss / steps, "train_accuracy": epoch_correct / (steps * batch),
+            "seconds": seconds}
+
+
+def statistics_of(folder):
+    """The mean and the standard deviation of each channel of the training images."""
+    data = torchvision.datasets.ImageFolder(folder, v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float64, scale=True)]))
+    sums = torch.stack([torch.stack([x.sum((1, 2)), (x * x).sum((1, 2))]) for x, _ in data]).sum(0) / (len(data) * SIZE**2)
+    return sums[0].tolist(), (sums[1] - sums[0] ** 2).sqrt().tolist()
+
+
+def parameter_groups(net):
+    """torchvision.ops._utils.split_normalization_params with --norm-weight-decay 0."""
+    norms, others = torchvision.ops._utils.split_normalization_params(net)
+    return [{"params": norms, "weight_decay": 0.0}, {"params": others, "weight_decay": 2e-5}]
+
+
+def scheduler_of(optimizer, epochs):
+    """--lr-scheduler cosineannealinglr --lr-warmup-method linear of torchvision's references; called once per epoch."""
+    schedulers = torch.optim.lr_scheduler
+    cosine = schedulers.CosineAnnealingLR(optimizer, T_max=epochs - WARMUP_EPOCHS, eta_min=0.0)
+    warmup = schedulers.LinearLR(optimizer, start_factor=WARMUP_DECAY, total_iters=WARMUP_EPOCHS)
+    return schedulers.SequentialLR(optimizer, schedulers=[warmup, cosine], milestones=[WARMUP_EPOCHS])
+
+
+def train_v2(args):
+    mean, std = statistics_of(args.train)
+    last = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
+    train = torchvision.datasets.ImageFolder(args.train, v2.Compose(
+        [v2.RandomResizedCrop(CROP, antialias=True), v2.RandomHorizontalFlip(),
+         v2.TrivialAugmentWide(interpolation=v2.InterpolationMode.BILINEAR), *last, v2.RandomErasing(0.1)]))
+    test = torchvision.datasets.ImageFolder(args.test, v2.Compose([v2.Resize(RESIZE, antialias=True), v2.CenterCrop(SIZE), *last]))
+    loader = torch.utils.data.DataLoader(train, BATCH, shuffle=True, drop_last=True)
+    test_loader = torch.utils.data.DataLoader(test, 50)
+    mix = v2.RandomChoice([v2.MixUp(alpha=0.2, num_classes=CLASSES), v2.CutMix(alpha=1.0, num_classes=CLASSES)])
+
+    net = network(50, "imagenet", classes=CLASSES).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(parameter_groups(net), lr=LEARNING_RATE, momentum=0.9)
+    scheduler = scheduler_of(optimizer, args.epochs)
+    average = torch.optim.swa_utils.AveragedModel(net, avg_fn=lambda a, w, n: EMA_DECAY * a + (1 - EMA_DECAY) * w,
+                                                  use_buffers=True)
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    steps, begin = len(loader), time.perf_counter()
+    for epoch in range(args.epochs):
+        net.train()
+        epoch_loss = 0
+        for i, (images, labels) in enumerate(loader):
+            images, labels = mix(images, labels)
+            optimizer.zero_grad()
+            loss = loss_of(net(images.contiguous(memory_format=torch.channels_last)), labels)
+            loss.backward()
+            optimizer.step()
+            epoch_loss += loss.item()
+            if i % EMA_STEPS == 0:
+                average.update_parameters(net)
+                if epoch < WARMUP_EPOCHS:
+                    average.n_averaged.fill_(0)
+        scheduler.step()
+    seconds = time.perf_counter() - begin
+    loss, accuracy = evaluate(net, test_loader)
+    ema_loss, ema_accuracy = evaluate(average, test_loader)
+    return {"train_loss": epoch_loss / steps, "loss": loss, "accuracy": accuracy, "ema_loss": ema_loss,
+            "ema_accuracy": ema_accuracy, "seconds": seconds}
+
+
+def main():
+    parser = torch_peer.parser(__doc__, seed=None, epochs=None, threads=2)
+    parser.add_argument("--recipe", choices=(*RECIPES, "resnet50_v2"), required=True)
+    for split in ("train", "test"):
+        parser.add_argument(f"--{split}", type=pathlib.Path, required=True, help="a file of CIFAR-10, or class folders")
+        parser.add_argument(f"--{split}-limit", type=int)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    torch_peer.output(**(train_v2(args) if args.recipe == "resnet50_v2" else train(args)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ A recipe is RECIPE.yaml. Each side draws its own order of samples, augmentation 
 in the result file. If the script is started again with the same recipe, it does the missing runs, or writes the table again
 if none is missing. Takes hours.
 """
-import argparse
 import hashlib
 import json
 import math
@@ -15,7 +14,7 @@ import pathlib
 import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -43,7 +42,7 @@ RECIPES = {
                 "accuracy are means over the last epoch."},
     "resnet50_v2": {
         "import": ["imagefolder", "--store", "jpeg"], "sources": {"train": "train", "test": "val"}, "epochs": 12,
-        "peer": "peer_v2.py", "results": "accuracy_resnet50_v2",
+        "results": "accuracy_resnet50_v2",
         "figures": ["train_loss", "loss", "accuracy", "ema_loss", "ema_accuracy"],
         "text": "ResNet-50 with the recipe of torchvision's IMAGENET1K_V2 weights, scaled to {train_images} JPEG files of 20 "
                 "classes of Tiny ImageNet\n(64x64; chance is 5 % and a loss of 2.996) and {epochs} epochs: crops of 48x48, "
@@ -54,13 +53,13 @@ RECIPES = {
 }
 
 
-def import_data(binary, recipe, sources, args, directory):
+def import_data(recipe, sources, args, directory):
     """Makes a data set from each source."""
     made = {}
     for split, source in sources.items():
         made[split] = pathlib.Path(directory) / f"{split}.h5"
         kind, *options = recipe["import"]
-        command = [binary, "data", "import", kind, source, made[split], "--split", split, *options]
+        command = [args.binary, "data", "import", kind, source, made[split], "--split", split, *options]
         limit = getattr(args, f"{split}_limit")
         if limit:
             command += ["--limit", limit]
@@ -77,20 +76,20 @@ def hash_of(recipe):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def ours(binary, made, seed, args, directory):
+def ours(made, seed, args, directory):
     overrides = [f"data.train={made['train']}", f"data.validation={made['test']}", f"run.seed={seed}",
                  f"train.epochs={args.epochs}"]
     config = FOLDER / f"{args.recipe}.yaml"
-    lines, launched = harness.train(binary, 1, args.threads, config, overrides, directory)
+    lines, launched = harness.train(args.binary, 1, args.threads, config, overrides, directory)
     last = {line["event"]: line for line in lines}
     evaluated = {key: last["evaluation"][key] for key in ("loss", "accuracy", "ema_loss", "ema_accuracy")
                  if key in last["evaluation"]}
     return {**evaluated, "train_loss": last["epoch"]["loss"], "train_accuracy": last["epoch"]["accuracy"],
-            "seconds": lines[-1]["time_unix"] - launched, "version": harness.version(binary)["commit"]}
+            "seconds": lines[-1]["time_unix"] - launched, "version": harness.version(args.binary)["commit"]}
 
 
 def theirs(python, sources, seed, args):
-    command = [python, FOLDER / RECIPES[args.recipe].get("peer", "peer.py"), "--recipe", args.recipe,
+    command = [python, FOLDER / "peer.py", "--recipe", args.recipe,
                "--train", sources["train"], "--test", sources["test"], "--seed", seed, "--epochs", args.epochs,
                "--threads", args.threads]
     for name in ("train_limit", "test_limit"):
@@ -141,26 +140,21 @@ def report(recipe, data, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, python="torch and torchvision", threads=2)
     parser.add_argument("--recipe", choices=RECIPES, default="resnet18")
     parser.add_argument("--data", type=pathlib.Path, required=True,
                         help="folder with data_batch_1.bin and test_batch.bin; resnet50 and resnet50_v2: with the "
                              "folders train and val of class folders")
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
-    parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--epochs", type=int, help="default: that of the recipe")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--train-limit", type=int, default=0, help="number of images to use, from the first; 0: all")
     parser.add_argument("--test-limit", type=int, default=0)
     parser.add_argument("--name", help="name of the result files; default: that of the recipe")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
-    args = parser.parse_args()
+    args = harness.begin(parser)
     recipe = RECIPES[args.recipe]
     args.epochs = args.epochs or recipe["epochs"]
     args.name = args.name or recipe["results"]
-    binary = harness.lockstep(args.build)
     sources = {split: args.data.resolve() / name for split, name in recipe["sources"].items()}
     for source in sources.values():
         if not source.exists():
@@ -170,12 +164,12 @@ def main():
         harness.stop(torch)
 
     with harness.scratch() as directory:
-        made = import_data(binary, recipe, sources, args, directory)
+        made = import_data(recipe, sources, args, directory)
         settings = {"recipe": hash_of(args.recipe), "epochs": args.epochs, "threads": args.threads}
         for split, path in made.items():
-            info = json.loads(harness.run([binary, "data", "info", path, "--json"], "lockstep data info"))
+            info = json.loads(harness.run([args.binary, "data", "info", path, "--json"], "lockstep data info"))
             settings[f"{split}_images"] = info["samples"]
-        data = {"machine": harness.machine(), "version": harness.version(binary), "torch": torch if python else None,
+        data = {"machine": args.machine, "version": harness.version(args.binary), "torch": torch if python else None,
                 **settings, "runs": {side: {} for side in SIDES}}
         kept = pathlib.Path(args.results) / f"{args.name}.json"
         if kept.exists():
@@ -184,7 +178,7 @@ def main():
                 data["runs"] = old["runs"]
         missing = [(seed, side) for seed in args.seeds for side in args.sides if str(seed) not in data["runs"][side]]
         for seed, side in missing:
-            data["runs"][side][str(seed)] = (ours(binary, made, seed, args, directory) if side == "lockstep"
+            data["runs"][side][str(seed)] = (ours(made, seed, args, directory) if side == "lockstep"
                                              else theirs(python, sources, seed, args))
             report(recipe, data, args)
         if not missing:

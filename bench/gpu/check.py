@@ -35,7 +35,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, sys.path[0] + "/..")
 import generation  # noqa: E402
 import harness  # noqa: E402
 import language  # noqa: E402

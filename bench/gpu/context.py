@@ -7,24 +7,22 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import harness  # noqa: E402
+import harness
 
 GRACE = 1.04        # a running check is ended after this multiple of it
 EXIT_UNFINISHED = 75
 PASSED, FAILED, NOT_RUN, CUT_SHORT = "passed", "failed", "not run", "cut short"
 REJECTED = "rejected"  # a figure of --quick that was measured while the device was throttled or waited for data
-SMALL = ["data.train=synthetic", "data.validation=", "data.image_size=32", "data.synthetic_samples=512", "device=cuda",
-         "train.global_batch=64", "train.max_steps=8", "log.every_steps=1", "checkpoint.every_epochs=0", "log.progress=false",
-         "log.tensorboard=false"]
-CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+QUIET = ["log.progress=false", "log.tensorboard=false"]
+SMALL = [*harness.SYNTHETIC, "data.image_size=32", "data.synthetic_samples=512", "device=cuda", "train.global_batch=64",
+         "train.max_steps=8", "log.every_steps=1", "checkpoint.every_epochs=0", *QUIET]
+CONFIG = harness.RESNET_CONFIG
 LANGUAGE_SMALL = ["data.validation=", "data.sequence_length=128", "train.global_batch=8", "log.every_steps=1",
-                  "checkpoint.every_epochs=0", "log.progress=false", "log.tensorboard=false"]
+                  "checkpoint.every_epochs=0", *QUIET]
 LANGUAGE_CONFIG = "jobs/configs/gpt_small_shakespeare.yaml"
 
 
@@ -134,10 +132,17 @@ class Context:
         for child in list(self.children):
             end_group(child)
 
+    def output(self, command, **options):
+        """The output of a command that must succeed."""
+        status, output = self.run(command, **options)
+        if status:
+            raise Failure(tail(output))
+        return output
+
     def train(self, folder, name, overrides, ranks=1, config=CONFIG, base=tuple(SMALL), **environment):
         launch = harness.mpirun(ranks) if ranks > 1 else []
-        return self.run([*launch, self.binary, "train", config, *base, *overrides, f"run.directory={folder}",
-                         f"run.name={name}"], **environment)
+        self.output([*launch, self.binary, "train", config, *base, *overrides, f"run.directory={folder}",
+                     f"run.name={name}"], **environment)
 
     def figure(self, key, measure):
         """Returns measure(), which is called only once per report, so that a part that was cut short does not repeat it."""

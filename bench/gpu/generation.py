@@ -3,13 +3,11 @@ import gzip
 import json
 import pathlib
 import re
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import harness  # noqa: E402
-import parts  # noqa: E402
-from context import LANGUAGE_CONFIG, Failure, Item, Skip, tail  # noqa: E402
-from speed import copy_rate  # noqa: E402
+import harness
+import parts
+from context import LANGUAGE_CONFIG, QUIET, Failure, Item, Skip, tail
+from speed import copy_rate
 
 # The tests of the ops that only text generation uses, and of those that read a single token.
 OPS = ("cached_attention_test", "matmul_test", "rms_norm_test", "rotary_test")
@@ -24,10 +22,7 @@ MIN_BANDWIDTH = 0.5  # fraction of a copy's: reading the weights once per token,
 
 
 def generate(context, *arguments):
-    status, output = context.run([context.binary, "generate", *arguments, "device=cuda"])
-    if status:
-        raise Failure(tail(output))
-    return output
+    return context.output([context.binary, "generate", *arguments, "device=cuda"])
 
 
 def model(context, folder, name):
@@ -43,10 +38,8 @@ def model(context, folder, name):
     if name == "stories260K":
         file = pathlib.Path(folder, "stories.h5")
         if not file.exists():
-            status, output = context.run([context.binary, "checkpoint", "import", "--format", "llama2c",
-                                          GOLDEN / "stories260K/stories260K.bin", file])
-            if status:
-                raise Failure(tail(output))
+            context.output([context.binary, "checkpoint", "import", "--format", "llama2c",
+                            GOLDEN / "stories260K/stories260K.bin", file])
         return [file, "--tokenizer", TOK512]
     return [GOLDEN / "generate" / name, "--tokenizer", TOK512]
 
@@ -96,17 +89,15 @@ def speed(name, preset, parameters):
     """Weights after one training step, since only their size matters."""
     def work(context):
         with harness.scratch() as folder:
-            status, output = context.train(
-                folder, "random", ["data.train=synthetic", "data.validation=", "data.synthetic_samples=4", "device=cuda",
-                                   "data.sequence_length=32", "train.global_batch=1", "train.max_steps=1", "schedule.warmup_steps=0", "precision=bf16",
-                                   f"model.config={preset}"], config=LANGUAGE_CONFIG, base=["log.progress=false", "log.tensorboard=false"])
-            if status:
-                raise Failure(tail(output))
-            file = pathlib.Path(folder, "prompt.txt")  # each letter is a token, and so is the start of the text
-            file.write_text("".join("xqzj"[i % 4] for i in range(PROMPT_TOKENS - 2)) + "\n")
+            context.train(folder, "random", [
+                *harness.SYNTHETIC, "data.synthetic_samples=4", "device=cuda", "data.sequence_length=32", "train.global_batch=1",
+                "train.max_steps=1", "schedule.warmup_steps=0", "precision=bf16", f"model.config={preset}"],
+                config=LANGUAGE_CONFIG, base=QUIET)
+            file = pathlib.Path(folder, "prompt.txt")
+            harness.write_prompt(file, PROMPT_TOKENS)
             output = generate(context, pathlib.Path(folder, "random/model"), "--tokenizer", TOK512, "--prompts", file,
                               "--ignore-end", "--max-new-tokens", NEW_TOKENS, "--speed", f"--json={folder}/out", "precision=bf16")
-        found = re.search(r"prefill: (\d+) tokens in ([\d.]+) s.*decoding: (\d+) tokens in \d+ steps and ([\d.]+) s", output)
+        found = re.search(harness.PREFILL, output)
         if not found:
             raise Failure(f"--speed printed no figures: {tail(output)}")
         n_prompt, prefill, n_new, decode = map(float, found.groups())
@@ -122,8 +113,7 @@ def speed(name, preset, parameters):
 
 
 def generation(context):
-    tests = parts.kernel_tests(context)
-    items = [Item(name, parts.test_item(*tests[name], LOCKSTEP_TEST_DEVICE="cuda")) for name in OPS if name in tests]
+    items = parts.op_items(context, OPS)
     items += [Item(f"{name}, fp32, compared with transformers", as_transformers(name)) for name in MODELS]
     items += [Item(f"{precision}: a reply does not depend on the other prompts", any_batch(precision)) for precision in PRECISIONS]
     return items + [Item(f"{name}, bf16: speed of one reply", speed(name, *sizes)) for name, sizes in PRESETS.items()]

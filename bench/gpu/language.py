@@ -1,13 +1,11 @@
 """The checks of the parts lm-ops, lm-training and lm-speed: language models on the GPU."""
 import json
 import pathlib
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import harness  # noqa: E402
-import parts  # noqa: E402
-from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Failure, Item, Skip, tail  # noqa: E402
-from speed import measured_training, peer, where_time_goes, where_time_goes_text  # noqa: E402
+import harness
+import parts
+from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Failure, Item, Skip
+from speed import beside_pytorch, measured_training, peer, where_time_goes, where_time_goes_text
 
 # The tests of the ops that a language model consists of; the optimizer is AdamW.
 OPS = ("attention_test", "embedding_test", "linear_cross_entropy_test", "matmul_test", "optimizer_test", "rms_norm_test",
@@ -31,26 +29,23 @@ MIN_SAVED, MAX_SLOWER = 0.40, 0.25  # recomputation: activation memory saved, ti
 
 
 def lm_ops(context):
-    tests = parts.kernel_tests(context)
-    return [Item(name, parts.test_item(*tests[name], LOCKSTEP_TEST_DEVICE="cuda")) for name in OPS if name in tests]
+    return parts.op_items(context, OPS)
 
 
 def losses_of(context, folder, name, overrides):
     """The training loss of each step of a small language model."""
-    status, output = context.train(folder, name, overrides, config=LANGUAGE_CONFIG,
-                                   base=LANGUAGE_SMALL + [f"train.max_steps={STEPS}"])
-    if status:
-        raise Failure(tail(output))
-    steps = harness.steps([json.loads(line) for line in pathlib.Path(folder, name, "metrics.jsonl").read_text().splitlines()])
+    context.train(folder, name, overrides, config=LANGUAGE_CONFIG, base=LANGUAGE_SMALL + [f"train.max_steps={STEPS}"])
+    steps = harness.steps_of(pathlib.Path(folder, name))
     if len(steps) != STEPS:
         raise Failure(f"metrics.jsonl has {len(steps)} steps; expected {STEPS}")
     return [step["loss"] for step in steps]
 
 
-def as_on_the_cpu(precision):
+def as_on_the_cpu(precision, *overrides):
+    """The losses of a few training steps are the same as on a CPU."""
     def work(context):
         with harness.scratch() as folder:
-            cpu, gpu = (losses_of(context, folder, device, [f"device={device}", f"precision={precision}"])
+            cpu, gpu = (losses_of(context, folder, device, [*overrides, f"device={device}", f"precision={precision}"])
                         for device in ("cpu", "cuda"))
         distance = max(abs(b / a - 1) for a, b in zip(cpu, gpu))
         return distance <= DISTANCES[precision], (f"the losses of {STEPS} steps differ by at most {distance:.1e}, "
@@ -58,17 +53,19 @@ def as_on_the_cpu(precision):
     return work
 
 
+def same_bits(fixed, first, second):
+    """A check that two trainings of a small model give the same bits: (overrides, ranks, environment) of each."""
+    return parts.same_bits((fixed + first[0], *first[1:]), (fixed + second[0], *second[1:]), config=LANGUAGE_CONFIG,
+                           base=LANGUAGE_SMALL + ["train.max_steps=8"])
+
+
 def lm_training(context):
-    items = [Item(f"{model}, {precision}, compared with PyTorch in fp64",
-                  parts.test_item("test/train_test", f"--gtest_filter=*LanguageGolden*/{model}_{precision}_*",
-                                  LOCKSTEP_TEST_DEVICE="cuda"))
+    items = [parts.golden_item(f"{model}, {precision}, compared with PyTorch", f"*LanguageGolden*/{model}_{precision}_*")
              for model in MODELS for precision in PRECISIONS]
     items += [Item(f"{precision}: the losses are those of a CPU", as_on_the_cpu(precision)) for precision in DISTANCES]
 
     def same(first, second):
-        fixed = ["reproducible=true", "device=cuda"]
-        return parts.same_bits((fixed + first[0], *first[1:]), (fixed + second[0], *second[1:]), config=LANGUAGE_CONFIG,
-                               base=LANGUAGE_SMALL + ["train.max_steps=8"])
+        return same_bits(["reproducible=true", "device=cuda"], first, second)
     items += [Item(f"{precision}: captured and uncaptured steps give the same bits",
                    same(([f"precision={precision}"], 1, {}), ([f"precision={precision}", "cuda.graph=false"], 1, {})))
               for precision in PRECISIONS]
@@ -105,7 +102,7 @@ def language_peer(context, python, mode, shape=None):
     sizes = [] if shape is None else ["--sequence", SEQUENCE, *(["--bias"] if shape["bias"] else [])] + [
         word for key in ("batch", "layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
         for word in ("--" + key.replace("_", "-"), shape[key])]
-    return peer(context, python, mode, *sizes, script="language_peer.py", limit=300)
+    return peer(context, python, "language", mode, "--warmup", 6, "--rounds", 4, "--steps", 5, *sizes, limit=300)
 
 
 def utilization(context, python, shape, measured):
@@ -124,23 +121,19 @@ def utilization(context, python, shape, measured):
 def measure(name, shape):
     def checked(context):
         python, version = harness.torch_python(context.args.python)
-        # Lockstep runs before and after PyTorch, because clocks and temperature drift.
-        first = context.figure(f"{name}: Lockstep, first", lambda: run_lockstep(context, shape))
-        modes = {mode: context.figure(f"{name}: PyTorch, {mode}", lambda mode=mode: language_peer(context, python, mode, shape))
-                 for mode in ("compile", "graph")} if python else {}
-        again = context.figure(f"{name}: Lockstep, again", lambda: run_lockstep(context, shape)) if python else first
+        first, again, good, problems = beside_pytorch(
+            context, name, lambda: run_lockstep(context, shape),
+            lambda python, mode: language_peer(context, python, mode, shape), ("compile", "graph"))
         mine = dict(first, tokens_per_second=(first["tokens_per_second"] + again["tokens_per_second"]) / 2)
         part, unknown = utilization(context, python, shape, mine)
         text = f"{mine['tokens_per_second']:,.0f} tokens/s, " + (
             f"{100 * part:.1f} % of the matmul rate" if part else unknown)
-        good = {mode: x for mode, x in modes.items() if "problem" not in x}
         if good:
             mode, best = max(good.items(), key=lambda side: side[1]["tokens_per_second"])
             text += (f"; PyTorch {best['torch']} {best['tokens_per_second']:,.0f} ({mode}): "
                      f"{mine['tokens_per_second'] / best['tokens_per_second']:.2f} times; memory "
                      f"{first['memory_bytes'] / best['memory_bytes']:.2f} times")
-        text += f"; {100 * again['data_wait']:.1f} % of the time spent waiting for data"
-        text += "".join(f"; {mode}: {x['problem']}" for mode, x in modes.items() if "problem" in x)
+        text += f"; {100 * again['data_wait']:.1f} % of the time spent waiting for data{problems}"
         if "aim_tokens" in shape:
             if "H200" not in context.report["gpu"]["name"]:
                 raise Skip(f"{text}; the aim of {shape['aim_tokens']:,} tokens/s is that of an H200")
@@ -154,10 +147,8 @@ def measure(name, shape):
 def activation_bytes(context, shape, kind):
     with harness.scratch() as folder:
         file = pathlib.Path(folder, "plan.json")
-        status, output = context.run([context.binary, "plan", LANGUAGE_CONFIG, *overrides_of(shape, f"model.recompute={kind}"),
-                                      f"--json={file}"])
-        if status:
-            raise Failure(tail(output))
+        context.output([context.binary, "plan", LANGUAGE_CONFIG, *overrides_of(shape, f"model.recompute={kind}"),
+                        f"--json={file}"])
         return json.loads(file.read_text())["memory_bytes"]["activations"]
 
 

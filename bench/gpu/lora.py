@@ -1,11 +1,7 @@
 """The checks of the part lora: adapters (model.lora) and a base in NF4 on the GPU."""
-import pathlib
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import language  # noqa: E402
-import parts  # noqa: E402
-from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Item  # noqa: E402
+import language
+import parts
+from context import Item
 
 OPS = ("lora_test", "nf4_matmul_test")
 CASES = ("llama", "qwen2", "nf4", "dropout")
@@ -19,17 +15,6 @@ TRAINED = {"all weights": ["optimizer.kind=adamw"],
            "adapters beside NF4": ["optimizer.kind=adamw", "model.lora.rank=8", "model.base_precision=nf4"]}
 
 
-def as_on_the_cpu(overrides, precision):
-    """The losses of a few training steps with adapters are the same as on a CPU."""
-    def work(context):
-        with language.harness.scratch() as folder:
-            cpu, gpu = (language.losses_of(context, folder, device, [*overrides, f"device={device}", f"precision={precision}"])
-                        for device in ("cpu", "cuda"))
-        distance, allowed = max(abs(b / a - 1) for a, b in zip(cpu, gpu)), language.DISTANCES[precision]
-        return distance <= allowed, f"the losses of {len(cpu)} steps differ by at most {distance:.1e}, {allowed:.0e} allowed"
-    return work
-
-
 def speed(context):
     """Tokens per second and memory of training all weights, adapters, and adapters on an NF4 base. Adapters must need
     less memory than all weights, and an NF4 base less still; no speed is required."""
@@ -41,19 +26,15 @@ def speed(context):
 
 
 def lora(context):
-    tests = parts.kernel_tests(context)
-    items = [Item(name, parts.test_item(*tests[name], LOCKSTEP_TEST_DEVICE="cuda")) for name in OPS if name in tests]
-    items += [Item(f"{case}, {precision}, compared with PEFT in fp64",
-                   parts.test_item("test/train_test", f"--gtest_filter=*LoraGolden*/{case}_{precision}_*",
-                                   LOCKSTEP_TEST_DEVICE="cuda"))
+    items = parts.op_items(context, OPS)
+    items += [parts.golden_item(f"{case}, {precision}, compared with PEFT", f"*LoraGolden*/{case}_{precision}_*")
               for case in CASES for precision in PRECISIONS]
-    items += [Item(f"{name}, {precision}: the losses are those of a CPU", as_on_the_cpu(overrides, precision))
+    items += [Item(f"{name}, {precision}: the losses are those of a CPU", language.as_on_the_cpu(precision, *overrides))
               for name, overrides in BASES.items() for precision in language.DISTANCES]
 
     def same(name, what, first, second):
         fixed = [*BASES[name], "reproducible=true", "device=cuda", "precision=bf16"]
-        return Item(f"{name}: {what}", parts.same_bits((fixed + first[0], *first[1:]), (fixed + second[0], *second[1:]),
-                                                       config=LANGUAGE_CONFIG, base=LANGUAGE_SMALL + ["train.max_steps=8"]))
+        return Item(f"{name}: {what}", language.same_bits(fixed, first, second))
     for name in BASES:
         items.append(same(name, "captured and uncaptured steps give the same bits", ([], 1, {}), (["cuda.graph=false"], 1, {})))
         items += [same(name, f"model.recompute={kind} gives the same bits", ([], 1, {}), ([f"model.recompute={kind}"], 1, {}))

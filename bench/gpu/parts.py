@@ -1,15 +1,11 @@
 """The checks of the parts ops, training, ranks and sanitizer."""
-import json
 import os
 import pathlib
 import re
 import shutil
-import statistics
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import harness  # noqa: E402
-from context import Failure, Item, Skip, tail  # noqa: E402
+import harness
+from context import Failure, Item, Skip, tail
 
 NETWORKS = ("resnet18_32", "resnet50_64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -48,8 +44,18 @@ def kernel_tests(context):
     return {name: tests[name] for name in sorted(tests) if name not in ON_THE_HOST}
 
 
+def op_items(context, names=None):
+    """A check for each test of kernels, or for those of `names`."""
+    tests = kernel_tests(context)
+    return [Item(name, test_item(*tests[name], LOCKSTEP_TEST_DEVICE="cuda")) for name in names or tests if name in tests]
+
+
+def golden_item(name, tests):
+    return Item(f"{name} in fp64", test_item("test/train_test", f"--gtest_filter={tests}", LOCKSTEP_TEST_DEVICE="cuda"))
+
+
 def ops(context):
-    return [Item(name, test_item(*test, LOCKSTEP_TEST_DEVICE="cuda")) for name, test in kernel_tests(context).items()]
+    return op_items(context)
 
 
 def same_bits(first, second, **base):
@@ -57,9 +63,7 @@ def same_bits(first, second, **base):
     def work(context):
         with harness.scratch() as folder:
             for name, (overrides, ranks, environment) in (("a", first), ("b", second)):
-                status, output = context.train(folder, name, overrides, ranks, **base, **environment)
-                if status:
-                    return False, tail(output)
+                context.train(folder, name, overrides, ranks, **base, **environment)
             files = [path for name in ("a", "b") for path in pathlib.Path(folder, name, "checkpoints").glob("step-*.h5")]
             if len(files) != 2:
                 raise Failure(f"expected one checkpoint of each training, found {len(files)}")
@@ -69,8 +73,7 @@ def same_bits(first, second, **base):
 
 
 def training(context):
-    items = [Item(f"{network}, {precision}, compared with PyTorch in fp64",
-                  test_item("test/train_test", f"--gtest_filter=*{network}_{precision}", LOCKSTEP_TEST_DEVICE="cuda"))
+    items = [golden_item(f"{network}, {precision}, compared with PyTorch", f"*{network}_{precision}")
              for network in NETWORKS for precision in PRECISIONS]
     fixed = ["reproducible=true"]
     items += [Item(f"{precision}: captured and uncaptured steps give the same bits",
@@ -109,14 +112,11 @@ def blocking_calls(context):
     for _ in range(3):
         for mode in ("false", "true"):
             with harness.scratch() as folder:
-                status, output = context.train(folder, "eager", [*eager, f"comm.nccl_blocking={mode}"], RANKS, **SHARED_GPU)
-                if status:
-                    return False, tail(output)
-                lines = pathlib.Path(folder, "eager/metrics.jsonl").read_text().splitlines()
-            steps = harness.steps(map(json.loads, lines))[20:]
+                context.train(folder, "eager", [*eager, f"comm.nccl_blocking={mode}"], RANKS, **SHARED_GPU)
+                steps = harness.steps_of(pathlib.Path(folder, "eager"))[20:]
             if not steps:
                 raise Failure("metrics.jsonl has no steps after the first 20")
-            seconds.setdefault(mode, []).append(statistics.median(step["step_seconds"] for step in steps))
+            seconds.setdefault(mode, []).append(harness.median(steps, "step_seconds"))
     threads, blocking = (min(seconds[mode]) for mode in ("false", "true"))
     return True, (f"{1e3 * threads:.2f} ms per uncaptured step with a thread per call of NCCL, {1e3 * blocking:.2f} ms with "
                   f"comm.nccl_blocking: {threads / blocking:.2f} times as fast")

@@ -3,11 +3,9 @@ import json
 import pathlib
 import re
 import statistics
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import harness  # noqa: E402
-from context import CONFIG, Failure, Item, Skip, tail  # noqa: E402
+import harness
+from context import CONFIG, QUIET, Failure, Item, Skip
 
 # The trainings that are timed, with the smallest acceptable ratio to the best of PyTorch.
 SPEEDS = {
@@ -16,7 +14,6 @@ SPEEDS = {
     "ResNet-18, 32x32, batch 512, fp16": dict(depth=18, stem="cifar", image_size=32, batch=512, precision="fp16", min_ratio=1.5),
     "ResNet-18, 32x32, batch 512, bf16": dict(depth=18, stem="cifar", image_size=32, batch=512, precision="bf16", min_ratio=1.5),
 }
-
 
 SPAN_NAME = 38  # characters of a layer's name that a trace keeps (include/lockstep/trace.h)
 
@@ -32,22 +29,19 @@ def speed_overrides(work):
 
 def timed_training(context, config, overrides, folder, **environment):
     """Trains with autotuned algorithms, which are cached in the build folder unless `environment` names another cache."""
-    status, output = context.train(folder, "speed", overrides, config=config, base=["log.progress=false", "log.tensorboard=false"],
-                                   **{"LOCKSTEP_CACHE": str(context.build / "gpu-check-cache"), **environment})
-    if status:
-        raise Failure(tail(output))
+    context.train(folder, "speed", overrides, config=config, base=QUIET,
+                  **{"LOCKSTEP_CACHE": str(context.build / "gpu-check-cache"), **environment})
 
 
 def measured_training(context, config, overrides, skipped=10, **environment):
     """The time of a step and more, after the first steps."""
     with harness.scratch() as folder:
         timed_training(context, config, overrides, folder, **environment)
-        lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
-    steps = harness.steps(lines)[skipped:]
+        steps = harness.steps_of(pathlib.Path(folder, "speed"))[skipped:]
     if len(steps) < 10:
         raise Failure(f"metrics.jsonl has {len(steps)} steps after the first {skipped}; expected at least 10")
     used = [step["model_flops_utilization"] for step in steps if step.get("model_flops_utilization")]
-    return {"step_seconds": statistics.median(step["step_seconds"] for step in steps), "memory_bytes": steps[-1]["memory_bytes"],
+    return {"step_seconds": harness.median(steps, "step_seconds"), "memory_bytes": steps[-1]["memory_bytes"],
             "utilization": statistics.median(used) if used else None,
             "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
 
@@ -95,19 +89,31 @@ def device_spans(events):
     return {key: statistics.median(seconds[len(seconds) // 2:]) for key, seconds in spans.items()}
 
 
-def peer(context, python, mode, *options, script="peer.py", limit=240):
-    """The result of a script with PyTorch, or {"problem": the reason why there is none}."""
+def peer(context, python, kind, mode, *options, limit=240):
+    """The result of peer.py, or {"problem": the reason why there is none}."""
     try:
-        status, output = context.run([python, pathlib.Path(__file__).parent / script, "--mode", mode, *options],
-                                     limit=limit, launcher=[])
-        return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
+        output = context.output([python, pathlib.Path(__file__).with_name("peer.py"), kind, "--mode", mode, *options],
+                                limit=limit, launcher=[])
+        return json.loads(output.strip().splitlines()[-1])
     except (Failure, ValueError, IndexError) as problem:
         return {"problem": str(problem)}
 
 
+def beside_pytorch(context, name, run, run_pytorch, modes):
+    """The figures of Lockstep before and after PyTorch, because clocks and temperature drift, those of PyTorch by mode, and
+    its problems. Without PyTorch, Lockstep runs once."""
+    python, _ = harness.torch_python(context.args.python)
+    first = context.figure(f"{name}: Lockstep, first", run)
+    found = {mode: context.figure(f"{name}: PyTorch, {mode}", lambda mode=mode: run_pytorch(python, mode))
+             for mode in modes if python}
+    again = context.figure(f"{name}: Lockstep, again", run) if python else first
+    problems = "".join(f"; {mode}: {x['problem']}" for mode, x in found.items() if "problem" in x)
+    return first, again, {mode: x for mode, x in found.items() if "problem" not in x}, problems
+
+
 def copy_rate(context, python):
     """Bytes/s that the device reads and writes when it copies; None if that fails."""
-    return peer(context, python, "copy", limit=120).get("copy_bytes_per_second")
+    return peer(context, python, "resnet", "copy", limit=120).get("copy_bytes_per_second")
 
 
 def where_time_goes(context, config, overrides, planned_for=("device=cuda",), **environment):
@@ -115,10 +121,8 @@ def where_time_goes(context, config, overrides, planned_for=("device=cuda",), **
     with harness.scratch() as folder:
         timed_training(context, config, [*overrides, "trace=true", "train.max_steps=24"], folder, **environment)
         events = json.loads(pathlib.Path(folder, "speed/trace.json").read_text())["traceEvents"]
-    status, plan = context.run([context.binary, "plan", config, *(o for o in overrides if o != "device=cuda"), *planned_for],
-                               **{"LOCKSTEP_CACHE": str(context.build / "gpu-check-cache"), **environment})
-    if status:
-        raise Failure(tail(plan))
+    plan = context.output([context.binary, "plan", config, *(o for o in overrides if o != "device=cuda"), *planned_for],
+                          **{"LOCKSTEP_CACHE": str(context.build / "gpu-check-cache"), **environment})
     layers = {name[:SPAN_NAME]: layer for name, layer in layers_of(plan).items()}
     spans = device_spans(events)
     if not spans:
@@ -143,24 +147,19 @@ def where_time_goes_text(found):
 
 
 def run_pytorch(context, python, mode, work):
-    return peer(context, python, mode, "--depth", work["depth"], "--stem", work["stem"], "--image-size", work["image_size"],
+    return peer(context, python, "resnet", mode, "--depth", work["depth"], "--stem", work["stem"], "--image-size", work["image_size"],
                 "--precision", work["precision"], "--batch", work["batch"])
 
 
 def speed(context):
     def measure(name, work):
         def checked(context):
-            python, version = harness.torch_python(context.args.python)
-            # Lockstep runs before and after PyTorch, because clocks and temperature drift.
-            first = context.figure(f"{name}: Lockstep, first", lambda: run_lockstep(context, work))
-            if not python:
-                raise Skip(f"Lockstep {first['samples_per_second']:.0f} images/s; {version}")
-            modes = {mode: context.figure(f"{name}: PyTorch, {mode}", lambda mode=mode: run_pytorch(context, python, mode, work))
-                     for mode in ("eager", "compile", "graph")}
-            again = context.figure(f"{name}: Lockstep, again", lambda: run_lockstep(context, work))
+            first, again, good, problems = beside_pytorch(
+                context, name, lambda: run_lockstep(context, work),
+                lambda python, mode: run_pytorch(context, python, mode, work), ("eager", "compile", "graph"))
+            if not good and not problems:
+                raise Skip(f"Lockstep {first['samples_per_second']:.0f} images/s; {harness.torch_python(context.args.python)[1]}")
             mine = (first["samples_per_second"] + again["samples_per_second"]) / 2
-            problems = "".join(f"; {mode}: {x['problem']}" for mode, x in modes.items() if "problem" in x)
-            good = {mode: x for mode, x in modes.items() if "problem" not in x}
             if not good:
                 raise Failure(f"Lockstep {mine:.0f} images/s; PyTorch failed{problems}")
             mode, best = max(good.items(), key=lambda side: side[1]["samples_per_second"])

@@ -65,20 +65,26 @@ void measure_lockstep(int* argc, char*** argv, std::size_t size_bytes, int repet
   if (world->rank() == 0) print(seconds);
 }
 
-void measure_mpi(int* argc, char*** argv, std::size_t size_bytes, int repetitions) {
+/// `make(rank, size)` returns the function that is timed.
+template <typename Make>
+void measure_under_mpi(int* argc, char*** argv, int repetitions, const Make& make) {
   MPI_Init(argc, argv);
-  int rank = 0;
+  int rank = 0, size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  std::vector<float> values(size_bytes / sizeof(float));
-  std::vector<double> seconds = seconds_of(
-      repetitions,
-      [&] {
-        MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-      },
-      [] { MPI_Barrier(MPI_COMM_WORLD); });
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  std::vector<double> seconds = seconds_of(repetitions, make(rank, size), [] { MPI_Barrier(MPI_COMM_WORLD); });
   MPI_Allreduce(MPI_IN_PLACE, seconds.data(), static_cast<int>(seconds.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   if (rank == 0) print(seconds);
   MPI_Finalize();
+}
+
+void measure_mpi(int* argc, char*** argv, std::size_t size_bytes, int repetitions) {
+  std::vector<float> values(size_bytes / sizeof(float));
+  measure_under_mpi(argc, argv, repetitions, [&](int, int) {
+    return [&] {
+      MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    };
+  });
 }
 
 /// A connected socket to each other rank; -1 to itself.
@@ -145,18 +151,12 @@ void exchange(const std::vector<int>& sockets, std::size_t n_bytes, std::vector<
 }
 
 void measure_tcp(int* argc, char*** argv, std::size_t size_bytes, int repetitions) {
-  MPI_Init(argc, argv);
-  int rank = 0, size = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  const std::vector<int> sockets = connect_all(rank, size);
   std::vector<char> outgoing(2 * size_bytes), incoming(2 * size_bytes);
-  std::vector<double> seconds = seconds_of(
-      repetitions, [&] { exchange(sockets, 2 * size_bytes / static_cast<std::size_t>(size), outgoing, incoming); },
-      [] { MPI_Barrier(MPI_COMM_WORLD); });
-  MPI_Allreduce(MPI_IN_PLACE, seconds.data(), static_cast<int>(seconds.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-  if (rank == 0) print(seconds);
-  MPI_Finalize();
+  measure_under_mpi(argc, argv, repetitions, [&](int rank, int size) {
+    return [&, size, sockets = connect_all(rank, size)] {
+      exchange(sockets, 2 * size_bytes / static_cast<std::size_t>(size), outgoing, incoming);
+    };
+  });
 }
 
 }  // namespace

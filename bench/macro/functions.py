@@ -3,7 +3,6 @@
 One rank trains on synthetic images, in fp32 and in bf16 in alternation. Only the steps after the warm-up count, with all
 threads of the rank. Needs perf (Debian: linux-perf).
 """
-import argparse
 import collections
 import os
 import pathlib
@@ -13,8 +12,7 @@ import statistics
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 import precision  # noqa: E402
 import sides  # noqa: E402
@@ -42,16 +40,14 @@ def function(symbol, library):
     return re.sub(rf"\b(lockstep|cpu|{isa})::", "", name.split()[-1])
 
 
-def profile(binary, work, of_precision, args, directory):
+def profile(work, of_precision, args, directory):
     """Milliseconds per step and function, and the seconds of the counted steps."""
     args.work, args.precision = work, of_precision
     samples = pathlib.Path(directory) / "perf.data"
     record = ["perf", "record", "--quiet", "--event=cpu-clock:u", f"--freq={SAMPLES_PER_SECOND}", "--clockid=CLOCK_MONOTONIC",
               f"--output={samples}", "--"]
-    lines, _ = harness.train(binary, 1, args.threads, sides.CONFIG,
-                             [*sides.overrides_of(args), f"train.max_steps={args.warmup + args.steps}", "log.every_steps=1",
-                              "checkpoint.every_epochs=0"], directory, command=record)
-    steps = harness.steps(lines)
+    steps, _ = harness.train_steps(args, [*sides.overrides_of(args), f"train.max_steps={args.warmup + args.steps}"], directory,
+                                   ranks=1, command=record)
     to_monotonic = time.clock_gettime(time.CLOCK_MONOTONIC) - time.time()
     # The loss of a step is read, and the step is reported, when the next one has been run.
     begin, end = (steps[at]["time_unix"] + to_monotonic for at in (args.warmup, -2))
@@ -67,18 +63,11 @@ def profile(binary, work, of_precision, args, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser = harness.parser(__doc__, name="", threads=1, rounds=3, steps=60, warmup=3)
     parser.add_argument("--work", choices=sides.WORKS, default="resnet50")
     parser.add_argument("--isa", choices=precision.ISAS, help="default: the best of this processor")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60, help="steps of a round that are counted")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before the counted ones")
     parser.add_argument("--least", type=float, default=0.2, help="least share of a step, in percent, of a function that is listed")
-    parser.add_argument("--name", default="", help="name of the result files; by default functions_WORK_ISA")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
-    args = parser.parse_args()
+    args = harness.begin(parser)
     if not shutil.which("perf"):
         harness.stop("perf is missing; install it (Debian: linux-perf)")
     if args.steps < 3:
@@ -86,12 +75,12 @@ def main():
     args.batch = None
     isa = args.isa or precision.available()[0]
     os.environ["LOCKSTEP_MAX_ISA"] = isa
-    binary, machine, work = harness.lockstep(args.build), harness.machine(), args.work
+    work = args.work
     rounds = {each: [] for each in PRECISIONS}
     with harness.scratch() as directory:
         for _ in range(args.rounds):
             for each in PRECISIONS:
-                rounds[each].append(profile(binary, work, each, args, directory))
+                rounds[each].append(profile(work, each, args, directory))
     # Of several rounds, the one of median length: the medians of the functions would not add up to a step.
     middle = {each: sorted(rounds[each], key=lambda r: sum(r[0].values()))[len(rounds[each]) // 2][0] for each in PRECISIONS}
     length = {each: sum(middle[each].values()) for each in PRECISIONS}
@@ -111,11 +100,10 @@ def main():
             f"median length. Median step: {wall['fp32']:.3f} s in fp32, {wall['bf16']:.3f} s in bf16.\n\n"
             + harness.table(["function", "fp32, ms per step", "share", "bf16, ms per step", "share",
                              "difference, of a step in fp32"], rows))
-    harness.write_results(args.name or f"functions_{work}_{isa}", "Functions that a step spends its time in", text,
-                          {"machine": machine, "version": harness.version(binary), "work": work, "isa": isa,
-                           "threads": args.threads,
-                           "rounds": {each: [{"ms": dict(ms.most_common()), "step_seconds": steps} for ms, steps in rounds[each]]
-                                      for each in PRECISIONS}}, args.results)
+    harness.finish(args, "Functions that a step spends its time in", text, args.name or f"functions_{work}_{isa}", work=work,
+                   isa=isa, threads=args.threads,
+                   rounds={each: [{"ms": dict(ms.most_common()), "step_seconds": steps} for ms, steps in rounds[each]]
+                           for each in PRECISIONS})
 
 
 if __name__ == "__main__":

@@ -6,16 +6,14 @@ N nodes is 2 (N-1)/N x bytes / bandwidth. Each row is measured with 100 MB, by L
 of ResNet-18, where the buckets are all-reduced while the backward pass runs. Needs root and what `make deps-test` installs for
 test/cluster. About 10 minutes.
 """
-import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 import prediction  # noqa: E402
 
@@ -64,15 +62,11 @@ def training(binary, nodes, args, environment, directory):
     return seconds, json.loads((directory / name / "metrics.json").read_text())["exchanged_bytes"]
 
 
-def measure(binary, program, link, args, directory):
+def measure(program, link, args):
     bits, delay, sizes = LINKS[link]
-    environment = {**os.environ, "MINI_SLURM_DIR": str(directory / "slurm")}
-    up = [prediction.CLUSTER, "up", "--nodes", str(max(sizes)), "--gpus", "0", "--cpus", "4", "--subnet", args.subnet,
-          "--bandwidth", f"{bits / 1e6:.0f}mbit", *(["--latency", delay] if delay else [])]
-    subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
     found = []
-    try:
-        environment = prediction.cluster_environment(directory / "slurm")
+    with prediction.cluster(max(sizes), f"{bits / 1e6:.0f}mbit", args.subnet, *(["--latency", delay] if delay else [])) as (
+            directory, environment):
         for nodes in sizes:
             bound = 2 * (nodes - 1) / nodes * 8 / bits  # seconds per byte
             times = {"lockstep": [], "mpi": [], "ring": [], "tcp": []}
@@ -80,14 +74,12 @@ def measure(binary, program, link, args, directory):
             for _ in range(args.rounds):
                 for kind, seconds in times.items():
                     seconds += all_reduces(program, kind, nodes, args.repetitions, environment, directory)
-                seconds, exchanged = training(binary, nodes, args, environment, directory)
+                seconds, exchanged = training(args.binary, nodes, args, environment, directory)
                 steps += seconds
             found.append({"link": link, "nodes": nodes, "bound_seconds": bound * BYTES, "seconds": times,
                           "training": {"bytes": exchanged, "bound_seconds": bound * exchanged, "seconds": steps}})
             print(f"{link}, {nodes} nodes: {statistics.median(times['lockstep']):.3f} s, bound {bound * BYTES:.3f} s; in training "
                   f"{statistics.median(steps):.3f} s, bound {bound * exchanged:.3f} s", flush=True)
-    finally:
-        subprocess.run([prediction.CLUSTER, "down"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return found
 
 
@@ -103,34 +95,22 @@ def row(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser = harness.parser(__doc__, name="links", batch=2, steps=8, rounds=2)
     parser.add_argument("--links", nargs="+", default=list(LINKS), choices=list(LINKS))
-    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=4, help="all-reduces of 100 MB per round")
-    parser.add_argument("--steps", type=int, default=8, help="training steps per round, of which the first two do not count")
-    parser.add_argument("--batch", type=int, default=2, help="samples of a rank in a training step; more keep shared cores busy")
     parser.add_argument("--subnet", default="10.78.0")
-    parser.add_argument("--name", default="links", help="name of the result files")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
-    args = parser.parse_args()
-    binary = harness.lockstep(args.build)
+    args = harness.begin(parser)
     program = pathlib.Path(args.build).resolve() / "bench/macro/all_reduce"
     if not program.exists():
         harness.stop(f"{program} is missing; `make benches BUILD={args.build}` builds it")
-    machine, found = harness.machine(), []
-    for link in args.links:
-        with harness.scratch() as directory:
-            os.chmod(directory, 0o755)  # munge requires that everybody can reach its socket
-            found += measure(binary, program, link, args, pathlib.Path(directory))
+    found = [row for link in args.links for row in measure(program, link, args)]
     text = ("Seconds per all-reduce of 100 MB, one rank per node: the median, and the shortest and the longest; and the ratio to the "
             "bound, 2 (N-1)/N x bytes / bandwidth. Plain sockets carry the same bytes and add nothing up. Then the same for all "
             "gradients of a step of ResNet-18 (fp32, "
             f"{args.batch} samples per rank), as the rank measures it that waits least for the others. All nodes share the cores of one machine.\n\n"
             + harness.table(["links", "nodes", "bound", "Lockstep", "ratio", "plain sockets", "Open MPI", "Open MPI's ring", "bound in training",
                              "Lockstep in training", "ratio"], [row(f) for f in found]))
-    harness.write_results(args.name, "All-reduces on shaped links", text,
-                          {"machine": machine, "version": harness.version(binary), "bytes": BYTES, "results": found}, args.results)
+    harness.finish(args, "All-reduces on shaped links", text, bytes=BYTES, results=found)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
     python3 bench/macro/loss_picture.py runs/NAME/metrics.jsonl                  # writes runs/NAME/loss.svg
     python3 bench/macro/loss_picture.py runs/NAME/metrics.jsonl --title "ResNet-18 on CIFAR-10" --output docs/pictures/loss.svg
 """
-import argparse
 import html
 import json
 import math
 import sys
 
-from picture_file import add_output, write_picture
+sys.path.insert(0, sys.path[0] + "/..")
+import harness  # noqa: E402
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
@@ -75,14 +75,12 @@ def draw(runs, title):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("metrics", help="RUN/metrics.jsonl")
+    parser = harness.picture_parser(__doc__, "RUN/metrics.jsonl")
     parser.add_argument("--title", default="", help="text above the curve")
-    add_output(parser)
     args = parser.parse_args()
-    with open(args.metrics) as file:
+    with args.source.open() as file:
         losses = read_losses(file)
-    write_picture(draw([("", losses)], args.title), args.output, args.metrics, "loss.svg")
+    harness.write_picture(draw([("", losses)], args.title), args, "loss.svg")
 
 
 if __name__ == "__main__":

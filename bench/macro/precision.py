@@ -4,14 +4,11 @@ In each round, each kind of processor trains each network in fp32 and then in bf
 earlier build does the same in alternation. Algorithms are timed and stored by a run before the first round. Takes some
 minutes per round.
 """
-import argparse
 import os
-import pathlib
 import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 import sides  # noqa: E402
 
@@ -32,10 +29,9 @@ def measure(binary, isa, work, precision, steps, args, directory):
     """The seconds of the steps after the warm-up."""
     os.environ["LOCKSTEP_MAX_ISA"] = isa
     args.work, args.precision = work, precision
-    overrides = [*sides.overrides_of(args), f"train.max_steps={args.warmup + steps}", "log.every_steps=1",
-                 "checkpoint.every_epochs=0"]
-    lines, _ = harness.train(binary, args.ranks, args.threads, sides.CONFIG, overrides, directory)
-    return [step["step_seconds"] for step in harness.steps(lines)[args.warmup:]]
+    found, _ = harness.train_steps(args, [*sides.overrides_of(args), f"train.max_steps={args.warmup + steps}"], directory,
+                                   binary=binary)
+    return [step["step_seconds"] for step in found[args.warmup:]]
 
 
 def medians(of_case):
@@ -43,37 +39,28 @@ def medians(of_case):
     return {precision: [statistics.median(steps) for steps in rounds] for precision, rounds in of_case.items()}
 
 
-def spread(ratios):
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+def ratio_text(slow, fast):
+    ratio, least, most = harness.ratios(slow, fast)
+    return f"{ratio:.2f} ({least:.2f} to {most:.2f})"
 
 
 def compared_with_before(found, isa, work):
     after, before = found["this", isa, work], found["before", isa, work]
     of = []
     for precision in after:
-        ratios = [b / a for a, b in zip(medians(after)[precision], medians(before)[precision])]
         shortest = min(map(min, before[precision])) / min(map(min, after[precision]))
-        of.append(f"{spread(ratios)} times as fast in {precision} (by the shortest step {shortest:.2f})")
+        of.append(f"{ratio_text(medians(before)[precision], medians(after)[precision])} times as fast in {precision} (by the shortest step {shortest:.2f})")
     return f"{TITLES[work]}, {ISAS[isa][0]}: compared with the build before, it trains {' and '.join(of)}.\n"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser = harness.parser(__doc__, name="precision", ranks=2, threads=1, rounds=3, steps=6, warmup=2)
     parser.add_argument("--before", metavar="BUILD", help="folder with an earlier build of lockstep to compare with")
     parser.add_argument("--isas", nargs="+", choices=ISAS, help="default: all that this processor has")
     parser.add_argument("--works", nargs="+", choices=sides.WORKS, default=list(sides.WORKS))
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="threads of a rank")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6, help="steps that are counted")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before the counted ones")
-    parser.add_argument("--name", default="precision", help="name of the result files")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
-    args = parser.parse_args()
+    args = harness.begin(parser)
     args.batch = None
-    builds = {"this": harness.lockstep(args.build), **({"before": harness.lockstep(args.before)} if args.before else {})}
-    machine = harness.machine()
+    builds = {"this": args.binary, **({"before": harness.lockstep(args.before)} if args.before else {})}
     cases = [(build, isa, work) for isa in args.isas or available() for work in args.works for build in builds]
     found = {case: {"fp32": [], "bf16": []} for case in cases}
     with harness.scratch() as directory:
@@ -88,21 +75,18 @@ def main():
     for (build, isa, work), of_case in found.items():
         median = medians(of_case)
         images = args.ranks * sides.WORKS[work]["batch"]
-        ratios = [a / b for a, b in zip(median["fp32"], median["bf16"])]
         shortest = {precision: min(map(min, rounds)) for precision, rounds in of_case.items()}
         rows.append([ISAS[isa][0], TITLES[work] + (", before" if build == "before" else ""),
-                     *(f"{images / statistics.median(median[p]):.1f}" for p in median), spread(ratios),
+                     *(f"{images / statistics.median(median[p]):.1f}" for p in median), ratio_text(median["fp32"], median["bf16"]),
                      *(f"{shortest[p]:.3f}" for p in median), f"{shortest['fp32'] / shortest['bf16']:.2f}"])
     text = (f"{args.ranks} rank(s) x {args.threads} thread(s); medians of {args.rounds} rounds of {args.steps} steps. Above 1, bf16 is "
             "faster.\n\n"
             + harness.table(["instructions", "network", "fp32, images/s", "bf16, images/s", "bf16 : fp32 (single rounds)",
                              "shortest step, fp32, s", "bf16, s", "ratio"], rows)
             + "".join("\n" + compared_with_before(found, isa, work) for build, isa, work in cases if build == "before"))
-    harness.write_results(args.name, "bf16 compared with fp32", text,
-                          {"machine": machine, "version": harness.version(builds["this"]),
-                           "rows": [{"build": build, "isa": isa, "work": work, "seconds": of_case}
-                                    for (build, isa, work), of_case in found.items()]},
-                          args.results)
+    harness.finish(args, "bf16 compared with fp32", text,
+                   rows=[{"build": build, "isa": isa, "work": work, "seconds": of_case}
+                         for (build, isa, work), of_case in found.items()])
 
 
 if __name__ == "__main__":

@@ -3,24 +3,17 @@
 Efficiency is the speed of R ranks over R times that of one. It is below 1 if ranks share cores or memory, or wait for each
 other. Exposed communication is the time that a step waits for sums after its own work is done.
 """
-import argparse
-import pathlib
-import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 
-CONFIG = "jobs/configs/resnet18_cifar10.yaml"
 
-
-def measure(binary, ranks, args, directory):
-    overrides = ["data.train=synthetic", "data.validation=", f"train.batch_per_rank={args.batch}",
-                 f"train.max_steps={args.warmup + args.steps}", "log.every_steps=1", "checkpoint.every_epochs=0",
+def measure(ranks, args, directory):
+    overrides = [*harness.SYNTHETIC, f"train.batch_per_rank={args.batch}", f"train.max_steps={args.warmup + args.steps}",
                  *args.overrides]
-    lines, _ = harness.train(binary, ranks, args.threads, CONFIG, overrides, directory)
-    steps = harness.steps(lines)[args.warmup:]
-    median = lambda key: statistics.median(s[key] for s in steps)
+    steps = harness.train_steps(args, overrides, directory, ranks=ranks)[0][args.warmup:]
+    median = lambda key: harness.median(steps, key)
     return {"ranks": ranks, "step_seconds": median("step_seconds"),
             "samples_per_second": ranks * args.batch / median("step_seconds"),
             "exposed_communication_seconds": median("exposed_communication_seconds"),
@@ -28,21 +21,12 @@ def measure(binary, ranks, args, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser = harness.parser(__doc__, name="steps", threads=1, batch=32, steps=12, warmup=2)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--threads", type=int, default=1, help="threads of a rank")
-    parser.add_argument("--batch", type=int, default=32, help="samples per rank")
-    parser.add_argument("--steps", type=int, default=12, help="steps that are counted")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before the counted ones")
-    parser.add_argument("--name", default="steps", help="name of the result files")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the configuration")
-    args = parser.parse_args()
-    binary = harness.lockstep(args.build)
-    machine = harness.machine()
+    args = harness.begin(parser)
     with harness.scratch() as directory:
-        found = [measure(binary, ranks, args, directory) for ranks in args.ranks]
+        found = [measure(ranks, args, directory) for ranks in args.ranks]
     one = found[0]["samples_per_second"] / found[0]["ranks"]
     rows = [[f["ranks"], f"{f['samples_per_second']:.1f}", f"{1e3 * f['step_seconds']:.0f}",
              f"{f['samples_per_second'] / f['ranks'] / one:.2f}", f"{1e3 * f['exposed_communication_seconds']:.1f}",
@@ -51,9 +35,7 @@ def main():
             f"{args.steps} steps.\n\n"
             + harness.table(["ranks", "images/s", "step, ms", "efficiency", "exposed communication, ms", "data wait, ms",
                              "memory of a rank, MB"], rows))
-    harness.write_results(args.name, "Training steps", text,
-                          {"machine": machine, "version": harness.version(binary), "threads": args.threads,
-                           "batch_per_rank": args.batch, "steps": found}, args.results)
+    harness.finish(args, "Training steps", text, threads=args.threads, batch_per_rank=args.batch, steps=found)
 
 
 if __name__ == "__main__":

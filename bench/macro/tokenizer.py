@@ -3,14 +3,13 @@
 In each round, both encode each file, first as one text and then line by line, one after the other. The times are those of
 the processor. The ids must agree.
 """
-import argparse
 import json
 import pathlib
 import statistics
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 
 PEER = """
@@ -31,11 +30,8 @@ print(json.dumps(out))
 
 
 def measure_lockstep(build, tokenizer, file):
-    out = harness.run([pathlib.Path(build).resolve() / "bench/micro/tokenizer", tokenizer, file, "--benchmark_format=json",
-                       "--benchmark_min_time=0.3"], "bench/micro/tokenizer")
-    scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
-    return {row["name"]: {"seconds": row["cpu_time"] * scale[row["time_unit"]], "ids": int(row["ids"])}
-            for row in json.loads(out)["benchmarks"]}
+    return {row["name"]: {"seconds": row["cpu_time"], "ids": int(row["ids"])}
+            for row in harness.micro(build, "tokenizer", tokenizer, file, seconds=0.3)["benchmarks"]}
 
 
 def measure_peer(python, tokenizer, file):
@@ -45,33 +41,24 @@ def measure_peer(python, tokenizer, file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, name="tokenizer", python="tokenizers", rounds=5)
     parser.add_argument("tokenizers", nargs="+", type=pathlib.Path, help="tokenizer.json files, or folders with one")
     parser.add_argument("--text", nargs="+", type=pathlib.Path, required=True, help="files to encode")
-    parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
-    parser.add_argument("--python", default="python3", help="an interpreter with tokenizers")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--name", default="tokenizer", help="name of the result files")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
-    args = parser.parse_args()
+    args = harness.begin(parser)
     if subprocess.run([args.python, "-c", "import tokenizers"], capture_output=True).returncode:
         harness.stop(f"{args.python} has no tokenizers; install it (pip install tokenizers), or use --python")
-    machine = harness.machine()
     rows, cells, peer_version = [], [], ""
     for tokenizer in args.tokenizers:
         for file in args.text:
             megabytes = file.stat().st_size / 1e6
-            rounds = []
-            for _ in range(args.rounds):
-                ours, peer = measure_lockstep(args.build, tokenizer, file), measure_peer(args.python, tokenizer, file)
-                rounds.append((ours, peer))
-                peer_version = peer["version"]
+            rounds = [(measure_lockstep(args.build, tokenizer, file), measure_peer(args.python, tokenizer, file))
+                      for _ in range(args.rounds)]
+            peer_version = rounds[0][1]["version"]
             for what in ("text", "lines"):
                 ids = {result[what]["ids"] for pair in rounds for result in pair}
                 if len(ids) != 1:
                     harness.stop(f"{tokenizer} and {file}: the numbers of ids differ: {sorted(ids)}")
-                ours = [megabytes / pair[0][what]["seconds"] for pair in rounds]
-                peer = [megabytes / pair[1][what]["seconds"] for pair in rounds]
+                ours, peer = ([megabytes / side[what]["seconds"] for side in sides] for sides in zip(*rounds))
                 rows.append({"tokenizer": tokenizer.name, "file": file.name, "what": what, "ids": ids.pop(),
                              "megabytes_per_second": ours, "peer_megabytes_per_second": peer})
                 median = statistics.median(ours), statistics.median(peer)
@@ -81,9 +68,7 @@ def main():
     text = (f"One thread, medians of {args.rounds} rounds, seconds of the processor; Hugging Face's tokenizers {peer_version}.\n\n"
             + harness.table(["tokenizer", "file", "encoded as", "Lockstep, MB/s", "spread, %", "tokenizers, MB/s", "spread, %",
                              "ratio"], cells))
-    harness.write_results(args.name, "Speed of the tokenizers", text,
-                          {"machine": machine, "version": harness.version(harness.lockstep(args.build)),
-                           "tokenizers": peer_version, "rows": rows}, args.results)
+    harness.finish(args, "Speed of the tokenizers", text, tokenizers=peer_version, rows=rows)
 
 
 if __name__ == "__main__":

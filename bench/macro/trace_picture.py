@@ -3,13 +3,13 @@
     python3 bench/macro/trace_picture.py runs/NAME/trace.json --steps 5 6        # writes runs/NAME/trace.svg
     python3 bench/macro/trace_picture.py runs/NAME/trace.json --steps 5 6 --output docs/pictures/trace.svg
 """
-import argparse
 import collections
 import html
 import json
 import sys
 
-from picture_file import add_output, write_picture
+sys.path.insert(0, sys.path[0] + "/..")
+import harness  # noqa: E402
 
 COLOURS = {"forward": "#7fb3d5", "backward": "#f0b27a", "update": "#82c99d", "wait": "#e26d6d", "all-reduce": "#b39ddb",
            "read": "#9e9e9e", "evaluation": "#cddc9a", "checkpoint": "#8d6e63"}
@@ -76,14 +76,11 @@ def draw(drawn, begin, end):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", help="RUN/trace.json")
+    parser = harness.picture_parser(__doc__, "RUN/trace.json")
     parser.add_argument("--steps", type=int, nargs=2, required=True, metavar=("FIRST", "LAST"))
-    add_output(parser)
     args = parser.parse_args()
-    with open(args.trace) as file:
-        trace = json.load(file)
-    write_picture(draw(*spans_of(trace, *args.steps)), args.output, args.trace, "trace.svg")
+    drawn = spans_of(json.loads(args.source.read_text()), *args.steps)
+    harness.write_picture(draw(*drawn), args, "trace.svg")
 
 
 if __name__ == "__main__":

@@ -4,16 +4,12 @@ The least time (floor) is the number of multiplications and additions over the m
 registers just before. Ops are timed as they run in the step: a convolution includes the normalisation of its input and the
 statistics of its output.
 """
-import argparse
 import json
 import os
-import pathlib
 import re
-import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 import sides  # noqa: E402
 
@@ -51,9 +47,9 @@ def spans(events):
         yield step["dur"] / 1e3, found
 
 
-def convolution_flops(binary, overrides):
+def convolution_flops(args, overrides):
     """The FLOPs of a step of one rank, forward and backward, from the plan's description of each layer."""
-    out = harness.run([binary, "plan", sides.CONFIG, *overrides], "lockstep plan", env=harness.environment(1))
+    out = harness.run([args.binary, "plan", harness.RESNET_CONFIG, *overrides], "lockstep plan", env=harness.environment(1))
     found = {"forward": 0.0, "backward": 0.0}
     shapes = re.findall(r"conv2d \((\d+), (\d+), (\d+), (\d+)\) -> (\d+), (\d+)x\d+/(\d+)", out)
     for number, shape in enumerate(shapes):
@@ -64,26 +60,19 @@ def convolution_flops(binary, overrides):
     return found
 
 
-def multiply_rate(build, args):
-    program = pathlib.Path(build).resolve() / "bench/micro/conv2d"
+def multiply_rate(args):
     environment = dict(os.environ, LOCKSTEP_BENCH_DTYPE=args.precision, LOCKSTEP_BENCH_THREADS=str(args.threads))
     # One benchmark is enough; if none runs, the program prints no context.
-    out = harness.run([program, "--benchmark_filter=conv/4x4x1024-256_1x1/forward", "--benchmark_min_time=0.01",
-                       "--benchmark_format=json"], "bench/micro/conv2d", env=environment)
-    return 1e9 * float(json.loads(out)["context"]["multiply rate"].split()[0])
+    out = harness.micro(args.build, "conv2d", "--benchmark_filter=conv/4x4x1024-256_1x1/forward", seconds=0.01, env=environment)
+    return 1e9 * float(out["context"]["multiply rate"].split()[0])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sides.add_arguments(parser, steps=12)
-    parser.add_argument("--name", default="", help="name of the result files; by default where_WORK_PRECISION")
-    args = parser.parse_args()
-    binary = harness.lockstep(args.build)
-    machine = harness.machine()
+    args = harness.begin(sides.parser(__doc__, steps=12, name=""))
     work = sides.WORKS[args.work]
     overrides = [*sides.overrides_of(args), f"cpu.threads={args.threads}"]
-    rate = multiply_rate(args.build, args)
-    flops = convolution_flops(binary, overrides)
+    rate = multiply_rate(args)
+    flops = convolution_flops(args, overrides)
     steps = []
 
     def look(folder):
@@ -92,9 +81,7 @@ def main():
         steps.extend(list(spans(main))[args.warmup:])
 
     with harness.scratch() as directory:
-        harness.train(binary, args.ranks, args.threads, sides.CONFIG,
-                      [*overrides, f"train.max_steps={args.steps}", "trace=true", "checkpoint.every_epochs=0"], directory,
-                      look=look)
+        harness.train_steps(args, [*overrides, f"train.max_steps={args.steps}", "trace=true"], directory, look=look)
     # The parts of one step, the one of median length: the medians of the parts would not add up to it.
     length, parts = sorted(steps, key=lambda step: step[0])[len(steps) // 2]
     covered = sum(parts.values())
@@ -111,11 +98,10 @@ def main():
             f"length of {len(steps)} ({100 * harness.spread([s[0] for s in steps]):.1f} % spread).\nMultiply rate of a rank, "
             f"measured in registers: {rate / 1e9:.0f} GFLOP/s. Spans account for {100 * covered / length:.1f} %.\n\n"
             + harness.table(["", "ms", "% of the step", "floor, ms", "% of the multiply rate"], rows))
-    harness.write_results(args.name or f"where_{args.work}_{args.precision}", "Where the time of a step goes", text,
-                          {"machine": machine, "version": harness.version(binary), "ranks": args.ranks,
-                           "threads": args.threads, "batch_per_rank": sides.batch(args), "work": args.work,
-                           "precision": args.precision, "flops_per_second": rate, "convolution_flops": flops,
-                           "steps": [{"ms": ms, "parts": found} for ms, found in steps]}, args.results)
+    harness.finish(args, "Where the time of a step goes", text, args.name or f"where_{args.work}_{args.precision}",
+                   ranks=args.ranks, threads=args.threads, batch_per_rank=sides.batch(args), work=args.work,
+                   precision=args.precision, flops_per_second=rate, convolution_flops=flops,
+                   steps=[{"ms": ms, "parts": found} for ms, found in steps])
 
 
 if __name__ == "__main__":

@@ -3,18 +3,16 @@
 // as photographs; with one, they are the JPEG files of that folder. Compare the whole with its floor: parsing the
 // entropy-coded bytes down to the last row that is needed, which no decoder can avoid. Items per second are images on
 // one core.
-#include <benchmark/benchmark.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 
+#include "bench/micro/support.h"
 #include "data/jpeg.h"
 #include "data/shaped_decoder.h"
 #include "kernels/cpu/base/simd.h"
-#include "lockstep/error.h"
 #include "test/data/jpeg_files.h"
 
 namespace lockstep::bench {
@@ -48,15 +46,6 @@ void read_images(const std::string& folder) {
 std::span<const std::uint8_t> image(std::size_t i) {
   const std::string& jpeg = images()[i % images().size()];
   return {reinterpret_cast<const std::uint8_t*>(jpeg.data()), jpeg.size()};
-}
-
-/// Calls work(i) for one image after another.
-template <typename Work>
-void each_image(benchmark::State& state, const Work& work) {
-  std::size_t i = 0;
-  work(i);
-  for (auto _ : state) work(++i);
-  state.SetItemsProcessed(state.iterations());
 }
 
 data::Box box_of_image(std::size_t i, int height, int width) {
@@ -124,18 +113,13 @@ int main(int argc, char** argv) {
   for (const std::string& jpeg : images()) n_bytes += jpeg.size();
   benchmark::AddCustomContext(
       "images", std::to_string(images().size()) + " of " + std::to_string(n_bytes / images().size()) + " bytes");
-  const auto add = [](const std::string& name, const auto& body) {
-    benchmark::RegisterBenchmark(("images/" + name).c_str(), body)->Unit(benchmark::kMillisecond);
-  };
-  add("decode/whole", [](benchmark::State& s) { decode(s, Part::whole); });
-  add("decode/crop", [](benchmark::State& s) { decode(s, Part::crop); });
-  add("decode/floor", [](benchmark::State& s) { decode(s, Part::floor); });
+  add("images/decode/whole", [](benchmark::State& s) { decode(s, Part::whole); });
+  add("images/decode/crop", [](benchmark::State& s) { decode(s, Part::crop); });
+  add("images/decode/floor", [](benchmark::State& s) { decode(s, Part::floor); });
   for (const auto& [name, isa] :
        {std::pair{"avx512", cpu::Isa::avx512}, {"avx2", cpu::Isa::avx2}, {"baseline", cpu::Isa::baseline}}) {
-    add(std::string("resize/") + name, [isa = isa](benchmark::State& s) { resize(s, isa); });
-    add(std::string("sample/") + name, [isa = isa](benchmark::State& s) { sample(s, isa); });
+    add(std::string("images/resize/") + name, [isa = isa](benchmark::State& s) { resize(s, isa); });
+    add(std::string("images/sample/") + name, [isa = isa](benchmark::State& s) { sample(s, isa); });
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
+  return run_all(argc, argv);
 }

@@ -28,23 +28,20 @@ void measure_loader(benchmark::State& state, const std::string& path, const data
       image_bytes += static_cast<double>(set->packed_bytes(i, 0)) / static_cast<double>(set->info().n_samples);
   }
   data::Loader loader(set, {.global_batch = kBatch, .capacity = kBatch, .seed = 1, .readers = readers});
-  measure(
-      state, [&] { benchmark::DoNotOptimize(loader.next().n_samples); }, 0, 2 * kBatch * image_bytes);
+  measure(state, 0, 2 * kBatch * image_bytes, [&] { benchmark::DoNotOptimize(loader.next().n_samples); });
   state.SetItemsProcessed(state.iterations() * kBatch);
   state.counters["kB of a sample"] = image_bytes / 1000;
 }
 
-/// The path of a data set that is removed at exit.
+/// A data set of several sizes, which is removed at exit. `write` appends the images.
 class SampleFile {
  public:
-  explicit SampleFile(const std::string& name)
+  template <typename Write>
+  SampleFile(const std::string& name, int n_images, std::uint64_t n_bytes, const Write& write)
       : path_(std::filesystem::temp_directory_path() /
-              ("lockstep-loader-" + std::to_string(::getpid()) + "-" + name + ".h5")) {}
-  ~SampleFile() { std::remove(path_.c_str()); }
-  const std::string& path() const { return path_; }
-
- protected:
-  static void finish(data::ImageFileWriter& writer) {
+              ("lockstep-loader-" + std::to_string(::getpid()) + "-" + name + ".h5")) {
+    data::ImageFileWriter writer(path_, true, n_images, n_bytes);
+    write(writer);
     data::ImageSetInfo info;
     info.split = "train";
     info.classes = 1;
@@ -52,43 +49,38 @@ class SampleFile {
     info.mean = info.stddev = {0.5f, 0.5f, 0.5f};
     writer.finish(info, "a benchmark");
   }
+  ~SampleFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
 
  private:
   std::string path_;
 };
 
 /// JPEG images with noise on them, so that their files have about as many bytes as photographs.
-class JpegSample : public SampleFile {
- public:
-  JpegSample(int height, int width) : SampleFile(std::to_string(width)) {
-    constexpr int kImages = 128;
-    std::vector<std::string> images;
-    std::uint64_t n_bytes = 0;
-    std::uint32_t random = 1;
-    for (int i = 0; i < kImages; ++i) {
-      std::vector<std::uint8_t> pixels = data::smooth_pixels(height, width, 3, i);
-      for (auto& v : pixels) v = static_cast<std::uint8_t>(v / 2 + ((random = random * 1664525u + 1013904223u) >> 26));
-      images.push_back(data::encode_jpeg(pixels, height, width, {.quality = 75}));
-      n_bytes += images.back().size();
-    }
-    data::ImageFileWriter writer(path(), true, kImages, n_bytes);
+SampleFile jpeg_sample(int height, int width) {
+  constexpr int kImages = 128;
+  std::vector<std::string> images;
+  std::uint64_t n_bytes = 0;
+  std::uint32_t random = 1;
+  for (int i = 0; i < kImages; ++i) {
+    std::vector<std::uint8_t> pixels = data::smooth_pixels(height, width, 3, i);
+    for (auto& v : pixels) v = static_cast<std::uint8_t>(v / 2 + ((random = random * 1664525u + 1013904223u) >> 26));
+    images.push_back(data::encode_jpeg(pixels, height, width, {.quality = 75}));
+    n_bytes += images.back().size();
+  }
+  return SampleFile(std::to_string(width), kImages, n_bytes, [&](data::ImageFileWriter& writer) {
     for (const std::string& image : images)
       writer.append_encoded({reinterpret_cast<const std::uint8_t*>(image.data()), image.size()}, height, width, 0);
-    finish(writer);
-  }
-};
+  });
+}
 
-/// Decoded images of one size, stored in the format for several sizes.
-class PixelSample : public SampleFile {
- public:
-  PixelSample(int height, int width) : SampleFile("pixels") {
-    constexpr int kImages = 1024;
-    const std::vector<std::uint8_t> pixels = data::smooth_pixels(height, width, 3, 1);
-    data::ImageFileWriter writer(path(), true, kImages, kImages * pixels.size());
+SampleFile pixel_sample(int height, int width) {
+  constexpr int kImages = 1024;
+  const std::vector<std::uint8_t> pixels = data::smooth_pixels(height, width, 3, 1);
+  return SampleFile("pixels", kImages, kImages * pixels.size(), [&](data::ImageFileWriter& writer) {
     for (int i = 0; i < kImages; ++i) writer.append_pixels(pixels, height, width, 0);
-    finish(writer);
-  }
-};
+  });
+}
 
 }  // namespace
 }  // namespace lockstep::bench
@@ -112,8 +104,7 @@ int main(int argc, char** argv) {
         ->MeasureProcessCPUTime();
     return run_all(argc - 1, argv);
   }
-  const JpegSample small(64, 64), large(375, 500);
-  const PixelSample pixels(256, 341);
+  const SampleFile small = jpeg_sample(64, 64), large = jpeg_sample(375, 500), pixels = pixel_sample(256, 341);
   measured("loader/decoded/32x32", "data/samples/cifar10_train.h5", as_stored);
   measured("loader/jpeg/64x64", small.path(), as_stored);
   measured("loader/jpeg/64x64/resized_crop", small.path(), cropped);

@@ -8,7 +8,9 @@
 #include <bit>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/micro/limits.h"
@@ -43,7 +45,7 @@ inline Layout activation_layout(const Shape& shape) { return backend().activatio
 /// percentage of the copy bandwidth. `bytes` is the least that must be moved: every argument once. If it is 0, GB/s is
 /// not reported. Data that stays in the caches from one repetition to the next may exceed 100 % of the copy bandwidth.
 template <typename Work>
-void measure(benchmark::State& state, const Work& work, double flops, double bytes) {
+void measure(benchmark::State& state, double flops, double bytes, const Work& work) {
   work();  // touches all memory
   const auto begin = std::chrono::steady_clock::now();
   for (auto _ : state) work();
@@ -78,6 +80,10 @@ class Arguments {
       data[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
     });
     return data;
+  }
+  template <typename T>
+  T* value(const T& value) {
+    return new (bytes(sizeof(T))) T(value);
   }
   void* bytes(std::size_t size_bytes) {
     owned_.push_back(backend().allocate(std::max<std::size_t>(size_bytes, 64), "benchmark"));
@@ -119,6 +125,64 @@ benchmark::internal::Benchmark* add_untimed(const std::string& name, const Body&
 template <typename Body>
 benchmark::internal::Benchmark* add(const std::string& name, const Body& body) {
   return add_untimed(name, body)->UseRealTime();
+}
+
+/// Calls work(i) for one image after another. Items per second are images.
+template <typename Work>
+void each_image(benchmark::State& state, const Work& work) {
+  std::size_t i = 0;
+  work(i);
+  for (auto _ : state) work(++i);
+  state.SetItemsProcessed(state.iterations());
+}
+
+/// An op with its memory, a stream, and memory for its arguments.
+template <typename Description>
+struct Planned {
+  explicit Planned(const Description& d) : op(backend().make(d)), memory(arguments.memory_of(*op)) {}
+
+  Arguments arguments;
+  decltype(backend().make(std::declval<Description>())) op;
+  OpMemory memory;
+  std::unique_ptr<Stream> stream = backend().make_stream();
+};
+
+/// The same with the arguments of both directions, and what the forward pass computes and moves.
+template <typename Description>
+struct PlannedBoth : Planned<Description> {
+  using Op = typename decltype(Planned<Description>::op)::element_type;
+  explicit PlannedBoth(const Description& d) : Planned<Description>(d) {}
+
+  typename Op::Forward forward{};
+  typename Op::Backward backward{};
+  double flops = 0, bytes = 0;
+};
+
+/// `plan` makes a PlannedBoth.
+template <typename Plan>
+void add_forward(const std::string& name, const Plan& plan) {
+  add(name + "/forward", [plan](benchmark::State& state) {
+    auto p = plan();
+    measure(state, p.flops, p.bytes, [&] { p.op->forward(p.forward, p.memory, *p.stream); });
+  });
+}
+
+/// The backward pass after a forward pass. It computes and moves `flops` and `bytes` times as much. `change` sets what
+/// else the direction needs.
+template <typename Plan, typename Change>
+void add_backward(const std::string& name, const Plan& plan, double flops, double bytes, const Change& change) {
+  add(name, [=](benchmark::State& state) {
+    auto p = plan();
+    p.op->forward(p.forward, p.memory, *p.stream);
+    change(p.backward);
+    measure(state, flops * p.flops, bytes * p.bytes, [&] { p.op->backward(p.backward, p.memory, *p.stream); });
+  });
+}
+
+template <typename Plan>
+void add_both(const std::string& name, const Plan& plan, double backward_flops, double backward_bytes) {
+  add_forward(name, plan);
+  add_backward(name + "/backward", plan, backward_flops, backward_bytes, [](const auto&) {});
 }
 
 inline int run_all(int argc, char** argv) {

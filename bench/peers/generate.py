@@ -1,47 +1,42 @@
 """Compares Lockstep with transformers and llama.cpp in generating text: the sizes of SmolLM-135M, random weights, batch 1.
 
-A round runs Lockstep, transformers (generate_peer.py) and, if --llamacpp names a Python with llama-cpp-python and gguf,
-llama.cpp (generate_llamacpp.py) with the same number of threads: a prompt, and then tokens one by one. The figures are the
+A round runs Lockstep, transformers and, if --llamacpp names a Python with llama-cpp-python and gguf, llama.cpp
+(generate_peer.py) with the same number of threads: a prompt, and then tokens one by one. The figures are the
 medians of the rounds. Decoding reads all weights for each token: its bandwidth is their bytes per second, relative to the
 greater of what a sum over 256 MiB reads and what a copy of them reads and writes. Prefill is compared with the rate of a
 large matrix product. Both are measured by PyTorch in each round. The weights are made once, in --directory.
 """
-import argparse
 import json
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
 
 PARAMETERS, LAYERS, WIDTH, KV_WIDTH, FFN, VOCABULARY = 134_515_008, 30, 576, 192, 1536, 49152
 TOKENIZER = harness.ROOT / "test" / "golden" / "tokenizers" / "tok512.bin"
 
 
-def peer(python, script, args, *more):
-    command = [python, HERE / script, "--model", args.directory, "--threads", args.threads, "--precision", args.precision,
-               "--prompt", args.prompt, "--tokens", args.tokens, *more]
-    return harness.run(command, script)
+def peer(python, library, args, *more):
+    command = [python, harness.ROOT / "bench/peers/generate_peer.py", library, "--model", args.directory, "--threads",
+               args.threads, "--precision", args.precision, "--prompt", args.prompt, "--tokens", args.tokens, *more]
+    return harness.run(command, library)
 
 
 def ours(args):
-    """Each letter of the prompt is a token, and so is the start of the text."""
     with tempfile.TemporaryDirectory() as folder:
         prompt = pathlib.Path(folder) / "prompt.txt"
-        prompt.write_text("".join("xqzj"[i % 4] for i in range(args.prompt - 2)) + "\n")
+        harness.write_prompt(prompt, args.prompt)
         command = [args.binary, "generate", args.directory, "--tokenizer", TOKENIZER, "--prompts", prompt, "--ignore-end",
                    "--max-new-tokens", args.tokens, "--speed", f"--json={folder}/out", f"precision={args.precision}",
                    f"cpu.threads={args.threads}", "device=cpu"]
         done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True,
                               env=os.environ | {"LOCKSTEP_CACHE": "none"})
-    found = re.search(r"prefill: (\d+) tokens in ([\d.]+) s.*decoding: (\d+) tokens in \d+ steps and ([\d.]+) s",
-                      done.stdout + done.stderr)
+    found = re.search(harness.PREFILL, done.stdout + done.stderr)
     n_prompt, prefill, n_new, decode = map(float, found.groups())
     return {"prompt_tokens": n_prompt, "prefill_seconds": prefill, "decode_seconds": decode / n_new}
 
@@ -53,34 +48,23 @@ def operations(n):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default="python3", help="with torch and transformers")
+    parser = harness.parser(__doc__, name="", python="torch and transformers", rounds=3, threads=os.cpu_count())
     parser.add_argument("--llamacpp", default="", help="a Python with llama-cpp-python and gguf; without it, llama.cpp is left out")
-    parser.add_argument("--binary", default=str(harness.ROOT / "build" / "lockstep"))
     parser.add_argument("--directory", default=str(pathlib.Path(tempfile.gettempdir()) / "lockstep-smollm-random"))
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--name", default="", help="of the results; without it, they are only printed")
-    parser.add_argument("--results", default=str(harness.RESULTS))
-    args = parser.parse_args()
-    machine = harness.machine()
+    args = harness.begin(parser)
     if not (pathlib.Path(args.directory) / "config.json").exists():
-        peer(args.python, "generate_peer.py", args, "--make")
+        peer(args.python, "transformers", args, "--make")
     if args.llamacpp and not pathlib.Path(f"{args.directory}-{args.precision}.gguf").exists():
-        peer(args.llamacpp, "generate_llamacpp.py", args, "--make")
-    sides = {"Lockstep": [], "transformers": [], **({"llama.cpp": []} if args.llamacpp else {})}
-    for number in range(args.rounds):
-        sides["Lockstep"].append(ours(args))
-        sides["transformers"].append(json.loads(peer(args.python, "generate_peer.py", args)))
-        if args.llamacpp:
-            sides["llama.cpp"].append(json.loads(peer(args.llamacpp, "generate_llamacpp.py", args)))
-        print(f"round {number + 1} of {args.rounds}, ms per token:", ", ".join(
-            f"{name} {1e3 * rounds[-1]['decode_seconds']:.1f}" for name, rounds in sides.items()), file=sys.stderr, flush=True)
+        peer(args.llamacpp, "llamacpp", args, "--make")
+    runs = {"Lockstep": lambda: ours(args), "transformers": lambda: json.loads(peer(args.python, "transformers", args))}
+    if args.llamacpp:
+        runs["llama.cpp"] = lambda: json.loads(peer(args.llamacpp, "llamacpp", args))
+    sides = harness.run_rounds(args.rounds, runs, "ms per token", lambda r: f"{1e3 * r['decode_seconds']:.1f}")
 
-    of = lambda side, key: statistics.median(r[key] for r in sides[side])
+    of = lambda side, key: harness.median(sides[side], key)
     size = 2 if args.precision == "bf16" else 4
     read = max(of("transformers", "read_bytes_per_second"), of("transformers", "copy_bytes_per_second"))
     flops = of("transformers", "matmul_flops")
@@ -107,12 +91,10 @@ def main():
     if not args.name:
         print(text)
         return
-    harness.write_results(args.name, "Generating text compared with transformers and llama.cpp" if args.llamacpp else
-                          "Generating text compared with transformers", text,
-                          {"machine": machine, "version": harness.version(args.binary), "precision": args.precision,
-                           "threads": args.threads, "prompt": args.prompt, "tokens": args.tokens,
-                           "memory_bytes_per_second": read, "matmul_flops_per_second": flops, "figures": figures,
-                           "rounds": sides}, args.results)
+    others = "transformers and llama.cpp" if args.llamacpp else "transformers"
+    harness.finish(args, f"Generating text compared with {others}", text, precision=args.precision, threads=args.threads,
+                   prompt=args.prompt, tokens=args.tokens, memory_bytes_per_second=read, matmul_flops_per_second=flops,
+                   figures=figures, rounds=sides)
 
 
 if __name__ == "__main__":

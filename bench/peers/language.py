@@ -1,6 +1,6 @@
 """Compares Lockstep with PyTorch in training a language model: the sizes of SmolLM-135M, AdamW, random tokens.
 
-A round runs Lockstep and then each variant of PyTorch (language_peer.py) with the same number of ranks and threads, and with
+A round runs Lockstep and then each variant of PyTorch (peer.py) with the same number of ranks and threads, and with
 several ranks also as one process with all of the threads and the same batch. Each round gives the median step after a
 warm-up; the figures are the medians of the rounds. PyTorch counts with the fastest of its variants. On a machine that others
 use too, the shortest step and the processor time of a step say more than the median.
@@ -9,42 +9,33 @@ The floor is computed from rates that are measured just before on as many proces
 model (6 operations per weight and token, and attention) at the rate of a large matrix product of PyTorch's oneDNN, the bytes
 of AdamW (30 per parameter with bf16 weights, 28 without) and of the sum over ranks at the rate of a copy.
 """
-import argparse
 import json
-import pathlib
 import statistics
 import subprocess
-import time
+import sys
 
-import sides
-from sides import harness, median, shortest
+sys.path.insert(0, sys.path[0] + "/..")
+import harness  # noqa: E402
+import sides  # noqa: E402
+from harness import median  # noqa: E402
 
 CONFIG = "bench/peers/language.yaml"
 VARIANTS = ["fp32", "autocast", "masters"]
 PARAMETERS, LAYERS, WIDTH = 134_515_008, 30, 576
 
 
-def ours(binary, directory, args):
-    """The normal `lockstep train` with loader and metrics. Only the checkpoint of the last step is written."""
+def ours(directory, args):
+    """The normal `lockstep train` with loader and metrics."""
     overrides = [f"data.sequence_length={args.sequence}", f"train.batch_per_rank={args.batch}",
                  f"train.max_steps={args.steps}", f"precision={args.precision}", *args.overrides]
-    lines, _ = harness.train(binary, args.ranks, args.threads, CONFIG, overrides, directory)
-    steps = harness.steps(lines)
-    seconds = [s["step_seconds"] for s in steps]
-    counted = steps[args.warmup:]
-    return {"median_step_seconds": statistics.median(seconds[args.warmup:]), "step_seconds": seconds,
-            "processor_seconds": statistics.median(s["step_seconds"] * max(s["per_rank"]["utilisation"]) * args.threads
-                                                   for s in counted),
-            "memory_bytes": steps[-1]["memory_bytes"],
-            "exposed_communication_seconds": statistics.median(s["exposed_communication_seconds"] for s in counted),
-            "data_wait_seconds": statistics.median(s["data_wait_seconds"] for s in counted)}
+    steps, _ = harness.train_steps(args, overrides, directory, config=CONFIG)
+    work = [s["step_seconds"] * max(s["per_rank"]["utilisation"]) * args.threads for s in steps[args.warmup:]]
+    return {**sides.figures(steps, args), "processor_seconds": statistics.median(work)}
 
 
 def theirs(python, variant, ranks, threads, args):
-    command = [python, str(pathlib.Path(__file__).parent / "language_peer.py"), "--variant", variant, "--sequence",
-               str(args.sequence), "--batch", str(args.batch * args.ranks // ranks), "--steps", str(args.steps),
-               "--warmup", str(args.warmup), "--threads", str(threads)]
-    return sides.run_ranks(command, ranks, threads)
+    return sides.run_ranks(python, "language", ["--variant", variant, "--sequence", args.sequence, "--batch",
+                                                args.batch * args.ranks // ranks], args, ranks, threads)
 
 
 RATES = """
@@ -82,59 +73,40 @@ def floor(flops, bytes_per_second, args):
 
 def row(name, rounds, args):
     tokens = args.ranks * args.batch * args.sequence
-    seconds = [r["median_step_seconds"] for r in rounds]
-    return [name, f"{tokens / statistics.median(seconds):.1f}", f"{statistics.median(seconds):.2f}",
-            f"{100 * harness.spread(seconds):.1f} %", f"{shortest(rounds, args):.2f}",
+    return [name, f"{tokens / median(rounds, 'median_step_seconds'):.1f}", *sides.speeds(rounds, args),
             f"{median(rounds, 'processor_seconds'):.2f}", f"{median(rounds, 'memory_bytes') / 1e6:.0f}"]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="folder with the program lockstep")
-    parser.add_argument("--python", default="python3", help="interpreter with torch and transformers")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="threads of a rank")
+    parser = harness.parser(__doc__, name="", python="torch and transformers", ranks=2, threads=1, batch=1, steps=8, warmup=3,
+                            rounds=3)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="of Lockstep")
     parser.add_argument("--sequence", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=1, help="windows per rank")
-    parser.add_argument("--steps", type=int, default=8, help="steps of a round")
-    parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="of PyTorch")
     parser.add_argument("--alike", action="store_true", help="do not run PyTorch with other numbers of ranks")
     parser.add_argument("--overrides", nargs="*", default=[], help="further settings of Lockstep, as key=value")
-    parser.add_argument("--name", default="", help="name of the result files")
-    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
-    args = parser.parse_args()
-    binary = harness.lockstep(args.build)
+    args = harness.begin(parser)
     python, torch = harness.torch_python(args.python, "transformers")
     if not python:
         harness.stop(torch)
 
-    machine = harness.machine()
     flops, bytes_per_second = rates(python, args)
     # Name, variant, ranks, threads.
     arrangements = [(variant, variant, args.ranks, args.threads) for variant in args.variants]
     if args.ranks > 1 and not args.alike:
         arrangements += [(f"{variant}, 1 rank x {args.ranks * args.threads} threads, the same batch", variant, 1,
                           args.ranks * args.threads) for variant in args.variants]
-    rounds = {"lockstep": [], **{name: [] for name, *_ in arrangements}}
+    runs = {"lockstep": lambda: ours(directory, args),
+            **{name: lambda one=one: theirs(python, *one, args) for name, *one in arrangements}}
     with harness.scratch() as directory:
-        for number in range(args.rounds):
-            rounds["lockstep"].append(ours(binary, directory, args))
-            for name, variant, ranks, threads in arrangements:
-                rounds[name].append(theirs(python, variant, ranks, threads, args))
-            print(f"round {number + 1} of {args.rounds}, s/step:", ", ".join(
-                f"{name} {rounds[name][-1]['median_step_seconds']:.2f}" for name in rounds), flush=True)
+        rounds = harness.run_rounds(args.rounds, runs, "s/step", lambda r: f"{r['median_step_seconds']:.2f}")
 
     alike = [name for name, _, ranks, _ in arrangements if ranks == args.ranks]
     fastest = min(alike, key=lambda name: median(rounds[name], "median_step_seconds"))
     of_all = min((name for name, *_ in arrangements), key=lambda name: median(rounds[name], "median_step_seconds"))
     ratio = lambda name, key: median(rounds[name], key) / median(rounds["lockstep"], key)
-    in_turn = [b["median_step_seconds"] / a["median_step_seconds"] for a, b in zip(rounds["lockstep"], rounds[fastest])]
     smallest = min(alike, key=lambda name: median(rounds[name], "memory_bytes"))
     parts = floor(flops, bytes_per_second, args)
-    undisturbed = shortest(rounds[fastest], args) / shortest(rounds["lockstep"], args)
     tokens = args.ranks * args.batch * args.sequence
     text = (
         f"SmolLM-135M (134.5 million parameters), windows of {args.sequence} tokens, {args.batch} per rank, Lockstep in "
@@ -146,8 +118,7 @@ def main():
                         [row("Lockstep", rounds["lockstep"], args),
                          *(row(f"PyTorch {torch}, {name}", rounds[name], args) for name, *_ in arrangements)])
         + f"\nLockstep trains **{ratio(fastest, 'median_step_seconds'):.2f} times** as fast as PyTorch's fastest variant "
-        f"({fastest}; in single rounds {min(in_turn):.2f} to {max(in_turn):.2f}; by the shortest step of each side "
-        f"{undisturbed:.2f}; by processor time {ratio(fastest, 'processor_seconds'):.2f}), in "
+        f"({fastest}; {sides.speed_text(rounds['lockstep'], rounds[fastest], args)}; by processor time {ratio(fastest, 'processor_seconds'):.2f}), in "
         f"**{1 / ratio(fastest, 'memory_bytes'):.2f} times** its memory and {1 / ratio(smallest, 'memory_bytes'):.2f} times "
         f"that of the smallest variant ({smallest}).\n"
         + (f"It trains {ratio(of_all, 'median_step_seconds'):.2f} times as fast as PyTorch's best arrangement ({of_all}).\n"
@@ -155,15 +126,12 @@ def main():
         + f"\nFloor of a step on this machine: products {parts['products']:.2f} s at {flops / 1e9:.0f} GFLOP/s per rank, "
         f"AdamW {parts['adamw']:.2f} s and sums over ranks {parts['sum']:.2f} s at {bytes_per_second / 1e9:.1f} GB/s per "
         f"rank: {sum(parts.values()):.2f} s, {tokens / sum(parts.values()):.0f} tokens/s.\n")
-    harness.write_results(args.name or f"language_{args.precision}", "Language model compared with PyTorch", text,
-                          {"machine": machine, "version": harness.version(binary), "torch": torch,
-                           "precision": args.precision, "ranks": args.ranks, "threads": args.threads,
-                           "sequence": args.sequence, "windows_per_rank": args.batch, "fastest": fastest,
-                           "speed_ratio": ratio(fastest, "median_step_seconds"), "shortest_step_ratio": undisturbed,
-                           "processor_time_ratio": ratio(fastest, "processor_seconds"),
-                           "memory_ratio": 1 / ratio(fastest, "memory_bytes"), "floor_seconds": parts,
-                           "flops_per_second": flops, "bytes_per_second": bytes_per_second, "rounds": rounds},
-                          args.results)
+    harness.finish(args, "Language model compared with PyTorch", text, args.name or f"language_{args.precision}", torch=torch,
+                   precision=args.precision, ranks=args.ranks, threads=args.threads, sequence=args.sequence,
+                   windows_per_rank=args.batch, fastest=fastest, speed_ratio=ratio(fastest, "median_step_seconds"),
+                   processor_time_ratio=ratio(fastest, "processor_seconds"),
+                   memory_ratio=1 / ratio(fastest, "memory_bytes"), floor_seconds=parts, flops_per_second=flops,
+                   bytes_per_second=bytes_per_second, rounds=rounds)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 Lockstep alternates with an empty MPI program (MPI_Init, barrier, MPI_Finalize) that is launched in the same way; the
 difference is the start-up of Lockstep itself. PyTorch is measured too if the interpreter has it.
 """
-import argparse
-import statistics
-import subprocess
 import os
 import pathlib
+import statistics
+import sys
 import time
 
-import sides
-from sides import harness
+sys.path.insert(0, sys.path[0] + "/..")
+import harness  # noqa: E402
+import sides  # noqa: E402
 
 # Rank 0 prints the time at which all ranks have arrived.
 EMPTY = r"""
@@ -51,21 +51,17 @@ def empty(program, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sides.add_arguments(parser, steps=8)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = sides.parser(__doc__, steps=8, rounds=9, name="startup")
     parser.add_argument("--peer-rounds", type=int, default=3, help="rounds of PyTorch; 0: none")
-    args = parser.parse_args()
-    binary = harness.lockstep(args.build)
+    args = harness.begin(parser)
     python, torch = harness.torch_python(args.python)
 
-    machine = harness.machine()
     startup = lambda r: r["launch_to_first_step_seconds"] - r["median_step_seconds"]
     seconds = {"lockstep": [], "empty": [], "pytorch": []}
     with harness.scratch() as directory:
         program = build_empty(directory)
         for _ in range(args.rounds):
-            seconds["lockstep"].append(startup(sides.ours(binary, directory, args)))
+            seconds["lockstep"].append(startup(sides.ours(directory, args)))
             seconds["empty"].append(empty(program, args))
         for _ in range(args.peer_rounds if python else 0):
             seconds["pytorch"].append(startup(sides.theirs(python, "contiguous", args)))
@@ -80,9 +76,8 @@ def main():
             "alternately.\n\n" + harness.table(["", "launches", "median, s", "least", "greatest"], rows)
             + f"\nLockstep over the empty program: median **{statistics.median(over):.3f} s**.\n"
             + ("" if python else f"\nPyTorch was not measured: {torch}.\n"))
-    harness.write_results("startup", "From launch to training", text,
-                          {"machine": machine, "version": harness.version(binary), "torch": torch if python else None,
-                           "over_empty_seconds": statistics.median(over), "seconds": seconds}, args.results)
+    harness.finish(args, "From launch to training", text, torch=torch if python else None,
+                   over_empty_seconds=statistics.median(over), seconds=seconds)
 
 
 if __name__ == "__main__":
