@@ -181,13 +181,10 @@ def spread(values):
 
 def machine():
     """The machine according to lscpu and the kernel, and its load before anything was started."""
-    facts = {}
     listing = ""
     if shutil.which("lscpu"):
         listing = subprocess.run(["lscpu"], capture_output=True, text=True, env=dict(os.environ, LC_ALL="C")).stdout
-    for line in listing.splitlines():
-        key, _, value = line.partition(":")
-        facts[key.strip()] = value.strip()
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in listing.splitlines())}
     flags = facts.get("Flags", "").split()
     with open("/proc/meminfo") as meminfo:
         memory = int(next(line for line in meminfo if line.startswith("MemTotal")).split()[1])

@@ -42,15 +42,8 @@ RECIPES = {
 
 def augmented(images):
     """A random crop of the image padded with zeros, and a random flip, for each sample separately."""
-    size = images.shape[-1]
-    padded = torch.nn.functional.pad(images, (PADDING,) * 4)
-    out = torch.empty_like(images)
-    rows, columns = torch.randint(2 * PADDING + 1, (2, len(images))).tolist()
-    flips = torch.randint(2, (len(images),)).tolist()
-    for i, (row, column, flip) in enumerate(zip(rows, columns, flips)):
-        crop = padded[i, :, row:row + size, column:column + size]
-        out[i] = crop.flip(-1) if flip else crop
-    return out
+    change = v2.Compose([v2.RandomCrop(images.shape[-1], padding=PADDING), v2.RandomHorizontalFlip()])
+    return torch.stack([change(image) for image in images])
 
 
 def evaluate(net, batches):

@@ -1,12 +1,11 @@
 """Compares Lockstep with PyTorch DistributedDataParallel: ResNet-18 or 50, fp32 or bf16, on this machine.
 
 Both train with the same number of ranks and threads. A round runs Lockstep, then PyTorch contiguous, then PyTorch
-channels_last, and with --compile both under torch.compile as well. With --before, a round also runs an earlier build of
-Lockstep, to show whether a change made training slower. Each round gives the median step after a warm-up; the
-figures are the medians of the rounds. PyTorch counts with the best of its variants.
+channels_last, and with --compile both under torch.compile as well. Each round gives the median step after a warm-up; the
+figures are the medians of the rounds. PyTorch counts with the best of its variants. macro/precision.py compares with an
+earlier build.
 """
 import os
-import statistics
 import sys
 
 sys.path.insert(0, sys.path[0] + "/..")
@@ -25,17 +24,9 @@ def row(name, rounds, args):
             f"{median(rounds, 'memory_bytes') / 1e6:.0f}", f"{median(rounds, 'launch_to_first_step_seconds'):.2f}"]
 
 
-def compared_with_before(rounds, args):
-    ours, before = rounds["lockstep"], rounds["before"]
-    speed = statistics.median(b["median_step_seconds"] / a["median_step_seconds"] for a, b in zip(ours, before))
-    return (f"It trains **{speed:.2f} times** as fast as the build before ({sides.speed_text(ours, before, args)}) in "
-            f"{median(ours, 'memory_bytes') / median(before, 'memory_bytes'):.2f} times its memory.\n")
-
-
 def main():
     parser = sides.parser(__doc__, steps=20, rounds=5, name="peers")
     parser.add_argument("--compile", action="store_true", help="also run PyTorch under torch.compile")
-    parser.add_argument("--before", metavar="BUILD", help="folder with an earlier build of lockstep to compare with")
     parser.add_argument("--max-isa", choices=MAX_ISA, help="limit both sides to these instructions, as on an older processor")
     args = harness.begin(parser)
     limits = MAX_ISA.get(args.max_isa, {})
@@ -45,9 +36,7 @@ def main():
         harness.stop(torch)
 
     theirs = LAYOUTS + ([f"{layout}, compiled" for layout in LAYOUTS] if args.compile else [])
-    before = harness.lockstep(args.before) if args.before else None
     runs = {"lockstep": lambda: sides.ours(directory, args),
-            **({"before": lambda: sides.ours(directory, args, binary=before)} if before else {}),
             **{side: lambda side=side: sides.theirs(python, side, args) for side in theirs}}
     with harness.scratch() as directory:
         rounds = harness.run_rounds(args.rounds, runs, "images/s", lambda r: f"{r['samples_per_second']:.1f}")
@@ -63,11 +52,9 @@ def main():
         "Launch: from the launch to the end of step 1.\n\n"
         + harness.table(["", "images/s", "s/step", "spread", "shortest, s", "memory, MB", "launch, s"],
                         [row("Lockstep", rounds["lockstep"], args),
-                         *([row("Lockstep before", rounds["before"], args)] if before else []),
                          *(row(f"PyTorch {torch}, {side}", rounds[side], args) for side in theirs)])
         + f"\nLockstep trains **{speed:.2f} times** as fast as PyTorch's best ({better}; "
         f"{sides.speed_text(rounds['lockstep'], rounds[better], args)}) in **{memory:.2f} times** its memory.\n"
-        + (compared_with_before(rounds, args) if before else "")
         + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since without it PyTorch ends with an illegal "
            "instruction on this machine.\n" if sides.limited else "")
         + (f"Both sides were limited with {' '.join(map('='.join, limits.items()))}.\n" if limits else ""))
