@@ -4,7 +4,7 @@
     chat_peer.py --make DIRECTORY   makes a random model of the shape of SmolLM-135M with 2 of its 30 layers
 
 Prints events as RUN/metrics.jsonl has them: the loss of steps, and the held-out loss. The windows are those of
-src/data/window_packing.h, in the order of the file; attention does not cross conversations. Needs h5py and accelerate,
+src/data/text_set.h, in the order of the file; attention does not cross conversations. Needs h5py and accelerate,
 and peft for adapters.
 """
 import json

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "bench/micro/support.h"
-#include "data/jpeg.h"
+#include "data/image_decoder.h"
 #include "data/shaped_decoder.h"
 #include "kernels/cpu/base/simd.h"
 #include "test/data/jpeg_files.h"

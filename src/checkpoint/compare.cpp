@@ -11,8 +11,7 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/state_group.h"
-#include "checkpoint/torchvision.h"
+#include "checkpoint/tensor_names.h"
 
 namespace lockstep::checkpoint {
 namespace {

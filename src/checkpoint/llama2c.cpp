@@ -1,10 +1,16 @@
-#include "checkpoint/llama2c.h"
-
+// The files of karpathy's llama2.c in its first format, without a magic number: seven int32 (width, FFN width, layers,
+// heads, key-value heads, vocabulary, positions), then fp32 tensors. Source: karpathy/llama2.c, export.py
+// (legacy_export) and run.c (memory_map_weights).
+//
+// In llama2.c, the rotary embedding rotates the pairs of elements (2i, 2i + 1) of a head; in transformers, it rotates
+// the pairs (i, i + head_size / 2). The rows of the query and key matrices are permuted accordingly, which changes no
+// value and no result of attention.
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "checkpoint/model_file.h"
 #include "lockstep/error.h"
 
 namespace lockstep::checkpoint {

@@ -1,9 +1,14 @@
 #include "checkpoint/model_file.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/state_group.h"
+#include "checkpoint/tensor_names.h"
 #include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
@@ -28,6 +33,27 @@ void check_state(const StateJson& state, const std::string& path) {
   check("precision", is_text, "a text");
   check("step", is_integer, "a whole number");
   check("layout_version", is_integer, "a whole number");
+}
+
+void require_finite(const std::string& file, const std::string& tensor, std::span<const float> values) {
+  if (is_finite(values)) return;
+  const auto first = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+  const auto n_others = std::ranges::count_if(values, [](float value) { return !std::isfinite(value); });
+  fail(ErrorCode::checkpoint_damaged,
+       "{} of {} is not finite: {} of its {} values {} infinite or NaN, the first of them number {} ({}); the training "
+       "that wrote it had diverged",
+       tensor, file, n_others, values.size(), n_others == 1 ? "is" : "are", first - values.begin(), *first);
+}
+
+/// The values must be finite.
+void require_not_negative(const std::string& file, const std::string& tensor, std::span<const float> values) {
+  const auto is_negative = [](float value) { return value < 0; };
+  const auto first = std::ranges::find_if(values, is_negative);
+  if (first == values.end()) return;
+  const auto n_negative = std::ranges::count_if(values, is_negative);
+  fail(ErrorCode::checkpoint_damaged,
+       "{} of {} cannot be a variance: {} of its {} values {} negative, the first of them number {} ({})", tensor, file,
+       n_negative, values.size(), n_negative == 1 ? "is" : "are", first - values.begin(), *first);
 }
 
 }  // namespace
@@ -88,6 +114,22 @@ StateJson state_of_metadata(const std::map<std::string, std::string>& metadata, 
           found->second.substr(0, 80));
   check_state(state, path);
   return state;
+}
+
+bool is_finite(std::span<const float> values) {
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  std::uint32_t n_others = 0;  // accumulated without an early exit, so that the loop is vectorised
+  for (const float value : values) n_others |= (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1 : 0;
+  return n_others == 0;
+}
+
+void require_usable(const std::string& file, const std::string& tensor, std::span<const float> values) {
+  require_finite(file, tensor, values);
+  if (tensor.ends_with(".running_var")) require_not_negative(file, tensor, values);
+}
+
+void require_usable(const std::string& file, const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& tensor : tensors) require_usable(file, tensor.name, tensor.values);
 }
 
 }  // namespace lockstep::checkpoint

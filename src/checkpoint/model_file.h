@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,5 +45,24 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights = WeightsOf
 std::map<std::string, std::string> export_metadata(const StateJson& state);
 /// The state in such metadata of the file `path`; empty if there is none. Throws checkpoint_damaged.
 StateJson state_of_metadata(const std::map<std::string, std::string>& metadata, const std::string& path);
+
+/// The files of karpathy's llama2.c in its first format, without a magic number (llama2c.cpp describes it). Returns
+/// tensors with transformers' names, and a config.json of LlamaForCausalLM. Values that are not in the file are those
+/// of run.c: a norm epsilon of 1e-5 and a rope_theta of 10000. Throws model_file_damaged if the sizes in the file are
+/// not possible or do not add up to its length, and model_feature for a later format of llama2.c.
+ModelFile read_llama2c(const std::string& path);
+
+// ---- Values that no usable model has --------------------------------------------------------------------------------
+//
+// A training that diverged may leave infinities and NaN behind, and a damaged or foreign file may have a negative
+// variance, whose square root is NaN. The results of such a model are meaningless.
+
+bool is_finite(std::span<const float> values);
+
+/// Throws checkpoint_damaged, with the name of the tensor, if a value is infinite or NaN, or if a value of a tensor
+/// `*.running_var` is negative.
+void require_usable(const std::string& file, const std::string& tensor, std::span<const float> values);
+/// The same for each of them.
+void require_usable(const std::string& file, const std::vector<NamedTensor>& tensors);
 
 }  // namespace lockstep::checkpoint

@@ -6,8 +6,12 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "base/file.h"
+#include "base/outcome.h"
+#include "base/stop_signal.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/user_block.h"
 #include "lockstep/error.h"
 
@@ -206,6 +210,39 @@ void Saver::publish(const std::vector<std::string>& blocks) {
 void Saver::discard() noexcept {
   image_.reset();
   remove_partial(partial_name(path_));
+}
+
+// ---- save(): the phases one after the other -------------------------------------------------------------------------
+
+std::vector<float> read_canonical(const TensorSource& source) {
+  std::vector<float> stored(source.n_read());
+  source.read(stored);
+  if (!source.unpack) return stored;
+  std::vector<float> canonical(source.n_canonical());
+  source.unpack(stored, canonical);
+  return canonical;
+}
+
+void save(const std::string& path, const std::vector<TensorSource>& tensors, const StateJson& state, World& world) {
+  std::optional<Saver> saver;
+  all_agree(world, [&] {
+    saver.emplace(path, tensors, world.rank(), world.size());
+    return "";
+  });
+  std::vector<float> values;  // one tensor at a time
+  const auto read = [&](std::size_t i) {
+    throw_if_stopped();
+    values = read_canonical(tensors[i]);
+    return std::span<const float>(values);
+  };
+  try {
+    std::vector<std::string> results;
+    for (int phase = 0; phase < Saver::kPhases; ++phase)
+      results = all_agree(world, [&] { return saver->run_phase(phase, results, state, read); });
+  } catch (...) {
+    if (world.rank() == 0) saver->discard();
+    throw;
+  }
 }
 
 }  // namespace lockstep::checkpoint

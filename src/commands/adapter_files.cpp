@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/byte_size.h"
-#include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"
 #include "checkpoint/reader.h"
 #include "commands/model_argument.h"

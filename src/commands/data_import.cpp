@@ -20,11 +20,9 @@
 #include "commands/data_words.h"
 #include "commands/report.h"
 #include "commands/stoppable.h"
-#include "data/answer_end.h"
 #include "data/chat_import.h"
-#include "data/cifar10.h"
 #include "data/image_file.h"
-#include "data/image_folder.h"
+#include "data/import.h"
 #include "data/text_import.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -321,7 +319,7 @@ void import_chat(const ChatArguments& arguments) {
                                                tokenizer.path());
   const text::ConversationEncoder conversations(chat, tokenizer);
   // Not within the braces: if it throws there, g++ 12 destroys the description twice.
-  const std::optional<std::int32_t> end = data::answer_end(chat, tokenizer);
+  const std::optional<std::int32_t> end = text::answer_end(chat, tokenizer);
   const data::ChatEncoder encoder{
       .encode = [&](const text::Chat& c) { return conversations.encode(c.messages, c.variables); },
       .description = {.vocabulary_size = tokenizer.vocabulary_size(),

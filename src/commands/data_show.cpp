@@ -13,8 +13,8 @@
 #include "base/utf8.h"
 #include "commands/commands.h"
 #include "commands/report.h"
-#include "data/conversations.h"
 #include "data/image_file.h"
+#include "data/text_range.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 #include "text/tokenizer.h"
@@ -89,11 +89,11 @@ std::string text_between(const text::Tokenizer& tokenizer, std::span<const std::
 }
 
 void show_text(const ShowArguments& arguments) {
-  const data::Conversations set(arguments.file);
-  require(arguments.sample < set.n_conversations(), ErrorCode::data_range,
-          "--sample {} is not one of the {} {} of {}, which are counted from 0", arguments.sample,
-          set.n_conversations(), set.has_answers() ? "conversations" : "documents", arguments.file);
-  const data::Conversation sample = set.read(arguments.sample);
+  const data::TextRange set(arguments.file);
+  require(arguments.sample < set.n_documents(), ErrorCode::data_range,
+          "--sample {} is not one of the {} {} of {}, which are counted from 0", arguments.sample, set.n_documents(),
+          set.has_answers() ? "conversations" : "documents", arguments.file);
+  const data::Conversation sample = set.conversation(arguments.sample);
   const text::Tokenizer tokenizer = text::Tokenizer::parse(arguments.file, set.tokenizer());
   const auto n_tokens = static_cast<std::int64_t>(sample.tokens.size());
   const std::int64_t n_shown = arguments.limit == 0 ? n_tokens : std::min(arguments.limit, n_tokens);
@@ -106,8 +106,8 @@ void show_text(const ShowArguments& arguments) {
   n_counted = std::count(counts.begin(), counts.end(), 1);
 
   std::string text = fmt::format("{}: {} {} of {}, {} tokens, {} of which count towards the loss\n", arguments.file,
-                                 set.has_answers() ? "conversation" : "document", arguments.sample,
-                                 set.n_conversations(), n_tokens, n_counted);
+                                 set.has_answers() ? "conversation" : "document", arguments.sample, set.n_documents(),
+                                 n_tokens, n_counted);
   text += '\n';
   for (std::int64_t begin = 0; begin < n_shown;) {
     const char kind = counts[static_cast<std::size_t>(begin)];

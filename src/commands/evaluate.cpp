@@ -24,7 +24,7 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
-#include "hdf5/version.h"
+#include "hdf5/reader.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"

@@ -12,9 +12,8 @@
 #include "base/progress_bar.h"
 #include "commands/generate_model.h"
 #include "commands/stoppable.h"
-#include "data/answer_end.h"
-#include "data/conversations.h"
 #include "data/text_file.h"
+#include "data/text_range.h"
 #include "generate/generator.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
@@ -22,7 +21,7 @@
 #include "run/metrics.h"
 #include "tasks/language_modelling/model_source.h"
 #include "text/answer_match.h"
-#include "text/known_tokens.h"
+#include "text/tokenizer.h"
 
 namespace lockstep::commands {
 namespace {
@@ -44,19 +43,19 @@ struct Questions {
   std::int64_t longest = 0;     // tokens of a prompt
 };
 
-Questions read_questions(const data::Conversations& set, const text::Tokenizer& tokenizer, std::int64_t most,
+Questions read_questions(const data::TextRange& set, const text::Tokenizer& tokenizer, std::int64_t most,
                          const models::LlamaConfig& model) {
   Questions out;
-  const std::int64_t n = most > 0 ? std::min(most, set.n_conversations()) : set.n_conversations();
+  const std::int64_t n = most > 0 ? std::min(most, set.n_documents()) : set.n_documents();
   const auto add_end = [&](std::int64_t id) {
     const auto token = static_cast<std::int32_t>(id);
     if (id >= 0 && id < model.vocabulary && std::ranges::find(out.end_tokens, token) == out.end_tokens.end())
       out.end_tokens.push_back(token);
   };
   for (const std::int64_t id : model.end_tokens) add_end(id);
-  if (const auto end = data::answer_end(set.description(), tokenizer)) add_end(*end);
+  if (const auto end = set.answer_end(tokenizer)) add_end(*end);
   for (std::int64_t i = 0; i < n; ++i) {
-    const data::Conversation conversation = set.read(i);
+    const data::Conversation conversation = set.conversation(i);
     if (conversation.answers.empty()) continue;
     const auto [begin, end] = conversation.answers.back();
     const auto at = [&](std::int64_t place) { return conversation.tokens.begin() + place; };
@@ -210,7 +209,7 @@ bool has_answers(const std::string& set) {
 AnswersOutcome evaluate_answers(const AnswersArguments& a, const Config& config, const checkpoint::ModelFile& file,
                                 Backend& backend, World& world) {
   const models::LlamaConfig model = tasks::model_source(config.model);
-  const data::Conversations set(config.data.validation);
+  const data::TextRange set(config.data.validation);
   const auto tokenizer =
       std::make_shared<const text::Tokenizer>(text::Tokenizer::parse(config.data.validation, set.tokenizer()));
   const Questions questions = read_questions(set, *tokenizer, config.evaluation.max_samples, model);

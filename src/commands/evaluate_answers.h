@@ -1,5 +1,5 @@
 // The second part of `lockstep evaluate` for conversations: a language model answers the last message of each, and the
-// answers are compared with those of the data: ROUGE (text/rouge.h), and whether they are the same
+// answers are compared with those of the data: ROUGE (text/answer_match.h), and whether they are the same
 // (text/answer_match.h). Each rank of a job generates its part of the answers. They do not depend on the number of
 // ranks.
 #pragma once
@@ -12,7 +12,7 @@
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
-#include "text/rouge.h"
+#include "text/answer_match.h"
 
 namespace lockstep::commands {
 

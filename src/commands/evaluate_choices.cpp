@@ -16,7 +16,7 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "commands/stoppable.h"
-#include "hdf5/version.h"
+#include "hdf5/reader.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

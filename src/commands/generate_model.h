@@ -10,7 +10,6 @@
 #include "generate/reply_text.h"
 #include "lockstep/config.h"
 #include "models/llama_config.h"
-#include "text/known_tokens.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::commands {

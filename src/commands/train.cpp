@@ -23,7 +23,7 @@
 #include "config/parser.h"
 #include "config/table.h"
 #include "doctor/doctor.h"
-#include "hdf5/version.h"
+#include "hdf5/reader.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "mlflow/sender.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "data/pool.h"
+#include "base/pool.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 

@@ -1,6 +1,5 @@
 // Several threads process the batches of a stream of unknown length. The results are used in the order of the stream.
-// Memory is bounded: only a few batches per thread are in progress. in_order.h does this for items whose number is
-// known.
+// Memory is bounded: only a few batches per thread are in progress.
 #pragma once
 
 #include <algorithm>

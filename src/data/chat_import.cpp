@@ -1,18 +1,142 @@
 #include "data/chat_import.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/input_check.h"
 #include "data/batches.h"
-#include "data/chat_source.h"
-#include "data/text_file.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::data {
 namespace {
+
+using Json = nlohmann::ordered_json;  // templates may print objects
+
+constexpr int kMaxDepth = 100;
+constexpr std::size_t kMaxMembers = 1000;  // of an object; reading them in order takes quadratic time
+constexpr std::array<std::string_view, 7> kRoles{"system", "developer", "user",   "assistant",
+                                                 "tool",   "function",  "ipython"};
+
+bool is_simple(const nlohmann::json& value, int depth) {
+  if (!value.is_structured()) return true;
+  return depth > 0 && (value.is_array() || value.size() <= kMaxMembers) &&
+         std::ranges::all_of(value, [&](const nlohmann::json& item) { return is_simple(item, depth - 1); });
+}
+
+/// Throws nlohmann's exceptions.
+Json parse(const std::string& text, const std::string& place) {
+  require(is_simple(parse_stoppable<nlohmann::json>(text), kMaxDepth), ErrorCode::data_source,
+          "{}: it is nested more than {} deep, or an object has more than {} members", place, kMaxDepth, kMaxMembers);
+  return parse_stoppable<Json>(text);
+}
+
+/// Whether the first character other than white space begins an array.
+bool begins_array(const InputFile& file) {
+  std::array<std::byte, 4096> head{};
+  const auto part = std::span(head).first(std::min<std::uint64_t>(head.size(), file.size_bytes()));
+  file.read(0, part, "its first bytes");
+  std::string_view text(reinterpret_cast<const char*>(part.data()), part.size());
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '[';
+}
+
+const std::string& not_a_folder(const std::string& path) {
+  std::error_code ignored;
+  require(!std::filesystem::is_directory(path, ignored), ErrorCode::data_source,
+          "{} is a folder; expected a file with one conversation per line, or with one JSON array of them", path);
+  return path;
+}
+
+/// The part "column 5: syntax error ..." of an exception's message
+std::string_view what_of(const Json::exception& error, std::string_view from) {
+  const std::string_view what = error.what();
+  const std::size_t found = what.find(from);
+  return found == std::string_view::npos ? what : what.substr(found);
+}
+
+/// The text of a field. It is empty if the field is missing or null, where that is allowed.
+std::string text_field(const Json& object, const char* name, const std::string& where, bool may_be_missing = false) {
+  const auto found = object.find(name);
+  if (may_be_missing && (found == object.end() || found->is_null())) return {};
+  require(found != object.end(), ErrorCode::data_source, "{} has no \"{}\"", where, name);
+  require(found->is_string(), ErrorCode::data_source, "{}: \"{}\": expected a string, found a JSON {}{}", where, name,
+          found->type_name(), found->is_array() ? ": join the texts of its parts" : "");
+  return found->get<std::string>();
+}
+
+/// Whether the turn counts towards the loss: "train": false and "weight": 0 leave it out.
+bool is_trained(const Json& message, const std::string& where) {
+  bool trained = true;
+  for (const char* name : {"train", "weight"}) {
+    const Json value = message.value(name, Json());
+    const bool is_off = value == false || value == 0;
+    require(
+        value.is_null() || is_off || ((value == true || value == 1) && message["role"] == "assistant"),
+        ErrorCode::data_source,
+        "{}: \"{}\": {}: expected false or 0, which leave an answer out of the loss, or for a turn of the assistant "
+        "true or 1: other turns are never trained",
+        where, name, value.dump());
+    trained = trained && !is_off;
+  }
+  return trained;
+}
+
+/// Throws unless the field is missing, null or a list of objects.
+void require_objects(const Json& of, const char* name, const std::string& where) {
+  const Json value = of.value(name, Json());
+  require(value.is_null() || (value.is_array() && std::ranges::all_of(value, &Json::is_object)), ErrorCode::data_source,
+          "{}: \"{}\": expected a list of JSON objects, found {}", where, name, value.dump().substr(0, 60));
+}
+
+std::vector<text::ChatMessage> list_of_messages(const Json& list, const std::string& place) {
+  require(list.is_array(), ErrorCode::data_source, "{}: \"messages\": expected a list, found a JSON {}", place,
+          list.type_name());
+  require(!list.empty(), ErrorCode::data_source, "{}: the conversation is empty: remove it, or give it messages",
+          place);
+  std::vector<text::ChatMessage> out;
+  for (const Json& message : list) {
+    const std::string where = fmt::format("{}: message {}", place, out.size() + 1);
+    require(message.is_object(), ErrorCode::data_source, "{}: expected {{\"role\", \"content\"}}, found a JSON {}",
+            where, message.type_name());
+    const std::string role = text_field(message, "role", where);
+    require(std::ranges::find(kRoles, role) != kRoles.end(), ErrorCode::data_source,
+            "{} has the role \"{}\", which is not known: rename it to one of {}, or remove the conversation", where,
+            role, fmt::join(kRoles, ", "));
+    require_objects(message, "tool_calls", where);
+    Json fields = text::message_fields(message);
+    out.push_back({.role = role,
+                   .content = text_field(message, "content", where, fields.contains("tool_calls")),
+                   .fields = std::move(fields),
+                   .is_trained = is_trained(message, where)});
+  }
+  return out;
+}
+
+/// One question and one answer.
+std::vector<text::ChatMessage> alpaca_messages(const Json& object, const std::string& place) {
+  const std::string where = place + ": the object";
+  const std::string system = text_field(object, "system", where, true);
+  std::string question = text_field(object, "instruction", where);
+  const std::string input = text_field(object, "input", where, true), answer = text_field(object, "output", where);
+  require(!question.empty() || !input.empty() || !answer.empty(), ErrorCode::data_source,
+          "{}: the conversation is empty: remove it, or give it an instruction and an output", place);
+  const auto history = object.find("history");
+  require(history == object.end() || history->empty() || *history == "", ErrorCode::data_source,
+          "{} has a \"history\", which is not supported: convert the conversation to \"messages\"", where);
+  if (!input.empty()) question += (question.empty() ? "" : "\n\n") + input;
+  std::vector<text::ChatMessage> out;
+  if (!system.empty()) out.push_back({"system", system});
+  out.push_back({"user", std::move(question)});
+  out.push_back({"assistant", answer});
+  return out;
+}
 
 struct Batch {
   std::vector<ChatRecord> records;
@@ -162,6 +286,92 @@ class ChatImport {
 };
 
 }  // namespace
+
+ChatSource::ChatSource(const std::string& path, std::uint64_t max_line_bytes)
+    : path_(not_a_folder(path)), lines_({path}, SourceFormat::json_lines, max_line_bytes) {
+  const InputFile file(path);
+  is_array_ = begins_array(file);
+  if (is_array_) read_array();
+}
+
+void ChatSource::read_array() {
+  const InputFile file(path_);
+  require(file.size_bytes() <= kMaxDocumentBytes, ErrorCode::data_source,
+          "{} is a JSON array of {} bytes, which can have at most {}: convert it to JSON Lines, with one conversation "
+          "per line (`jq -c '.[]'`)",
+          path_, file.size_bytes(), kMaxDocumentBytes);
+  std::string text(file.size_bytes(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)), "the conversations");
+  try {
+    array_ = parse(text, path_);
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::data_source, "{} is not valid JSON ({})", path_, what_of(error, "line "));
+  }
+}
+
+std::uint64_t ChatSource::done_bytes() const {
+  if (!is_array_) return lines_.done_bytes();
+  return array_.empty() ? 0 : static_cast<std::uint64_t>(total_bytes()) * next_ / array_.size();
+}
+
+bool ChatSource::next(ChatRecord& record) {
+  record = {};
+  if (is_array_) {
+    if (next_ == array_.size()) return false;
+    record.number = static_cast<std::int64_t>(next_);
+    record.n_bytes = static_cast<std::uint64_t>(total_bytes()) / array_.size();
+    record.object = std::move(array_[next_++]);
+    return true;
+  }
+  TextDocument line;
+  if (!lines_.next(line)) return false;
+  record.n_bytes = line.text.size();
+  record.line = std::move(line.text);
+  record.number = line.line;
+  return true;
+}
+
+std::string ChatSource::place_of(const ChatRecord& record) const {
+  return fmt::format(fmt::runtime(is_array_ ? "{}, element {}" : "{}:{}"), path_, record.number);
+}
+
+text::Chat ChatSource::chat_of(const ChatRecord& record) const {
+  const std::string place = place_of(record);
+  Json parsed;
+  if (!is_array_) {
+    const std::size_t zero = record.line.find('\0');  // where the parser would stop
+    require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
+            place, zero);
+    try {
+      parsed = parse(record.line, place);
+    } catch (const Json::exception& error) {
+      fail(ErrorCode::data_source,
+           "{}: this line is not valid JSON ({}); expected one conversation per line, or one JSON array of them", place,
+           what_of(error, "column "));
+    }
+  }
+  const Json& object = is_array_ ? record.object : parsed;
+  require(object.is_object(), ErrorCode::data_source,
+          "{}: expected an object with \"messages\", or with \"instruction\" and \"output\", found the type {}", place,
+          object.type_name());
+  require_objects(object, "tools", place);
+  Json variables{{"tools", object.value("tools", Json())}};
+  if (const auto list = object.find("messages"); list != object.end())
+    return {list_of_messages(*list, place), std::move(variables)};
+  if (object.contains("instruction") || object.contains("output"))
+    return {alpaca_messages(object, place), std::move(variables)};
+  require(
+      !object.contains("chosen") || !object.contains("rejected"), ErrorCode::data_source,
+      "{}: this is a pair of a chosen and a rejected answer, as for DPO, which Lockstep does not train: to train on "
+      "the chosen answers, convert each pair to \"messages\" with the prompt and \"chosen\"",
+      place);
+  std::vector<std::string> names;
+  for (const auto& field : object.items()) names.push_back(field.key());
+  fail(ErrorCode::data_source,
+       "{}: the object has neither \"messages\" nor \"instruction\" and \"output\", but {}: convert it to "
+       R"({{"messages": [{{"role": "user", "content": "..."}}, {{"role": "assistant", "content": "..."}}]}})",
+       place, names.empty() ? "nothing" : fmt::format("\"{}\"", fmt::join(names, "\", \"")));
+}
 
 ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder& encoder,
                              const ImportProgress& progress) {

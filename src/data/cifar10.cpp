@@ -1,5 +1,5 @@
-#include "data/cifar10.h"
-
+// Import of CIFAR-10's binary batches. Source of the format: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary
+// version": records of 3073 bytes, a label (0 to 9), then 32 x 32 red, green and blue planes, each row-major.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,8 +8,7 @@
 
 #include "base/input_check.h"
 #include "base/utf8.h"
-#include "data/file.h"
-#include "data/image_file.h"
+#include "data/import.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {

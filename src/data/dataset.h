@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -90,6 +91,12 @@ class Dataset {
   /// Called after each batch. Throws data_changed if the files of the set have changed since they were opened.
   virtual void require_unchanged() const {}
 };
+
+/// The number of a sample: the bits of an unsigned number, as int32.
+inline constexpr char kSampleIdField[] = "sample_id";
+/// The fields of the set, and then kSampleIdField with the position in the set. Random draws per sample, such as the
+/// dropout of adapters, depend on it. Everything else is unchanged.
+std::shared_ptr<const Dataset> numbered(std::shared_ptr<const Dataset> set);
 
 /// Mean bytes of a sample in a batch, all fields together, over up to 10,000 samples of the first epoch. Only packed
 /// fields differ in size between samples.

@@ -59,6 +59,13 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> target, const st
   if (outcome != ReadOutcome::complete) fail_read(outcome, errno, offset, target.size(), what);
 }
 
+StoredBytes StoredBytes::in_a_row(std::uint64_t size_bytes, std::uint64_t chunk_bytes, std::uint64_t first,
+                                  std::uint64_t second, std::uint64_t stride) {
+  StoredBytes out{size_bytes, chunk_bytes, std::vector<std::uint64_t>(n_chunks(size_bytes, chunk_bytes))};
+  for (std::size_t i = 0; i < out.offsets.size(); ++i) out.offsets[i] = i == 0 ? first : second + (i - 1) * stride;
+  return out;
+}
+
 FolderListing list_readable_files(const std::string& folder,
                                   const std::function<bool(const std::filesystem::path&)>& accepts) {
   namespace fs = std::filesystem;

@@ -1,17 +1,8 @@
 #include "data/image_decoder.h"
 
-#include "data/png.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
-
-struct ImageDecoder::Decoders {
-  JpegDecoder jpeg;
-  PngDecoder png;
-};
-
-ImageDecoder::ImageDecoder() : decoders_(std::make_unique<Decoders>()) {}
-ImageDecoder::~ImageDecoder() = default;
 
 bool ImageDecoder::open(std::span<const std::uint8_t> bytes) {
   if (bytes.empty()) return bad("it is empty (0 bytes)");
@@ -25,9 +16,9 @@ bool ImageDecoder::open(std::span<const std::uint8_t> bytes) {
     is_grey_ = decoder.is_grey();
     return true;
   };
-  if (format_ == ImageFormat::png) return open_with(decoders_->png);
+  if (format_ == ImageFormat::png) return open_with(png_);
   if (bytes[0] != 0xff || (bytes.size() > 1 && bytes[1] != 0xd8)) return bad("it is neither a JPEG nor a PNG file");
-  return open_with(decoders_->jpeg);
+  return open_with(jpeg_);
 }
 
 bool ImageDecoder::start(int eighths, int channels) {
@@ -37,26 +28,24 @@ bool ImageDecoder::start(int eighths, int channels) {
   decoded_height_ = height_;
   area_ = {.width = width_, .height = height_};
   if (format_ == ImageFormat::png) return true;
-  JpegDecoder& jpeg = decoders_->jpeg;
-  if (!jpeg.start(eighths, channels)) return bad(jpeg.reason());
+  if (!jpeg_.start(eighths, channels)) return bad(jpeg_.reason());
   eighths_ = eighths;
-  decoded_width_ = jpeg.decoded_width();
-  decoded_height_ = jpeg.decoded_height();
-  area_ = jpeg.decoded_area();
+  decoded_width_ = jpeg_.decoded_width();
+  decoded_height_ = jpeg_.decoded_height();
+  area_ = jpeg_.decoded_area();
   return true;
 }
 
 bool ImageDecoder::crop(const PixelArea& needed, RowsBelow rest) {
   if (format_ == ImageFormat::png) return true;
-  JpegDecoder& jpeg = decoders_->jpeg;
-  if (!jpeg.crop(needed, rest)) return bad(jpeg.reason());
-  area_ = jpeg.decoded_area();
+  if (!jpeg_.crop(needed, rest)) return bad(jpeg_.reason());
+  area_ = jpeg_.decoded_area();
   return true;
 }
 
 bool ImageDecoder::read_pixels(std::span<std::uint8_t> pixels) {
-  if (format_ == ImageFormat::png) return decoders_->png.read_pixels(channels_, pixels) || bad(decoders_->png.reason());
-  return decoders_->jpeg.read_pixels(pixels) || bad(decoders_->jpeg.reason());
+  if (format_ == ImageFormat::png) return png_.read_pixels(channels_, pixels) || bad(png_.reason());
+  return jpeg_.read_pixels(pixels) || bad(jpeg_.reason());
 }
 
 bool ImageDecoder::bad(std::string why) {

@@ -13,7 +13,7 @@
 
 #include "data/image_set.h"
 #include "data/user_block.h"
-#include "hdf5/placement.h"
+#include "hdf5/writer.h"
 
 namespace lockstep::data {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/utf8.h"
+#include "data/file.h"
 #include "data/image_decoder.h"
 #include "data/image_file.h"
-#include "data/stored_bytes.h"
 #include "hdf5/writer.h"
 #include "lockstep/error.h"
 

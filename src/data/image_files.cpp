@@ -4,8 +4,8 @@
 #include <cctype>
 #include <filesystem>
 
+#include "base/pool.h"
 #include "data/file.h"
-#include "data/pool.h"
 #include "data/shaped_decoder.h"
 #include "lockstep/error.h"
 
@@ -13,6 +13,12 @@ namespace lockstep::data {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Longer files are read only to one byte beyond the limit, which is enough for a decoder to reject them.
+void read_bytes(const InputFile& file, std::vector<std::uint8_t>& bytes) {
+  bytes.resize(std::min(file.size_bytes(), kMaxImageBytes + 1));
+  file.read(0, std::as_writable_bytes(std::span(bytes)), "the image");
+}
 
 class FileSet final : public ImageFiles {
  public:
@@ -48,10 +54,7 @@ class FileSet final : public ImageFiles {
   std::string read(const std::string& path, std::span<std::uint8_t> image) const {
     auto buffers = pool_.lend();
     try {
-      const InputFile file(path);
-      // Longer files are read only to one byte beyond the limit, which is enough for the decoder to reject them.
-      buffers->bytes.resize(std::min(file.size_bytes(), kMaxImageBytes + 1));
-      file.read(0, std::as_writable_bytes(std::span(buffers->bytes)), "the image");
+      read_bytes(InputFile(path), buffers->bytes);
     } catch (const Error& error) {
       return error.what();
     }
@@ -87,6 +90,43 @@ bool has_image_name(const std::string& path) {
   std::ranges::transform(extension, extension.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+bool FileDecoder::open(SourceFile& file, int short_side) {
+  if (!file.bad.empty()) return false;
+  try {
+    const InputFile input(file.path);
+    file.n_bytes = input.size_bytes();
+    read_bytes(input, bytes_);
+  } catch (const Error& error) {
+    file.bad = error.what();
+    return false;
+  }
+  if (!decoder_.open(bytes_)) file.bad = decoder_.reason();
+  if (!file.bad.empty()) return false;
+  file.height = decoder_.height();
+  file.width = decoder_.width();
+  file.is_grey = decoder_.is_grey();
+  file.format = decoder_.format();
+  const int shorter = std::min(file.height, file.width);
+  const bool resizes = short_side > 0 && shorter > short_side;
+  // As in torchvision's resize, the longer side is scaled in proportion and rounded down.
+  const auto side = [&](int length) {
+    return resizes ? static_cast<int>(std::int64_t{length} * short_side / shorter) : length;
+  };
+  file.stored_height = side(file.height);
+  file.stored_width = side(file.width);
+  return true;
+}
+
+std::span<const std::uint8_t> FileDecoder::decode(SourceFile& file, int channels) {
+  pixels_.resize(static_cast<std::size_t>(channels) * static_cast<std::size_t>(file.height) * file.width);
+  if (!decoder_.start(8, channels) || !decoder_.read_pixels(pixels_)) file.bad = decoder_.reason();
+  if (!file.bad.empty() || (file.stored_height == file.height && file.stored_width == file.width)) return pixels_;
+  resized_.resize(static_cast<std::size_t>(channels) * file.stored_pixels());
+  resizer_.resize({pixels_.data(), file.height, file.width, channels, std::ptrdiff_t{file.width} * channels},
+                  {0, 0, double(file.width), double(file.height)}, file.stored_height, file.stored_width, resized_);
+  return resized_;
 }
 
 }  // namespace lockstep::data

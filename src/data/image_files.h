@@ -1,13 +1,23 @@
-// Image files as a data set without labels: JPEG and PNG files, each decoded and shaped when it is read.
+// JPEG and PNG files: as a data set of which each image is decoded and shaped when it is read, and as the source of an
+// import.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "data/image_decoder.h"
 #include "data/image_set.h"
+#include "data/resize.h"
 
 namespace lockstep::data {
+
+/// Whether the name of a file ends in .jpg, .jpeg or .png, in upper or lower case.
+bool has_image_name(const std::string& path);
+
+// ---- A data set without labels -------------------------------------------------------------------------------------
 
 class ImageFiles : public ImageSet {
  public:
@@ -24,7 +34,37 @@ struct ImageFilesOptions {
 /// says otherwise (keeps_size()). Others are resized, which needs height and width to be equal.
 std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, const ImageFilesOptions& options);
 
-/// Whether the name of a file ends in .jpg, .jpeg or .png, in upper or lower case.
-bool has_image_name(const std::string& path);
+// ---- The files of an import -----------------------------------------------------------------------------------------
+
+struct SourceFile {
+  std::string path;
+  std::int32_t label = 0;
+  int height = 0, width = 0;                // pixels
+  int stored_height = 0, stored_width = 0;  // pixels, after resizing
+  std::uint64_t n_bytes = 0;
+  bool is_grey = false;
+  ImageFormat format = ImageFormat::jpeg;
+  std::string bad{};  // why it cannot be decoded
+
+  std::uint64_t stored_pixels() const { return std::uint64_t(stored_height) * std::uint64_t(stored_width); }
+};
+
+/// Reads and decodes files one after the other, and resizes the images if the import asks for it. To be used by one
+/// thread. Its memory is reused for the next file.
+class FileDecoder {
+ public:
+  /// Reads the bytes and the header of a file. Returns false if it is bad, with the reason in file.bad. The image will
+  /// be resized so that its shorter side is `short_side` pixels, unless it is not longer; 0: never.
+  bool open(SourceFile& file, int short_side);
+  /// (stored_height, stored_width, channels). If the image is bad, the reason is in file.bad.
+  std::span<const std::uint8_t> decode(SourceFile& file, int channels);
+  /// The bytes of the file.
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
+
+ private:
+  ImageDecoder decoder_;
+  Resizer resizer_;
+  std::vector<std::uint8_t> bytes_, pixels_, resized_;
+};
 
 }  // namespace lockstep::data

@@ -1,7 +1,5 @@
 // The import makes two passes over the files. The first decodes all of them with several threads, to find bad files,
 // sizes and statistics, which decide how images are stored. The second pass reads them again and writes the data set.
-#include "data/image_folder.h"
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -13,11 +11,12 @@
 #include <thread>
 
 #include "base/input_check.h"
+#include "base/pool.h"
 #include "base/utf8.h"
+#include "data/batches.h"
 #include "data/file.h"
 #include "data/image_files.h"
-#include "data/in_order.h"
-#include "data/source_image.h"
+#include "data/import.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -242,11 +241,11 @@ class Import {
     std::exception_ptr error;
     const auto work = [&] {
       try {
-        FileDecoder decoder(options_.short_side);
+        FileDecoder decoder;
         ChannelSums grey(1), colour(3);
         for (std::size_t i; (i = next++) < source_.files.size();) {
           SourceFile& file = source_.files[i];
-          if (decoder.open(file)) {
+          if (decoder.open(file, options_.short_side)) {
             const int channels = requested_channels_ > 0 ? requested_channels_ : file.is_grey ? 1 : 3;
             const auto pixels = decoder.decode(file, channels);
             ChannelSums& sums = channels == 1 ? grey : colour;
@@ -365,24 +364,31 @@ class Import {
             : ImageFileWriter(options_.output, options_.replace, n,
                               form_ == Form::regions ? decoded_bytes_ : encoded_bytes_, options_.placement);
     struct Image {
-      SourceFile file;
-      std::vector<std::uint8_t> bytes;  // that will be stored
+      const SourceFile* examined = nullptr;
+      std::size_t n_bytes = 0;
+      std::vector<std::uint8_t> bytes{};  // that will be stored
     };
-    const auto make_reader = [this] {
-      return [this, decoder = std::make_unique<FileDecoder>(options_.short_side)](std::size_t i, Image& image) {
-        const SourceFile& examined = source_.files[i];
-        image.file = examined;
-        std::span<const std::uint8_t> bytes;
-        if (decoder->open(image.file))
-          bytes = form_ == Form::encoded ? decoder->bytes() : decoder->decode(image.file, channels_);
-        require(image.file.bad.empty() && image.file.n_bytes == examined.n_bytes &&
-                    image.file.height == examined.height && image.file.width == examined.width,
-                ErrorCode::data_changed, "{} changed during the import", examined.path);
-        image.bytes.assign(bytes.begin(), bytes.end());
-      };
+    std::size_t n_given = 0, n_written = 0;
+    const auto next = [&]() -> std::unique_ptr<Image> {
+      if (n_given == source_.files.size()) return nullptr;
+      const SourceFile& file = source_.files[n_given++];
+      return std::make_unique<Image>(
+          &file, form_ == Form::encoded ? file.n_bytes : static_cast<std::uint64_t>(channels_) * file.stored_pixels());
     };
-    work_in_order<Image>(source_.files.size(), make_reader, [&](std::size_t i, const Image& image) {
-      const SourceFile& file = image.file;
+    Pool<FileDecoder> decoders;
+    const auto read = [&](Image& image) {
+      auto decoder = decoders.lend();
+      SourceFile file = *image.examined;
+      std::span<const std::uint8_t> bytes;
+      if (decoder->open(file, options_.short_side))
+        bytes = form_ == Form::encoded ? decoder->bytes() : decoder->decode(file, channels_);
+      require(file.bad.empty() && file.n_bytes == image.examined->n_bytes && file.height == image.examined->height &&
+                  file.width == image.examined->width,
+              ErrorCode::data_changed, "{} changed during the import", file.path);
+      image.bytes.assign(bytes.begin(), bytes.end());
+    };
+    process_batches<Image>(0, next, read, [&](const Image& image) {
+      const SourceFile& file = *image.examined;
       if (form_ == Form::one_size)
         writer.append(image.bytes, std::span(&file.label, 1));
       else if (form_ == Form::encoded)
@@ -390,7 +396,7 @@ class Import {
       else
         writer.append_pixels(image.bytes, file.stored_height, file.stored_width, file.label);
       ++result.samples_per_class[static_cast<std::size_t>(file.label)];
-      if ((i + 1) % kFilesPerUpdate == 0) report_progress(source_.files.size() + i + 1);
+      if (++n_written % kFilesPerUpdate == 0) report_progress(source_.files.size() + n_written);
     });
     std::string description = source_.description;
     if (options_.per_class > 0) description += fmt::format("; the first {} of each class", options_.per_class);

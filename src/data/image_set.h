@@ -36,9 +36,8 @@ struct ImageSetInfo : DatasetInfo {
   bool operator==(const ImageSetInfo&) const = default;
 };
 
-inline constexpr char kImageField[] = "image";         // (H, W, C) uint8
-inline constexpr char kLabelField[] = "label";         // int32; -1: the sample has no label and is not counted
-inline constexpr char kSampleIdField[] = "sample_id";  // position in the file: the bits of an unsigned number, as int32
+inline constexpr char kImageField[] = "image";  // (H, W, C) uint8
+inline constexpr char kLabelField[] = "label";  // int32; -1: the sample has no label and is not counted
 
 // Only in a set whose images are resized by the op image_input. Its images are packed.
 inline constexpr char kRegionField[] = "region";  // an ImageRegion
@@ -48,7 +47,7 @@ class ImageSet : public Dataset {
  public:
   const ImageSetInfo& info() const override = 0;
   std::string sample_word() const final { return "images"; }
-  /// Image, label and sample id, in this order, then region and place if there are regions.
+  /// Image, label and sample id (its position in the file), in this order, then region and place if there are regions.
   std::vector<Field> fields() const override;
   void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const override;
   /// As read(), without the sample id.
@@ -58,7 +57,7 @@ class ImageSet : public Dataset {
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`. [start, end) is a
 /// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file. For decoded images
-/// of several sizes (format 4), read() returns regions that the op image_input resizes (region_set.h), and read_image()
+/// of several sizes (format 4), read() returns regions that the op image_input resizes, and read_image()
 /// returns the same images already resized.
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
                                          const ImageShaping& shaping = {});

@@ -1,7 +1,6 @@
 // libjpeg reports errors by calling a function that must not return. Ours jumps back into the member function that
 // called the library. That function has no object with a destructor between setjmp and the call, so only C frames are
 // skipped.
-#include "data/jpeg.h"
 
 #include <algorithm>
 #include <csetjmp>
@@ -12,7 +11,7 @@
 
 #include <vector>
 
-#include "data/image_limits.h"
+#include "data/image_decoder.h"
 #include "lockstep/error.h"
 
 #define LOCKSTEP_TEXT(macro) LOCKSTEP_TEXT_OF(macro)

@@ -1,5 +1,4 @@
-#include "data/limited_child.h"
-
+// The limited child process of data_file.h.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -17,7 +16,7 @@
 
 #include "base/file.h"
 #include "base/stop_signal.h"
-#include "data/file.h"
+#include "data/data_file.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {

@@ -1,6 +1,5 @@
 // libpng reports errors by calling a function that must not return. As in jpeg.cpp, ours jumps back into the member
 // function that called the library, which has no object with a destructor between setjmp and the call.
-#include "data/png.h"
 
 #include <png.h>
 
@@ -11,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "data/image_limits.h"
+#include "data/image_decoder.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {

@@ -11,10 +11,20 @@
 #include <span>
 #include <vector>
 
-#include "data/pixel_area.h"
 #include "lockstep/resize_rows.h"
 
 namespace lockstep::data {
+
+/// A part of an image in whole pixels: columns [left, left + width), rows [top, top + height).
+struct PixelArea {
+  int left = 0, top = 0, width = 0, height = 0;
+
+  bool contains(const PixelArea& other) const {
+    return left <= other.left && top <= other.top && other.left + other.width <= left + width &&
+           other.top + other.height <= top + height;
+  }
+  bool operator==(const PixelArea&) const = default;
+};
 
 /// 8-bit pixels (height, width, channels), possibly a part of a larger image.
 struct PixelView {

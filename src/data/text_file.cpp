@@ -8,8 +8,6 @@
 
 #include "base/hash.h"
 #include "data/data_file.h"
-#include "data/layout_bytes.h"
-#include "data/limited_child.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {

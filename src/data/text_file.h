@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "data/file.h"
-#include "data/stored_bytes.h"
 
 namespace lockstep::data {
 

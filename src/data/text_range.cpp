@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lockstep/error.h"
+#include "text/conversation_encoder.h"
 
 namespace lockstep::data {
 namespace {
@@ -58,6 +59,29 @@ void TextRange::read_tokens(std::uint64_t begin, std::span<std::int32_t> ids) co
           "{}: token {} has the id {}, but the vocabulary has {} tokens (0 to {})", file_.path(),
           begin + static_cast<std::uint64_t>(bad - ids.begin()),
           bad == ids.end() ? 0 : static_cast<std::uint32_t>(*bad), vocabulary_size, vocabulary_size - 1);
+}
+
+Conversation TextRange::conversation(std::int64_t i) const {
+  require(i >= 0 && i < n_documents(), ErrorCode::internal, "{} has no conversation {}", file_.path(), i);
+  const TokenRange document = this->document(static_cast<std::size_t>(i));
+  Conversation out;
+  out.tokens.resize(document.end - document.begin);
+  read_tokens(document.begin, out.tokens);
+  for (const TokenRange& answer : answers_in(document))
+    out.answers.emplace_back(static_cast<std::int64_t>(answer.begin - document.begin),
+                             static_cast<std::int64_t>(answer.end - document.begin));
+  return out;
+}
+
+std::optional<std::int32_t> TextRange::answer_end(const text::Tokenizer& tokenizer) const {
+  const TextDescription& of = layout_.description;
+  if (of.chat_template.empty()) return std::nullopt;
+  try {
+    return text::answer_end(text::ChatTemplate(of.chat_template, of.chat_template_source, of.special_tokens),
+                            tokenizer);
+  } catch (const Error&) {  // one of another program or release, of which training needs only the tokens
+    return std::nullopt;
+  }
 }
 
 }  // namespace lockstep::data

@@ -16,10 +16,13 @@
 // A sample is a window of T tokens, which gives at most T - 1 predictions. Windows do not overlap.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "data/dataset.h"
 
@@ -53,7 +56,7 @@ inline constexpr char kPositionsField[] = "positions";  // of each token in its 
 ///   no pack: each window is one document, truncated to T tokens or padded (token 0, target -1). Documents of less than
 ///     2 tokens, which have nothing to predict, are left out.
 /// For conversations, only the tokens of answers are predicted, and no conversation is cut at the end of a window: with
-/// pack, a window has the whole conversations that window_packing.h puts there, and padding. Those that are longer than
+/// pack, a window has the whole conversations that WindowPacking puts there, and padding. Those that are longer than
 /// T tokens are truncated, and those whose first T tokens have nothing to predict are left out. cross_documents is not
 /// possible.
 struct TextWindows {
@@ -81,5 +84,28 @@ std::unique_ptr<TextSet> open_text_set(const std::string& path, std::int64_t fir
 std::unique_ptr<TextSet> make_synthetic_text(std::uint32_t seed, std::int64_t n_samples, int sequence_length,
                                              int vocabulary_size, const std::string& split = "train",
                                              std::int64_t first_sample = 0);
+
+inline constexpr std::size_t kOpenWindows = 64;
+
+/// Packs whole documents into windows: first fit, in the order of the documents. Each document is put into the oldest
+/// open window in which it has room. If there is none, a new window is opened, and the oldest is closed if more than
+/// kOpenWindows would be open. The result depends on the lengths and their order only, and windows follow each other in
+/// about the order of the documents. The time is proportional to the number of documents.
+class WindowPacking {
+ public:
+  WindowPacking() = default;
+  /// Packs documents with these lengths. None of them is longer than a window.
+  WindowPacking(std::span<const std::uint32_t> lengths, std::uint32_t window);
+
+  std::size_t n_windows() const { return begins_.empty() ? 0 : begins_.size() - 1; }
+  /// The documents of a window, as numbers in `lengths`, ascending.
+  std::span<const std::uint32_t> documents(std::size_t window) const {
+    return std::span(order_).subspan(begins_[window], begins_[window + 1] - begins_[window]);
+  }
+
+ private:
+  std::vector<std::uint32_t> order_;  // documents, window after window
+  std::vector<std::size_t> begins_;   // of each window in order_, and the end
+};
 
 }  // namespace lockstep::data

@@ -21,7 +21,6 @@
 
 #include "base/hash.h"
 #include "data/file.h"
-#include "data/stored_bytes.h"
 #include "hdf5/user_block.h"
 
 namespace lockstep::data {

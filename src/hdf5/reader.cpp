@@ -350,4 +350,10 @@ std::vector<float> Reader::floats(const std::string& name, const std::string& ob
   return values;
 }
 
+std::string version() {
+  start();
+  unsigned major = 0, minor = 0, release = 0;
+  return H5get_libversion(&major, &minor, &release) < 0 ? "unknown" : fmt::format("{}.{}.{}", major, minor, release);
+}
+
 }  // namespace lockstep::hdf5

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "hdf5/placement.h"
 #include "lockstep/error.h"
 
 namespace lockstep::hdf5 {
@@ -22,6 +21,17 @@ enum class Layouts { contiguous, contiguous_or_chunked };
 struct ReaderErrors {
   ErrorCode unreadable;  // it is not an HDF5 file, or something in it is missing or has the wrong type
   ErrorCode truncated;
+};
+
+/// A data set in a file. Contiguous: its bytes are [offset, offset + size_bytes). In chunks of whole rows (a row is an
+/// index of the first dimension): Reader::chunk_offsets() returns where each chunk begins.
+struct DatasetPlace {
+  std::string type;  // "uint8", "int32", "float32", ...: little-endian
+  std::vector<std::uint64_t> dims;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t offset = 0;       // from the beginning of the file; contiguous data sets only
+  std::uint64_t chunk_rows = 0;   // 0: contiguous
+  std::uint64_t chunk_bytes = 0;  // of chunk_rows rows
 };
 
 class Reader {
@@ -56,5 +66,8 @@ class Reader {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// The version of the HDF5 library that is loaded: "1.10.8". The call also starts the library.
+std::string version();
 
 }  // namespace lockstep::hdf5

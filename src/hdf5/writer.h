@@ -7,12 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "hdf5/placement.h"
 #include "lockstep/error.h"
 
 namespace lockstep::hdf5 {
 
 enum class FileFormat { earliest, v110 };
+
+/// How data sets are laid out in a new file.
+struct Placement {
+  /// Data sets of at least this many bytes, and every chunk, begin at a multiple of it. A power of two, or 0: anywhere.
+  std::uint64_t alignment_bytes = 0;
+  std::uint64_t chunk_bytes = 0;  // 0: contiguous
+};
 
 struct WriterOptions {
   /// The file begins with this many zero bytes (0, or a power of two from 512 on), or with as many as the alignment if

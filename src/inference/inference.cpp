@@ -5,8 +5,8 @@
 
 #include "base/progress_bar.h"
 #include "base/stop_signal.h"
-#include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/model_file.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "models/family.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
 #include "lockstep/error.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/stop_signal.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

@@ -148,6 +148,22 @@ void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
   }
 }
 
+std::optional<std::int32_t> answer_end(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  const std::string mark = "\uFDD0";  // a noncharacter of Unicode, which no template contains
+  const std::vector<ChatMessage> messages{{"user", "One"}, {"assistant", mark}, {"user", "Two"}};
+  // Some templates end an answer only when another message follows.
+  for (const std::size_t n : {2, 3}) {
+    const std::string text = chat.render(std::span(messages).first(n), ReplyBegin::omit);
+    const std::size_t at = text.rfind(mark);
+    if (at == std::string::npos) continue;
+    std::vector<std::int32_t> ids;
+    tokenizer.encode(std::string_view(text).substr(at + mark.size()), ids, TemplateTokens::omit);
+    const auto end = std::ranges::find_if(ids, [&](std::int32_t id) { return tokenizer.is_added(id); });
+    if (end != ids.end()) return *end;
+  }
+  return std::nullopt;
+}
+
 ConversationEncoder::ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer)
     : chat_(chat), tokenizer_(tokenizer), generation_prompt_(generation_prompt_of(chat)) {
   require_tokens(chat, tokenizer);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,6 +31,10 @@ struct EncodedConversation {
 /// Throws chat_template if what looks like a token in the template, such as <|im_start|>, is not one token of the
 /// tokenizer: the models for which the template is made have learnt it as one token.
 void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
+
+/// The first added token that the template writes after an answer, such as <|im_end|>; none if it has no token of its
+/// own for that. A model that has learnt it ends its own answers with it. Throws what ChatTemplate::render() throws.
+std::optional<std::int32_t> answer_end(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 /// Both must outlive it. All functions are thread-safe.
 class ConversationEncoder {

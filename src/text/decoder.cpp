@@ -4,8 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/normalizer.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

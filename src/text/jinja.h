@@ -11,6 +11,7 @@
 // steps of a rendering are limited, and a signal ends it where throw_if_stopped() does.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -81,7 +82,8 @@ struct Rendering {
 /// and for raise_exception().
 Rendering render(const std::vector<Statement>& statements, const Value& variables, const std::string& source);
 
-// What the evaluator uses of values (jinja_values.cpp).
+// ---- Values, for the evaluator (jinja_values.cpp) -------------------------------------------------------------------
+
 bool is_true(const Value& value);
 /// As Python's str().
 std::string text_of(const Value& value);
@@ -95,5 +97,29 @@ struct Arguments {
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, const std::string& source);
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, const std::string& source);
 Value call_method(const Value& value, const std::string& name, const Arguments& arguments, const std::string& source);
+
+// ---- The lexer, for the parser --------------------------------------------------------------------------------------
+
+struct Token {
+  enum class Kind : std::uint8_t {
+    text,
+    begin_output,
+    end_output,
+    begin_block,
+    end_block,
+    name,
+    number,
+    string,
+    symbol,
+    end
+  };
+  Kind kind = Kind::end;
+  std::string text{};
+  int line = 1;
+};
+
+/// The tokens of a template: its text, and what is between {{ }} and {% %}. White space is removed according to the
+/// signs of blocks, trim_blocks and lstrip_blocks. Comments are dropped. Throws chat_template, with the line.
+std::vector<Token> tokens_of(std::string_view text, const std::string& source);
 
 }  // namespace lockstep::text::jinja

@@ -1,5 +1,4 @@
-#include "text/jinja_lexer.h"
-
+// Cuts a template into tokens.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <cctype>
 
 #include "lockstep/error.h"
+#include "text/jinja.h"
 
 namespace lockstep::text::jinja {
 namespace {

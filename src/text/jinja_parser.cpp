@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/error.h"
-#include "text/jinja_lexer.h"
+#include "text/jinja.h"
 
 namespace lockstep::text::jinja {
 namespace {

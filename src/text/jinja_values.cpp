@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "text/jinja.h"
-#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 namespace {

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "base/stop_signal.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

@@ -1,8 +1,9 @@
-#include "text/porter_stemmer.h"
-
+// The Porter stemmer, step by step.
 #include <array>
 #include <span>
 #include <utility>
+
+#include "text/answer_match.h"
 
 namespace lockstep::text {
 namespace {

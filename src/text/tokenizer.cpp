@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/pool.h"
 #include "base/stop_signal.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {
@@ -54,6 +56,16 @@ std::unordered_map<std::int32_t, bool> ids_of(const TokenizerParts& parts) {
   return ids;
 }
 
+/// No value if the tokenizer lacks one of the ids.
+std::optional<std::string> try_decode(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  try {
+    return tokenizer.decode(ids);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data_source) throw;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct Tokenizer::State {
@@ -73,18 +85,6 @@ struct Tokenizer::State {
         end_token(parts.end_token),
         hash(hash_text(hash_bytes(std::as_bytes(std::span(parts.canonical))))) {}
 
-  std::unique_ptr<Memory> take_memory() {
-    const std::lock_guard lock(mutex);
-    if (free.empty()) return std::make_unique<Memory>();
-    std::unique_ptr<Memory> memory = std::move(free.back());
-    free.pop_back();
-    return memory;
-  }
-  void give_back(std::unique_ptr<Memory> memory) {
-    const std::lock_guard lock(mutex);
-    free.push_back(std::move(memory));
-  }
-
   NamedContent file;
   std::vector<std::optional<std::string>> tokens;
   std::unordered_map<std::int32_t, bool> added_ids;
@@ -96,9 +96,7 @@ struct Tokenizer::State {
   std::vector<std::int32_t> prefix, suffix;
   std::optional<std::int32_t> begin_token, end_token;
   std::string hash;
-
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Memory>> free;  // grows to the largest number of threads that encode at the same time
+  Pool<Memory> memory;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -130,7 +128,7 @@ bool Tokenizer::is_special(std::int32_t id) const { return is_added(id) && state
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, TemplateTokens template_tokens) const {
   State& state = *state_;
-  std::unique_ptr<Memory> memory = state.take_memory();
+  auto memory = state.memory.lend();
   const auto put = [&](std::int32_t id) { ids.push_back(id); };
   const auto put_word = [&](std::string_view word) {
     throw_if_stopped();  // a text may have 1 GiB
@@ -147,7 +145,6 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, Te
   if (adds_template) ids.insert(ids.end(), state.prefix.begin(), state.prefix.end());
   state.added.split(valid_utf8(text, memory->repaired), memory->match, put, put_part);
   if (adds_template) ids.insert(ids.end(), state.suffix.begin(), state.suffix.end());
-  state.give_back(std::move(memory));
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
@@ -169,6 +166,14 @@ std::span<const std::int32_t> Tokenizer::without_template(std::span<const std::i
   if (!std::ranges::equal(ids.first(prefix.size()), prefix)) return ids;
   if (!std::ranges::equal(ids.last(suffix.size()), suffix)) return ids;
   return ids.subspan(prefix.size(), ids.size() - prefix.size() - suffix.size());
+}
+
+std::string decode_known(const Tokenizer& tokenizer, std::span<const std::int32_t> ids, SpecialTokens special) {
+  std::vector<std::int32_t> known(ids.begin(), ids.end());
+  if (special == SpecialTokens::skip) std::erase_if(known, [&](std::int32_t id) { return tokenizer.is_special(id); });
+  if (auto text = try_decode(tokenizer, known)) return std::move(*text);
+  std::erase_if(known, [&](const std::int32_t& id) { return !try_decode(tokenizer, std::span(&id, 1)); });
+  return tokenizer.decode(known);
 }
 
 }  // namespace lockstep::text

@@ -4,7 +4,7 @@
 //   1. Bytes that are not UTF-8 become U+FFFD (utf8.h).
 //   2. Added tokens such as <|endoftext|> are found; the rest is normalised, and searched again (added_tokens.h,
 //      normalizer.h).
-//   3. What remains is cut into words (pre_tokenizer.h), and each word into tokens (byte_pair_encoding.h).
+//   3. What remains is cut into words (tokenizer_parts.h), and each word into tokens (byte_pair_encoding.h).
 #pragma once
 
 #include <cstdint>
@@ -62,5 +62,12 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+enum class SpecialTokens : std::uint8_t { keep, skip };
+
+/// The text of tokens of a model whose vocabulary may be larger than that of its tokenizer: ids that the tokenizer does
+/// not have are left out.
+std::string decode_known(const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
+                         SpecialTokens special = SpecialTokens::keep);
 
 }  // namespace lockstep::text

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/state_group.h"
+#include "checkpoint/tensor_names.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

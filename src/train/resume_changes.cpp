@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/state_group.h"
+#include "checkpoint/tensor_names.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "tasks/task.h"

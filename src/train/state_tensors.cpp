@@ -1,6 +1,6 @@
 #include "train/state_tensors.h"
 
-#include "checkpoint/state_group.h"
+#include "checkpoint/tensor_names.h"
 
 namespace lockstep::train {
 namespace {

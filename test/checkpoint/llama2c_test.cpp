@@ -1,6 +1,6 @@
 // llama2.c files: the position of each tensor, the permutation of queries and keys, and files whose sizes do not add
 // up.
-#include "checkpoint/llama2c.h"
+#include "checkpoint/model_file.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "checkpoint/reader.h"
-#include "checkpoint/torchvision.h"
+#include "checkpoint/tensor_names.h"
 #include "support.h"
 
 namespace lockstep::checkpoint::test {

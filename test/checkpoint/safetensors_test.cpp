@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "checkpoint/torchvision.h"
+#include "checkpoint/tensor_names.h"
 #include "models/resnet_table.h"
 #include "test/checkpoint/support.h"
 

@@ -5,8 +5,7 @@
 
 #include <filesystem>
 
-#include "data/chat_source.h"
-#include "data/conversations.h"
+#include "data/text_range.h"
 #include "test/data/text_files.h"
 
 namespace lockstep::data {
@@ -56,10 +55,10 @@ class ChatImport : public ::testing::Test {
   }
   /// The conversations as texts, "|" after each message; answers in brackets.
   std::vector<std::string> texts() const {
-    const Conversations set(output);
+    const TextRange set(output);
     std::vector<std::string> out;
-    for (std::int64_t i = 0; i < set.n_conversations(); ++i) {
-      const Conversation c = set.read(i);
+    for (std::int64_t i = 0; i < set.n_documents(); ++i) {
+      const Conversation c = set.conversation(i);
       std::string text;
       for (std::size_t t = 0; t < c.tokens.size(); ++t) {
         for (const auto& answer : c.answers)

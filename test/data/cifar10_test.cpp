@@ -1,5 +1,5 @@
 // Import of CIFAR-10's binary batches, from batches made up here.
-#include "data/cifar10.h"
+#include "data/import.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Sets of conversations: the file, its checks, packing whole conversations into windows, and reading them one by one.
-#include "data/conversations.h"
+#include "data/text_range.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "data/window_packing.h"
+#include "data/text_set.h"
 #include "hdf5/writer.h"
 #include "test/data/text_files.h"
 
@@ -70,23 +70,23 @@ TEST(Conversations, ContainWhatWasWritten) {
   EXPECT_EQ(layout.description.chat_template, "{{ messages }}");
   EXPECT_EQ(layout.description.chat_template_source, "here");
   EXPECT_EQ(layout.description.special_tokens, (std::map<std::string, std::string>{{"bos_token", "<s>"}}));
-  const Conversations all(path), part(path, 1, 3);
-  ASSERT_EQ(all.n_conversations(), 4);
+  const TextRange all(path), part(path, 1, 3);
+  ASSERT_EQ(all.n_documents(), 4);
   EXPECT_TRUE(all.has_answers());
   EXPECT_EQ(all.tokenizer(), kTestTokenizer);
   for (std::int64_t i = 0; i < 4; ++i) {
-    const Conversation c = all.read(i);
+    const Conversation c = all.conversation(i);
     EXPECT_EQ(c.tokens, kConversations[static_cast<std::size_t>(i)].tokens);
     EXPECT_EQ(c.answers, kConversations[static_cast<std::size_t>(i)].answers);
   }
-  ASSERT_EQ(part.n_conversations(), 2);
-  EXPECT_EQ(part.read(1).tokens, kConversations[2].tokens);
-  EXPECT_EQ(part.read(1).answers, kConversations[2].answers);
-  EXPECT_ERROR(ErrorCode::data_range, "are not a range of the 4", Conversations(path, 2, 5));
+  ASSERT_EQ(part.n_documents(), 2);
+  EXPECT_EQ(part.conversation(1).tokens, kConversations[2].tokens);
+  EXPECT_EQ(part.conversation(1).answers, kConversations[2].answers);
+  EXPECT_ERROR(ErrorCode::data_range, "are not a range of the 4", TextRange(path, 2, 5));
   write_test_text(path);
-  EXPECT_FALSE(Conversations(path).has_answers());
-  EXPECT_EQ(Conversations(path).read(1).tokens, (Ids{4, 0}));
-  EXPECT_TRUE(Conversations(path).read(1).answers.empty());
+  EXPECT_FALSE(TextRange(path).has_answers());
+  EXPECT_EQ(TextRange(path).conversation(1).tokens, (Ids{4, 0}));
+  EXPECT_TRUE(TextRange(path).conversation(1).answers.empty());
 }
 
 // Windows of 10 tokens: 0 and 1 fill 8 of the first; 2 does not fit there, so it opens the second; 3 still fits into

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "base/stop_signal.h"
+#include "data/data_file.h"
 #include "data/image_set.h"
-#include "data/layout_bytes.h"
-#include "data/limited_child.h"
 #include "data/user_block.h"
 #include "test/data/files.h"
 #include "test/support/emulator.h"

@@ -1,6 +1,6 @@
 // Imports of JPEG files: class folders and Tiny ImageNet, stored decoded and as JPEG bytes, and the messages for other
 // folders.
-#include "data/image_folder.h"
+#include "data/import.h"
 
 #include <gtest/gtest.h>
 

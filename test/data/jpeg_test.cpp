@@ -1,5 +1,5 @@
 // The JPEG decoder: every kind of image becomes RGB, all damage is reported, and the decoder can be used again.
-#include "data/jpeg.h"
+#include "data/image_decoder.h"
 
 #include <gtest/gtest.h>
 

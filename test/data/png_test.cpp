@@ -1,5 +1,4 @@
 // The PNG decoder: every kind of image becomes 8-bit grey or RGB, and all damage is reported.
-#include "data/png.h"
 
 #include <gtest/gtest.h>
 

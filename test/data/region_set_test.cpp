@@ -7,8 +7,8 @@
 #include <cstring>
 #include <map>
 
-#include "data/image_region.h"
 #include "data/image_set.h"
+#include "data/image_shape.h"
 #include "data/loader.h"
 #include "lockstep/ops/image_input.h"
 #include "test/data/files.h"

@@ -6,7 +6,7 @@
 //   otherwise: a llama2.c file.
 // The model that such a file describes is then checked against its tensors.
 #include "checkpoint/huggingface.h"
-#include "checkpoint/llama2c.h"
+#include "checkpoint/model_file.h"
 #include "models/llama_tensors.h"
 #include "test/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 // also: Corpus.jpeg
 // Fuzz target: JPEG images. Input: a first byte, which gives the size to decode to and the part of the image; then the
 // file. After each image a good one is decoded, since the decoder must not retain anything of the first.
-#include "data/jpeg.h"
+#include "data/image_decoder.h"
 
 #include "test/data/jpeg_files.h"
 #include "test/fuzz/fuzz.h"

@@ -2,7 +2,7 @@
 // Fuzz target: PNG images. Input: a first byte, which gives the channels to decode to; then the file, in which the
 // checksums of chunks are corrected. After each image a good one is decoded, since the decoder must not retain anything
 // of the first.
-#include "data/png.h"
+#include "data/image_decoder.h"
 
 #include "test/data/png_files.h"
 #include "test/fuzz/fuzz.h"

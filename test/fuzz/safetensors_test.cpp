@@ -4,7 +4,7 @@
 #include "checkpoint/safetensors.h"
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/torchvision.h"
+#include "checkpoint/tensor_names.h"
 #include "models/resnet_table.h"
 #include "test/fuzz/fuzz.h"
 

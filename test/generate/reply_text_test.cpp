@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace lockstep::generate {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 std::string bytes(std::span<const std::int32_t> ids) {
   std::string raw, repaired;
   for (const std::int32_t id : ids) raw += static_cast<char>(id);
-  return std::string(text::valid_utf8(raw, repaired));
+  return std::string(valid_utf8(raw, repaired));
 }
 
 struct Streamed {
@@ -28,7 +28,7 @@ Streamed stream(const std::string& raw, const std::vector<std::string>& stop_wor
   Streamed out;
   for (const char c : raw) {
     out.parts.push_back(reply.add(static_cast<unsigned char>(c)));
-    EXPECT_EQ(text::valid_length(out.parts.back()), out.parts.back().size()) << out.parts.back();
+    EXPECT_EQ(valid_length(out.parts.back()), out.parts.back().size()) << out.parts.back();
     EXPECT_EQ(out.parts.back().find("\xef\xbf\xbd"), std::string::npos) << raw;
   }
   out.parts.push_back(reply.finish());

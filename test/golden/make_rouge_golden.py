@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes rouge.json: what Google's rouge_score and NLTK's PorterStemmer compute, and what the filters of
-lm-evaluation-harness for gsm8k extract, for test/text/rouge_test.cpp.
+lm-evaluation-harness for gsm8k extract, for test/text/answer_match_test.cpp.
 
     make_rouge_golden.py messages_eval.jsonl     (answers of conversations: ../shared/data/chat)
 

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/file.h"
-#include "data/image_region.h"
+#include "data/image_shape.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/image_input.h"
 #include "test/reference/backend.h"

@@ -5,9 +5,9 @@
 
 #include <cstdlib>
 
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "test/text/golden.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

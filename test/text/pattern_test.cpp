@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "base/utf8.h"
 #include "lockstep/error.h"
-#include "text/utf8.h"
 
 namespace lockstep::text {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "checkpoint/huggingface.h"
-#include "checkpoint/llama2c.h"
+#include "checkpoint/model_file.h"
 #include "graph/parameter_arena.h"
 #include "layers/layers.h"
 #include "lockstep/backend.h"

@@ -8,11 +8,10 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "data/answer_end.h"
-#include "data/conversations.h"
+#include "data/dataset.h"
 #include "data/image_set.h"
-#include "data/numbered_set.h"
 #include "data/text_file.h"
+#include "data/text_range.h"
 #include "data/text_set.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
@@ -21,7 +20,6 @@
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/text_sampler.h"
 #include "text/chat_template.h"
-#include "text/known_tokens.h"
 #include "text/tokenizer.h"
 
 namespace lockstep::tasks {
@@ -346,14 +344,14 @@ class LanguageModelling final : public Task {
 
   /// Finds the token that ends answers, and warns unless the loss counts it at least once.
   void find_answer_end(const data::TextSetInfo& info) {
-    const data::Conversations set(info.path, config_.data.start, config_.data.end);
+    const data::TextRange set(info.path, config_.data.start, config_.data.end);
     const text::Tokenizer tokenizer = text::Tokenizer::parse(info.path, set.tokenizer());
-    answer_end_ = data::answer_end(set.description(), tokenizer);
+    answer_end_ = set.answer_end(tokenizer);
     const char* const outcome = "the model does not learn to end its answers";
     if (!answer_end_)
       return log::warning("the chat template of {} has no token of its own after an answer: {}", info.path, outcome);
-    for (std::int64_t i = 0; i < set.n_conversations(); ++i) {
-      const data::Conversation conversation = set.read(i);
+    for (std::int64_t i = 0; i < set.n_documents(); ++i) {
+      const data::Conversation conversation = set.conversation(i);
       for (const auto& [begin, end] : conversation.answers)
         for (std::int64_t at = begin; at < std::min<std::int64_t>(end, info.sequence_length); ++at)
           if (conversation.tokens[static_cast<std::size_t>(at)] == *answer_end_) return;

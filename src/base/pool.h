@@ -1,4 +1,4 @@
-// Objects that reader threads borrow, such as decoders with their memory.
+// Objects that threads borrow, such as decoders with their memory.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 #include <mutex>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
-/// Lends each reader thread its own object while it reads. There are as many objects as there were simultaneous reads.
+/// Lends each thread its own object while it works. There are as many objects as there were simultaneous loans.
 template <typename T>
 class Pool {
  public:
@@ -46,4 +46,4 @@ class Pool {
   std::size_t n_objects_ = 0;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep

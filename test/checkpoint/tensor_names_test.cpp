@@ -1,5 +1,5 @@
 // The groups of a checkpoint and the paths of their tensors.
-#include "checkpoint/state_group.h"
+#include "checkpoint/tensor_names.h"
 
 #include <gtest/gtest.h>
 

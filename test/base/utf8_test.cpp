@@ -1,10 +1,10 @@
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 
 #include "test/text/golden.h"
 
-namespace lockstep::text {
+namespace lockstep {
 namespace {
 
 std::string repaired(std::string_view text) {
@@ -51,7 +51,7 @@ TEST(Utf8, RepairsRandomBytes) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     std::string text;
     for (std::uint64_t i = 0; i < seed % 40; ++i) {
-      const auto random = golden::random(seed, i);
+      const auto random = text::golden::random(seed, i);
       text +=
           random[0] % 3 == 0 ? static_cast<char>(random[1]) : "ab\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80"[random[1] % 11];
     }
@@ -63,4 +63,4 @@ TEST(Utf8, RepairsRandomBytes) {
 }
 
 }  // namespace
-}  // namespace lockstep::text
+}  // namespace lockstep

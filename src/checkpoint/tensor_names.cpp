@@ -1,17 +1,49 @@
-#include "checkpoint/torchvision.h"
+#include "checkpoint/tensor_names.h"
 
 #include <algorithm>
 #include <string_view>
 
-#include "checkpoint/state_group.h"
-
 namespace lockstep::checkpoint {
 namespace {
+
+std::string_view prefix_of(StateGroup group) {
+  switch (group) {
+    case StateGroup::parameters:
+      return "/parameters/";
+    case StateGroup::optimizer:
+      return "/optimizer/";
+    case StateGroup::statistics:
+      return "/statistics/";
+    case StateGroup::averages:
+      return "/averages/";
+  }
+  return "";
+}
 
 constexpr std::string_view kRunningMean = "running_mean", kRunningVariance = "running_var",
                            kCounter = "num_batches_tracked";
 
 }  // namespace
+
+std::string tensor_path(StateGroup group, std::string_view name) { return std::string(prefix_of(group)).append(name); }
+
+bool is_in(StateGroup group, std::string_view path) { return path.starts_with(prefix_of(group)); }
+
+bool is_of_model(std::string_view path) {
+  return is_in(StateGroup::parameters, path) || is_in(StateGroup::statistics, path);
+}
+
+std::optional<StateGroup> group_of(std::string_view path) {
+  for (const StateGroup group :
+       {StateGroup::parameters, StateGroup::optimizer, StateGroup::statistics, StateGroup::averages})
+    if (is_in(group, path)) return group;
+  return std::nullopt;
+}
+
+std::string tensor_name(std::string_view path) {
+  const auto group = group_of(path);
+  return std::string(path.substr(group ? prefix_of(*group).size() : 0));
+}
 
 std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step) {
   std::vector<NamedTensor> out;

@@ -1,11 +1,16 @@
 // The groups of tensors in a checkpoint, and how they appear in the path of a data set: "/parameters/conv1.weight" is
-// the tensor "conv1.weight" of the group `parameters`.
+// the tensor "conv1.weight" of the group `parameters`. Exported
+// models have the names of torchvision.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
 
 namespace lockstep::checkpoint {
 
@@ -22,5 +27,15 @@ bool is_in(StateGroup group, std::string_view path);
 bool is_of_model(std::string_view path);
 /// "conv1.weight": the path without its group.
 std::string tensor_name(std::string_view path);
+
+// ---- torchvision's names --------------------------------------------------------------------------------------------
+//
+// "/parameters/conv1.weight" is "conv1.weight", and "/statistics/bn1.running_mean" is "bn1.running_mean". The state of
+// the optimizer has no counterpart.
+
+/// Parameters and running statistics, and for each running mean a tensor "num_batches_tracked" = step.
+std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step);
+/// The inverse: names ending in running_mean and running_var become statistics; num_batches_tracked is left out.
+LoadedFile from_torchvision(std::vector<NamedTensor> tensors);
 
 }  // namespace lockstep::checkpoint

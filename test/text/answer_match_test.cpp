@@ -1,6 +1,5 @@
 // ROUGE, stems and final numbers, compared with rouge_score, NLTK and the filters of lm-evaluation-harness
 // (test/golden/make_rouge_golden.py). The answers of conversations are compared if ../shared is there.
-#include "text/rouge.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +8,6 @@
 #include <sstream>
 
 #include "text/answer_match.h"
-#include "text/porter_stemmer.h"
 
 namespace lockstep::text {
 namespace {
