@@ -68,7 +68,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     owner["jpeglib"] = "^src/data/jpeg[.]cpp$"
     owner["png"] = "^src/data/png[.]cpp$"
     owner["pcre2"] = "^src/text/pattern[.]cpp$"
-    owner["utf8proc"] = "^src/text/(normalizer|multiple_choice|jinja_values)[.]cpp$"
+    owner["utf8proc"] = "^src/text/(normalizer|jinja_values)[.]cpp$"
     owner["spdlog/"] = "^src/base/"
     owner["google/protobuf/"] = "^src/run/"
     owner["immintrin"] = "^kernels/cpu/|^src/comm/sum"

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors.h"
 #include "lockstep/communicator.h"
 #include "lockstep/error.h"
 #include "lockstep/shape.h"
@@ -64,16 +65,8 @@ void save(const std::string& path, const std::vector<TensorSource>& tensors, con
 /// Error that names what is damaged, missing or has another shape. Not collective: every rank reads the file, once.
 StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors);
 
-/// The whole file in memory, for export, diff and info.
-struct LoadedTensor {
-  std::string path;
-  Shape shape;
-  std::vector<float> values;
-};
-struct LoadedFile {
-  std::vector<LoadedTensor> tensors;  // in the order of their names
-};
-LoadedFile load_all(const std::string& path);
+/// The whole file in memory, under the names of the data sets, in their order.
+std::vector<NamedTensor> load_all(const std::string& path);
 
 /// `sentence` describes what is damaged, if anything is.
 struct Verdict {

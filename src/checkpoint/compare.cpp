@@ -47,9 +47,9 @@ class Tensors {
       for (const TensorEntry& entry : reader_->tensors()) shapes_[entry.path] = entry.shape;
       return;
     }
-    for (LoadedTensor& tensor : from_torchvision(read_model_file(path).tensors).tensors) {
-      shapes_[tensor.path] = tensor.shape;
-      values_[tensor.path] = std::move(tensor.values);
+    for (NamedTensor& tensor : from_torchvision(read_model_file(path).tensors)) {
+      shapes_[tensor.name] = tensor.shape;
+      values_[tensor.name] = std::move(tensor.values);
     }
   }
 
@@ -59,10 +59,7 @@ class Tensors {
     std::erase_if(shapes_, [](const auto& tensor) { return !is_of_model(tensor.first); });
   }
   std::vector<float> read(const std::string& path) {
-    if (!reader_) return values_.at(path);
-    std::vector<float> values(static_cast<std::size_t>(shapes_.at(path).n_elements()));
-    reader_->read(*reader_->find(path), values);
-    return values;
+    return reader_ ? reader_->read(*reader_->find(path)) : values_.at(path);
   }
   const nlohmann::json& state() { return reader_->state(); }
 

@@ -70,7 +70,7 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   if (is_huggingface(path)) return read_huggingface(path);
   if (is_peft(path)) return read_peft(path);
   if (is_safetensors(path)) {
-    StateJson state = state_of_metadata(read_safetensors_metadata(path), path);
+    StateJson state = state_of_metadata(SafetensorsFile(path).metadata(), path);
     return {.path = path, .state = std::move(state), .tensors = read_safetensors(path)};
   }
   Reader reader(path);
@@ -82,16 +82,13 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   bool has_averages = false;
   for (const TensorEntry& entry : reader.tensors()) {
     if (!is_of_model(entry.path)) continue;
-    NamedTensor tensor{.name = tensor_name(entry.path),
-                       .shape = entry.shape,
-                       .values = std::vector<float>(static_cast<std::size_t>(entry.shape.n_elements()))};
+    const std::string name = tensor_name(entry.path);
     const TensorEntry* const average =  // frozen parameters have none
-        weights == WeightsOf::averages ? reader.find(tensor_path(StateGroup::averages, tensor.name)) : nullptr;
+        weights == WeightsOf::averages ? reader.find(tensor_path(StateGroup::averages, name)) : nullptr;
     require(average == nullptr || average->shape == entry.shape, ErrorCode::checkpoint_damaged,
-            "{}: the average of {} has another shape", path, tensor.name);
+            "{}: the average of {} has another shape", path, name);
     has_averages = has_averages || average != nullptr;
-    reader.read(average != nullptr ? *average : entry, tensor.values);
-    out.tensors.push_back(std::move(tensor));
+    out.tensors.push_back({name, entry.shape, reader.read(average != nullptr ? *average : entry)});
   }
   require(has_averages || weights == WeightsOf::model, ErrorCode::config_conflict,
           "{} has no averages of the weights, since its run had no ema.decay: leave out --ema", path);

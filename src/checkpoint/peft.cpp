@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -28,30 +27,30 @@ constexpr std::string_view kModule = "_proj";
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 
 /// Keys that do not change what an adapter computes, or that are supported.
-constexpr std::array kKnown{"alpha_pattern",
-                            "auto_mapping",
-                            "base_model_name_or_path",
-                            "bias",
-                            "corda_config",
-                            "eva_config",
-                            "inference_mode",
-                            "init_lora_weights",
-                            "layers_pattern",
-                            "loftq_config",
-                            "lora_alpha",
-                            "lora_dropout",
-                            "megatron_config",
-                            "megatron_core",
-                            "peft_type",
-                            "peft_version",
-                            "qalora_group_size",
-                            "r",
-                            "rank_pattern",
-                            "revision",
-                            "runtime_config",
-                            "target_modules",
-                            "task_type",
-                            "use_rslora"};
+constexpr std::string_view kKnown[] = {"alpha_pattern",
+                                       "auto_mapping",
+                                       "base_model_name_or_path",
+                                       "bias",
+                                       "corda_config",
+                                       "eva_config",
+                                       "inference_mode",
+                                       "init_lora_weights",
+                                       "layers_pattern",
+                                       "loftq_config",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "megatron_config",
+                                       "megatron_core",
+                                       "peft_type",
+                                       "peft_version",
+                                       "qalora_group_size",
+                                       "r",
+                                       "rank_pattern",
+                                       "revision",
+                                       "runtime_config",
+                                       "target_modules",
+                                       "task_type",
+                                       "use_rslora"};
 
 std::string file_in(const std::string& directory, const char* name) { return (fs::path(directory) / name).string(); }
 
@@ -68,7 +67,7 @@ StateJson read_config(const std::string& path) {
           config.value("peft_type", StateJson()).dump());
   for (const auto& [key, value] : config.items()) {
     const bool is_of_all_layers = key != "alpha_pattern" && key != "rank_pattern" && key != "bias";
-    if (is_nothing(value) || (is_of_all_layers && std::ranges::find(kKnown, key) != kKnown.end())) continue;
+    if (is_nothing(value) || (is_of_all_layers && std::ranges::find(kKnown, key) != std::end(kKnown))) continue;
     fail(ErrorCode::model_feature,
          "{}: {} is {}, which changes what the adapter computes, and is not supported: save an adapter without it",
          path, key, value.dump().substr(0, 80));

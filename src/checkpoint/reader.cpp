@@ -112,6 +112,12 @@ void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
           path_, tensor.path, tensor.offset, tensor.offset + tensor.size_bytes() - 1);
 }
 
+std::vector<float> Reader::read(const TensorEntry& tensor) const {
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.n_elements()));
+  read(tensor, values);
+  return values;
+}
+
 void Reader::load(const std::vector<TensorTarget>& targets) {
   // All shapes are checked first, so that a model that does not match stays unchanged.
   std::vector<const TensorEntry*> entries;
@@ -146,17 +152,12 @@ StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors
   return reader.state();
 }
 
-LoadedFile load_all(const std::string& path) {
+std::vector<NamedTensor> load_all(const std::string& path) {
   Reader reader(path);
   reader.check_blocks();
-  LoadedFile file;
-  for (const TensorEntry& entry : reader.tensors()) {
-    LoadedTensor tensor{entry.path, entry.shape,
-                        std::vector<float>(static_cast<std::size_t>(entry.shape.n_elements()))};
-    reader.read(entry, tensor.values);
-    file.tensors.push_back(std::move(tensor));
-  }
-  return file;
+  std::vector<NamedTensor> tensors;
+  for (const TensorEntry& entry : reader.tensors()) tensors.push_back({entry.path, entry.shape, reader.read(entry)});
+  return tensors;
 }
 
 Verdict verify(const std::string& path) {

@@ -34,6 +34,7 @@ class Reader {
   const TensorEntry* find(const std::string& tensor);
   /// Fills `values` and checks the tensor's hash.
   void read(const TensorEntry& tensor, std::span<float> values) const;
+  std::vector<float> read(const TensorEntry& tensor) const;
   /// Passes each requested tensor to its target, or none if one of them is missing or has a different shape.
   void load(const std::vector<TensorTarget>& targets);
   /// Whether the tensor's bytes match its hash.

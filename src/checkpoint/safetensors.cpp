@@ -127,14 +127,6 @@ std::vector<float> to_floats(const std::string& dtype, std::span<const std::byte
   return converted<Bf16>(bytes, [](Bf16 x) { return to_float(x); });
 }
 
-Shape make_shape(const std::vector<std::int64_t>& d) {
-  if (d.empty()) return {};
-  if (d.size() == 1) return {d[0]};
-  if (d.size() == 2) return {d[0], d[1]};
-  if (d.size() == 3) return {d[0], d[1], d[2]};
-  return {d[0], d[1], d[2], d[3]};
-}
-
 Entry parse_entry(const std::string& path, const std::string& name, const Json& json, std::uint64_t data_bytes) {
   const auto damaged = ErrorCode::model_file_damaged;
   const auto is_list = [&](const char* key) { return json.contains(key) && json[key].is_array(); };
@@ -157,18 +149,18 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   require(json["shape"].size() <= 4, ErrorCode::checkpoint_mismatch,
           "{} contains {} with {} dimensions; at most 4 can be read", path, name, json["shape"].size());
   std::uint64_t n_bytes = size;
-  std::vector<std::int64_t> dims;
+  std::vector<std::uint64_t> dims;
   for (const Json& number : json["shape"]) {
     const auto d = number.get<std::uint64_t>();
     require(!__builtin_mul_overflow(n_bytes, d, &n_bytes) && n_bytes <= data_bytes, damaged,
             "{} is damaged: {} has more elements than the file has bytes", path, name);
     require(d <= data_bytes, damaged, "{} is damaged: {} has an impossible shape", path, name);
-    dims.push_back(static_cast<std::int64_t>(d));
+    dims.push_back(d);
   }
   require(entry.begin <= entry.end && entry.end <= data_bytes && entry.end - entry.begin == n_bytes, damaged,
           "{} is damaged: {} should have {} bytes, but its place is {} to {} of {}", path, name, n_bytes, entry.begin,
           entry.end, data_bytes);
-  entry.shape = make_shape(dims);
+  entry.shape = shape_of(dims);
   return entry;
 }
 
@@ -185,6 +177,15 @@ void check_places(const std::string& path, const std::vector<Entry>& entries, st
 }
 
 }  // namespace
+
+Shape shape_of(std::span<const std::uint64_t> dims) {
+  const auto d = [&](std::size_t i) { return static_cast<std::int64_t>(dims[i]); };
+  if (dims.empty()) return {};
+  if (dims.size() == 1) return {d(0)};
+  if (dims.size() == 2) return {d(0), d(1)};
+  if (dims.size() == 3) return {d(0), d(1), d(2)};
+  return {d(0), d(1), d(2), d(3)};
+}
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : path_(path), file_(open_regular_file(path, ErrorCode::cannot_open)) {
@@ -265,10 +266,6 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
   std::vector<NamedTensor> tensors;
   for (const SafetensorsFile::Entry& entry : file.entries()) tensors.push_back(file.read(entry));
   return tensors;
-}
-
-std::map<std::string, std::string> read_safetensors_metadata(const std::string& path) {
-  return SafetensorsFile(path).metadata();
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,7 +1,9 @@
 // safetensors: one file with named tensors; torchvision's names. Source: huggingface/safetensors, README "Format".
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,9 @@ struct NamedTensor {
   std::vector<float> values;
 };
 
+/// The shape with these dimensions, of which there are at most four.
+Shape shape_of(std::span<const std::uint64_t> dims);
+
 /// Writes the tensors in the order of the list. The file appears when it is complete. `dtype`: fp32, bf16 or fp16, to
 /// which values are rounded to nearest, ties to even. Throws not_supported, with the name of the tensor, if a finite
 /// value is too large for it.
@@ -25,8 +30,6 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 /// Returns the tensors in the order of their data. F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked
 /// against the file.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
-/// The texts of the header's __metadata__.
-std::map<std::string, std::string> read_safetensors_metadata(const std::string& path);
 
 /// An open file. All sizes in it have been checked, and its tensors are read one by one.
 class SafetensorsFile {
@@ -40,6 +43,7 @@ class SafetensorsFile {
 
   /// In the order of their data.
   const std::vector<Entry>& entries() const { return entries_; }
+  /// The texts of the header's __metadata__.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   NamedTensor read(const Entry& entry) const;
 

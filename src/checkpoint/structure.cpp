@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/file.h"
+#include "checkpoint/safetensors.h"
 #include "hdf5/reader.h"
 #include "hdf5/user_block.h"
 #include "hdf5/writer.h"
@@ -59,22 +60,6 @@ std::vector<std::uint64_t> dims_of(const Shape& shape) {
   std::vector<std::uint64_t> dims;
   for (int i = 0; i < shape.rank(); ++i) dims.push_back(static_cast<std::uint64_t>(shape[i]));
   return dims;
-}
-
-Shape shape_of(const std::vector<std::uint64_t>& dims) {
-  const auto d = [&](std::size_t i) { return static_cast<std::int64_t>(dims[i]); };
-  switch (dims.size()) {
-    case 0:
-      return {};
-    case 1:
-      return {d(0)};
-    case 2:
-      return {d(0), d(1)};
-    case 3:
-      return {d(0), d(1), d(2)};
-    default:
-      return {d(0), d(1), d(2), d(3)};
-  }
 }
 
 }  // namespace

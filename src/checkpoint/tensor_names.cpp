@@ -6,19 +6,10 @@
 namespace lockstep::checkpoint {
 namespace {
 
-std::string_view prefix_of(StateGroup group) {
-  switch (group) {
-    case StateGroup::parameters:
-      return "/parameters/";
-    case StateGroup::optimizer:
-      return "/optimizer/";
-    case StateGroup::statistics:
-      return "/statistics/";
-    case StateGroup::averages:
-      return "/averages/";
-  }
-  return "";
-}
+constexpr std::string_view kPrefixes[] = {"/parameters/", "/optimizer/", "/statistics/",
+                                          "/averages/"};  // of each group
+
+std::string_view prefix_of(StateGroup group) { return kPrefixes[static_cast<std::size_t>(group)]; }
 
 constexpr std::string_view kRunningMean = "running_mean", kRunningVariance = "running_var",
                            kCounter = "num_batches_tracked";
@@ -34,10 +25,9 @@ bool is_of_model(std::string_view path) {
 }
 
 std::optional<StateGroup> group_of(std::string_view path) {
-  for (const StateGroup group :
-       {StateGroup::parameters, StateGroup::optimizer, StateGroup::statistics, StateGroup::averages})
-    if (is_in(group, path)) return group;
-  return std::nullopt;
+  const auto found = std::ranges::find_if(kPrefixes, [&](std::string_view p) { return path.starts_with(p); });
+  if (found == std::end(kPrefixes)) return std::nullopt;
+  return static_cast<StateGroup>(found - std::begin(kPrefixes));
 }
 
 std::string tensor_name(std::string_view path) {
@@ -45,11 +35,11 @@ std::string tensor_name(std::string_view path) {
   return std::string(path.substr(group ? prefix_of(*group).size() : 0));
 }
 
-std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step) {
+std::vector<NamedTensor> to_torchvision(std::vector<NamedTensor> tensors, std::int64_t step) {
   std::vector<NamedTensor> out;
-  for (LoadedTensor& tensor : file.tensors) {
-    if (!is_of_model(tensor.path)) continue;
-    const std::string name = tensor_name(tensor.path);
+  for (NamedTensor& tensor : tensors) {
+    if (!is_of_model(tensor.name)) continue;
+    const std::string name = tensor_name(tensor.name);
     if (name.ends_with(kRunningMean)) {
       const std::string layer = name.substr(0, name.size() - kRunningMean.size());
       out.push_back({layer + std::string(kCounter), Shape{}, {static_cast<float>(step)}});
@@ -59,16 +49,15 @@ std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step) {
   return out;
 }
 
-LoadedFile from_torchvision(std::vector<NamedTensor> tensors) {
-  LoadedFile out;
+std::vector<NamedTensor> from_torchvision(std::vector<NamedTensor> tensors) {
+  std::erase_if(tensors, [](const NamedTensor& tensor) { return tensor.name.ends_with(kCounter); });
   for (NamedTensor& tensor : tensors) {
-    if (tensor.name.ends_with(kCounter)) continue;
     const bool is_statistic = tensor.name.ends_with(kRunningMean) || tensor.name.ends_with(kRunningVariance);
     const StateGroup group = is_statistic ? StateGroup::statistics : StateGroup::parameters;
-    out.tensors.push_back({tensor_path(group, tensor.name), tensor.shape, std::move(tensor.values)});
+    tensor.name = tensor_path(group, tensor.name);
   }
-  std::ranges::sort(out.tensors, {}, &LoadedTensor::path);
-  return out;
+  std::ranges::sort(tensors, {}, &NamedTensor::name);
+  return tensors;
 }
 
 }  // namespace lockstep::checkpoint

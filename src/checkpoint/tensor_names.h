@@ -34,8 +34,8 @@ std::string tensor_name(std::string_view path);
 // the optimizer has no counterpart.
 
 /// Parameters and running statistics, and for each running mean a tensor "num_batches_tracked" = step.
-std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step);
+std::vector<NamedTensor> to_torchvision(std::vector<NamedTensor> tensors, std::int64_t step);
 /// The inverse: names ending in running_mean and running_var become statistics; num_batches_tracked is left out.
-LoadedFile from_torchvision(std::vector<NamedTensor> tensors);
+std::vector<NamedTensor> from_torchvision(std::vector<NamedTensor> tensors);
 
 }  // namespace lockstep::checkpoint

@@ -12,44 +12,24 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian and written without swapping");
 
-constexpr std::size_t kVersionAt = 8, kBlockSizeAt = 12, kFileBytesAt = 16, kHashBlockAt = 24, kDigestAt = 32,
-                      kMetadataEndAt = 40, kMetadataHashAt = 48, kListedAt = 56, kListAt = 64,
-                      kOwnHashAt = kUserBlockBytes - 8;
-constexpr std::size_t kMaxListed = (kOwnHashAt - kListAt) / 8;
+constexpr std::size_t kOwnHashAt = kUserBlockBytes - sizeof(std::uint64_t);
+constexpr std::size_t kMaxListed = (kOwnHashAt - sizeof(UserBlockFields)) / sizeof(std::uint64_t);
 
 using Block = std::array<std::byte, kUserBlockBytes>;
-
-template <typename T>
-void put(Block& block, std::size_t at, T value) {
-  std::memcpy(block.data() + at, &value, sizeof value);
-}
-
-template <typename T>
-T get(const Block& block, std::size_t at) {
-  T value;
-  std::memcpy(&value, block.data() + at, sizeof value);
-  return value;
-}
 
 std::uint64_t own_hash(const Block& block) { return hash_bytes(std::span(block).first(kOwnHashAt)); }
 
 }  // namespace
 
 std::array<std::byte, kUserBlockBytes> encode(const UserBlock& block) {
+  UserBlockFields fields = block;
+  std::ranges::copy(hdf5::kCheckpointMagic, fields.magic.begin());
+  fields.n_listed = block.block_hashes.size() <= kMaxListed ? block.block_hashes.size() : 0;
   Block out{};
-  std::memcpy(out.data(), hdf5::kCheckpointMagic.data(), hdf5::kCheckpointMagic.size());
-  put(out, kVersionAt, block.version);
-  put(out, kBlockSizeAt, static_cast<std::uint32_t>(kUserBlockBytes));
-  put(out, kFileBytesAt, block.file_bytes);
-  put(out, kHashBlockAt, kHashBlockBytes);
-  put(out, kDigestAt, block.digest);
-  put(out, kMetadataEndAt, block.metadata_end);
-  put(out, kMetadataHashAt, block.metadata_hash);
-  if (block.block_hashes.size() <= kMaxListed) {
-    put(out, kListedAt, static_cast<std::uint64_t>(block.block_hashes.size()));
-    std::memcpy(out.data() + kListAt, block.block_hashes.data(), block.block_hashes.size() * 8);
-  }
-  put(out, kOwnHashAt, own_hash(out));
+  std::memcpy(out.data(), &fields, sizeof fields);
+  std::ranges::copy(std::as_bytes(std::span(block.block_hashes).first(fields.n_listed)), out.begin() + sizeof fields);
+  const std::uint64_t hash = own_hash(out);
+  std::memcpy(out.data() + kOwnHashAt, &hash, sizeof hash);
   return out;
 }
 
@@ -70,33 +50,27 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
           "{} is truncated: it has {} bytes, but its user block alone has {}", path, length, kUserBlockBytes);
 
   UserBlock out;
-  out.version = get<std::uint32_t>(block, kVersionAt);
-  out.file_bytes = get<std::uint64_t>(block, kFileBytesAt);
+  std::memcpy(static_cast<UserBlockFields*>(&out), block.data(), sizeof(UserBlockFields));
+  std::uint64_t stored_hash = 0;
+  std::memcpy(&stored_hash, block.data() + kOwnHashAt, sizeof stored_hash);
   constexpr std::array<std::uint64_t, 1> kKnownVersions{kFormatVersion};
   hdf5::check_user_block(path, std::span(block).first(kOwnHashAt),
-                         {.stored_hash = get<std::uint64_t>(block, kOwnHashAt),
+                         {.stored_hash = stored_hash,
                           .version = out.version,
                           .known_versions = kKnownVersions,
                           .recorded_bytes = out.file_bytes,
                           .file_bytes = length},
-                         {.damaged = ErrorCode::checkpoint_damaged,
-                          .unknown_version = ErrorCode::checkpoint_format,
-                          .truncated = ErrorCode::checkpoint_damaged});
-  require(get<std::uint32_t>(block, kBlockSizeAt) == kUserBlockBytes &&
-              get<std::uint64_t>(block, kHashBlockAt) == kHashBlockBytes,
-          ErrorCode::checkpoint_damaged, "{} is damaged: its block sizes are not those of format version {}", path,
-          kFormatVersion);
-  out.digest = get<std::uint64_t>(block, kDigestAt);
-  out.metadata_end = get<std::uint64_t>(block, kMetadataEndAt);
-  out.metadata_hash = get<std::uint64_t>(block, kMetadataHashAt);
-  const auto n_listed = get<std::uint64_t>(block, kListedAt);
+                         {.damaged = ErrorCode::checkpoint_damaged, .unknown_version = ErrorCode::checkpoint_format});
+  require(out.block_bytes == kUserBlockBytes && out.hash_block_bytes == kHashBlockBytes, ErrorCode::checkpoint_damaged,
+          "{} is damaged: its block sizes are not those of format version {}", path, kFormatVersion);
   const bool sizes_fit =
       out.metadata_end <= length &&
-      (n_listed == 0 || (n_listed <= kMaxListed && n_listed == n_hash_blocks(length - kUserBlockBytes)));
+      (out.n_listed == 0 || (out.n_listed <= kMaxListed && out.n_listed == n_hash_blocks(length - kUserBlockBytes)));
   require(sizes_fit, ErrorCode::checkpoint_damaged,
           "{} is damaged: the sizes in its user block exceed the size of the file", path);
-  out.block_hashes.resize(n_listed);
-  if (n_listed > 0) std::memcpy(out.block_hashes.data(), block.data() + kListAt, n_listed * 8);
+  out.block_hashes.resize(out.n_listed);
+  const auto listed = std::as_writable_bytes(std::span(out.block_hashes));
+  std::copy_n(block.begin() + sizeof(UserBlockFields), listed.size(), listed.begin());
   return out;
 }
 

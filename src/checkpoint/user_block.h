@@ -33,12 +33,17 @@ namespace lockstep::checkpoint {
 using hdf5::kUserBlockBytes;
 inline constexpr std::uint64_t kHashBlockBytes = std::uint64_t{16} << 20;
 
-struct UserBlock {
-  std::uint32_t version = 0;
-  std::uint64_t file_bytes = 0;
+/// The fields before the list of block hashes, in file order.
+struct UserBlockFields {
+  std::array<char, 8> magic{};
+  std::uint32_t version = 0, block_bytes = kUserBlockBytes;
+  std::uint64_t file_bytes = 0, hash_block_bytes = kHashBlockBytes;
   std::uint64_t digest = 0;
-  std::uint64_t metadata_end = 0;
-  std::uint64_t metadata_hash = 0;
+  std::uint64_t metadata_end = 0, metadata_hash = 0;
+  std::uint64_t n_listed = 0;
+};
+static_assert(sizeof(UserBlockFields) == 64, "the fields have no padding");
+struct UserBlock : UserBlockFields {
   std::vector<std::uint64_t> block_hashes;  // empty if they do not fit
 };
 

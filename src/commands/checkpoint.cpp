@@ -90,7 +90,7 @@ Json describe(checkpoint::Reader& reader) {
   std::int64_t n_parameters = 0;
   Json tensors = Json::array();
   for (const checkpoint::TensorEntry& tensor : reader.tensors()) {
-    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
+    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.name)) n_parameters += tensor.shape.n_elements();
     tensors.push_back({{"name", tensor.path},
                        {"shape", dimensions(tensor.shape)},
                        {"size_bytes", tensor.size_bytes()},
@@ -122,12 +122,12 @@ Json describe_model_file(const std::string& path) {
   }
   std::int64_t n_parameters = 0;
   Json tensors = Json::array(), not_finite = Json::array();
-  for (const checkpoint::LoadedTensor& tensor : checkpoint::from_torchvision(file.tensors).tensors) {
-    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
-    tensors.push_back({{"name", checkpoint::tensor_name(tensor.path)},
+  for (const checkpoint::NamedTensor& tensor : checkpoint::from_torchvision(file.tensors)) {
+    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.name)) n_parameters += tensor.shape.n_elements();
+    tensors.push_back({{"name", checkpoint::tensor_name(tensor.name)},
                        {"shape", dimensions(tensor.shape)},
                        {"size_bytes", tensor.values.size() * sizeof(float)}});
-    if (!checkpoint::is_finite(tensor.values)) not_finite.push_back(checkpoint::tensor_name(tensor.path));
+    if (!checkpoint::is_finite(tensor.values)) not_finite.push_back(checkpoint::tensor_name(tensor.name));
   }
   if (!not_finite.empty()) out["not_finite"] = not_finite;
   out["parameters"] = n_parameters;

@@ -318,10 +318,10 @@ StateJson initial_state(StateJson model) {
 
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                           const StateJson& state) {
-  const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
+  tensors = checkpoint::from_torchvision(std::move(tensors));
   std::vector<checkpoint::TensorSource> sources;
-  for (const checkpoint::LoadedTensor& tensor : file.tensors)
-    sources.push_back({tensor.path, tensor.shape,
+  for (const checkpoint::NamedTensor& tensor : tensors)
+    sources.push_back({tensor.name, tensor.shape,
                        [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
   checkpoint::save(target, sources, state, *comm::single_world());
   return sources.size();

@@ -1,4 +1,5 @@
 #include "commands/evaluate_choices.h"
+#include "base/utf8.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +13,7 @@
 #include "base/current_world.h"
 #include "base/file.h"
 #include "base/progress_bar.h"
+#include "base/utf8.h"
 #include "comm/world.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
@@ -124,7 +126,7 @@ Results judge(const Questions& questions, std::span<const double> log_likelihood
     std::vector<std::size_t> bytes, characters;
     for (const std::string& choice : question.choices) {
       bytes.push_back(choice.size());
-      characters.push_back(text::n_characters(choice));
+      characters.push_back(n_characters(choice));
     }
     const bool is_right = best_of(values, std::vector<std::size_t>(values.size(), 1)) == question.answer;
     const bool is_right_by_bytes = best_of(values, bytes) == question.answer;

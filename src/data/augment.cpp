@@ -289,16 +289,15 @@ JitterChanges draw_jitter(const ColourJitter& colours, std::uint32_t seed, std::
 namespace {
 
 /// Images of another set, augmented.
-class AugmentedSet final : public ImageSet {
+class AugmentedSet final : public DerivedImageSet {
  public:
   AugmentedSet(std::unique_ptr<ImageSet> set, const AugmentOptions& options)
-      : set_(std::move(set)), options_(options), info_(set_->info()) {
+      : DerivedImageSet(std::move(set)), options_(options) {
     require(info_.channels == 1 || info_.channels == 3, ErrorCode::not_supported,
             "{} has images of {} channels; only the colours of images of 1 or 3 channels can be changed", info_.path,
             info_.channels);
     info_.reader_bytes += info_.image_bytes();
   }
-  const ImageSetInfo& info() const override { return info_; }
 
   void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
@@ -315,9 +314,6 @@ class AugmentedSet final : public ImageSet {
     reading_ns_.fetch_add((is_read - begin).count(), std::memory_order_relaxed);
     augmenting_ns_.fetch_add((Clock::now() - is_read).count(), std::memory_order_relaxed);
   }
-  std::vector<std::int32_t> classes() const override { return set_->classes(); }
-  void require_unchanged() const override { set_->require_unchanged(); }
-  double stored_bytes() const override { return set_->stored_bytes(); }
   /// Images that are otherwise resized on the device are resized here, since they are changed at their final size.
   ReaderWork reader_work() const override {
     ReaderWork work = set_->reader_work();
@@ -331,7 +327,7 @@ class AugmentedSet final : public ImageSet {
   /// Advice for faster reading, only if reading takes most of the time: another way of storing the images does not make
   /// the augmentation faster.
   std::vector<std::string> faster_reading() const override {
-    if (reading_ns_ >= augmenting_ns_) return set_->faster_reading();
+    if (reading_ns_ >= augmenting_ns_) return DerivedImageSet::faster_reading();
     std::vector<std::string> list{"a smaller data.image_size"};
     if (options_.trivial_augment) list.emplace_back("data.augment without trivial_augment");
     if (options_.colours.is_on()) list.emplace_back("no data.color_jitter");
@@ -339,9 +335,7 @@ class AugmentedSet final : public ImageSet {
   }
 
  private:
-  std::unique_ptr<ImageSet> set_;
   AugmentOptions options_;
-  ImageSetInfo info_;
   mutable Pool<std::vector<std::uint8_t>> pool_;
   mutable std::atomic<Clock::rep> reading_ns_ = 0, augmenting_ns_ = 0;  // totals of all readers so far
 };

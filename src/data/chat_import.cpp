@@ -54,13 +54,6 @@ const std::string& not_a_folder(const std::string& path) {
   return path;
 }
 
-/// The part "column 5: syntax error ..." of an exception's message
-std::string_view what_of(const Json::exception& error, std::string_view from) {
-  const std::string_view what = error.what();
-  const std::size_t found = what.find(from);
-  return found == std::string_view::npos ? what : what.substr(found);
-}
-
 /// The text of a field. It is empty if the field is missing or null, where that is allowed.
 std::string text_field(const Json& object, const char* name, const std::string& where, bool may_be_missing = false) {
   const auto found = object.find(name);
@@ -305,7 +298,9 @@ void ChatSource::read_array() {
   try {
     array_ = parse(text, path_);
   } catch (const Json::exception& error) {
-    fail(ErrorCode::data_source, "{} is not valid JSON ({})", path_, what_of(error, "line "));
+    const std::string_view what = error.what();
+    const std::size_t line = what.find("line ");
+    fail(ErrorCode::data_source, "{} is not valid JSON ({})", path_, line == what.npos ? what : what.substr(line));
   }
 }
 
@@ -338,18 +333,9 @@ std::string ChatSource::place_of(const ChatRecord& record) const {
 text::Chat ChatSource::chat_of(const ChatRecord& record) const {
   const std::string place = place_of(record);
   Json parsed;
-  if (!is_array_) {
-    const std::size_t zero = record.line.find('\0');  // where the parser would stop
-    require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
-            place, zero);
-    try {
-      parsed = parse(record.line, place);
-    } catch (const Json::exception& error) {
-      fail(ErrorCode::data_source,
-           "{}: this line is not valid JSON ({}); expected one conversation per line, or one JSON array of them", place,
-           what_of(error, "column "));
-    }
-  }
+  if (!is_array_)
+    parsed = parse_line(record.line, place, "expected one conversation per line, or one JSON array of them",
+                        [&] { return parse(record.line, place); });
   const Json& object = is_array_ ? record.object : parsed;
   require(object.is_object(), ErrorCode::data_source,
           "{}: expected an object with \"messages\", or with \"instruction\" and \"output\", found the type {}", place,

@@ -4,10 +4,8 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/input_check.h"
-#include "base/utf8.h"
 #include "data/import.h"
 #include "lockstep/error.h"
 
@@ -75,18 +73,10 @@ std::string names_file(const std::string& first_batch) {
 /// The names in batches.meta.txt next to the first batch, or the well-known names if there is no such file.
 std::vector<std::string> read_class_names(const std::string& first_batch) {
   const std::string path = names_file(first_batch);
-  require_regular_file(path, ErrorCode::data_source);
-  std::ifstream in(path);
-  if (!in) return {kClassNames.begin(), kClassNames.end()};
-  std::vector<std::string> names;
-  for (std::string line; std::getline(in, line) && names.size() <= kClasses;) {
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    require(is_utf8(line), ErrorCode::data_source, "{}: expected names in UTF-8, found \"{}\": convert the file", path,
-            valid_utf8(line));
-    if (!line.empty()) names.push_back(line);
-  }
-  require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one per line", path, kClasses);
-  return names;
+  const auto names = read_lines(path);
+  if (!names) return {kClassNames.begin(), kClassNames.end()};
+  require(names->size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one per line", path, kClasses);
+  return *names;
 }
 
 class Import {

@@ -102,7 +102,7 @@ std::vector<std::string> list_files(const std::string& folder,
   return std::move(found.files);
 }
 
-void check_output(const std::string& path, bool replace) {
+const std::string& check_output(const std::string& path, bool replace) {
   require(!path.empty(), ErrorCode::usage, "the name of the file to write is empty: expected a name such as train.h5");
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
@@ -116,6 +116,7 @@ void check_output(const std::string& path, bool replace) {
   require(S_ISDIR(status.st_mode), ErrorCode::system_call, "cannot write {}: {} is not a folder", path, folder);
   const bool is_writable = ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
   require(is_writable, ErrorCode::system_call, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
+  return path;
 }
 
 }  // namespace lockstep::data

@@ -99,8 +99,8 @@ FolderListing list_readable_files(const std::string& folder,
 std::vector<std::string> list_files(const std::string& folder,
                                     const std::function<bool(const std::filesystem::path&)>& accepts);
 
-/// Throws data_exists unless `path` is free or `replace` allows replacing it, and system_call if no file can be created
-/// in its folder.
-void check_output(const std::string& path, bool replace);
+/// Returns `path`. Throws data_exists unless it is free or `replace` allows replacing it, and system_call if no file
+/// can be created in its folder.
+const std::string& check_output(const std::string& path, bool replace);
 
 }  // namespace lockstep::data

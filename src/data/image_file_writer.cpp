@@ -52,7 +52,7 @@ struct ImageFileWriter::State {
   bool has_jpeg = false, has_png = false, has_pixels = false;
 
   State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
-      : pending(checked(target, replace), PartialName::of_process),
+      : pending(check_output(target, replace), PartialName::of_process),
         path(target),
         placement(place),
         hdf5(pending.partial_path(),
@@ -62,10 +62,6 @@ struct ImageFileWriter::State {
               .name = target}) {
     require(n > 0, ErrorCode::data_source, "{} is not written: an image set needs at least one sample", path);
     n_samples = static_cast<std::uint64_t>(n);
-  }
-  static const std::string& checked(const std::string& target, bool replace) {
-    check_output(target, replace);
-    return target;
   }
 
   void write(std::uint64_t first_row, std::uint64_t n_rows, std::span<const std::uint8_t> images,

@@ -85,10 +85,15 @@ std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, con
   return std::make_unique<FileSet>(std::move(paths), options);
 }
 
-bool has_image_name(const std::string& path) {
+std::string lower_extension(const std::string& path) {
   std::string extension = fs::path(path).extension().string();
   std::ranges::transform(extension, extension.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+
+bool has_image_name(const std::string& path) {
+  const std::string extension = lower_extension(path);
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 

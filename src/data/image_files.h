@@ -14,6 +14,8 @@
 
 namespace lockstep::data {
 
+/// The extension of the name of a file in lower case: ".jpg".
+std::string lower_extension(const std::string& path);
 /// Whether the name of a file ends in .jpg, .jpeg or .png, in upper or lower case.
 bool has_image_name(const std::string& path);
 

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -43,11 +42,8 @@ enum class Kind { image, other_image, no_image };
 /// Decided by the name, as in torchvision's ImageFolder.
 Kind kind_of(const fs::path& path) {
   if (has_image_name(path.string())) return Kind::image;
-  std::string extension = path.extension().string();
-  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const char* other : {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
-    if (extension == other) return Kind::other_image;
-  return Kind::no_image;
+  constexpr std::string_view kOthers[] = {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
+  return std::ranges::count(kOthers, lower_extension(path.string())) > 0 ? Kind::other_image : Kind::no_image;
 }
 
 std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
@@ -120,19 +116,11 @@ Source list_image_folder(const ImportOptions& options) {
   return source;
 }
 
-std::vector<std::string> read_lines(const std::string& path) {
-  require_regular_file(path, ErrorCode::data_source);
-  std::ifstream in(path);
-  require(static_cast<bool>(in), ErrorCode::data_source,
+std::vector<std::string> read_list(const std::string& path) {
+  auto lines = read_lines(path);
+  require(lines.has_value(), ErrorCode::data_source,
           "cannot read {}: expected the folder tiny-imagenet-200 of Tiny ImageNet", path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) {
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    require(is_utf8(line), ErrorCode::data_source, "{}: expected text in UTF-8, found \"{}\": convert the file", path,
-            valid_utf8(line));
-    if (!line.empty()) lines.push_back(line);
-  }
-  return lines;
+  return std::move(*lines);
 }
 
 /// Reads val_annotations.txt: image, wnid and box, separated by tabs.
@@ -140,7 +128,7 @@ void list_annotated(const std::string& folder, const std::map<std::string, std::
                     std::vector<SourceFile>& out) {
   const std::string annotations = folder + "/val_annotations.txt";
   std::size_t n = 0;
-  for (const std::string& line : read_lines(annotations)) {
+  for (const std::string& line : read_list(annotations)) {
     ++n;
     const std::size_t tab = line.find('\t');
     const std::size_t end = tab == std::string::npos ? tab : line.find('\t', tab + 1);
@@ -161,7 +149,7 @@ Source list_tiny_imagenet(const ImportOptions& options) {
   const std::string root = fs::is_directory(inner) ? inner : options.source;
   Source source;
   source.lists = {root + "/wnids.txt", root + "/val/val_annotations.txt"};
-  source.classes = read_lines(source.lists.front());
+  source.classes = read_list(source.lists.front());
   std::ranges::sort(source.classes);
   std::map<std::string, std::int32_t> labels;
   for (const std::string& wnid : source.classes)

@@ -26,38 +26,34 @@ struct SampleFile {
   std::vector<std::int32_t> labels;
 
   /// Throws data_range unless [start, end) is a range of the samples; end 0: up to the last.
-  SampleFile(const std::string& path, std::int64_t start, std::int64_t end);
+  SampleFile(const std::string& path, std::int64_t start, std::int64_t end)
+      : file(path), layout(open_image_file(file)), info(layout.info), labels(read_labels(file, layout)) {
+    const std::int64_t n = info.n_samples;
+    const std::int64_t last = end == 0 ? n : end;
+    require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
+            "data.start={} and data.end={} are not a range of the {} samples of {}", start, end, n, path);
+    if (!layout.images_xxh3.empty() && !layout.labels_xxh3.empty()) {
+      const std::string hashes = layout.images_xxh3 + layout.labels_xxh3;
+      info.content_hash = hash_text(hash_bytes(std::as_bytes(std::span(hashes))));
+    }
+    info.first_sample = start;
+    info.n_samples = last - start;
+    labels = {labels.begin() + start, labels.begin() + last};
+  }
 
   /// Bytes [begin, begin + target.size()) of /images, which belong to this sample.
-  void read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const;
+  void read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const {
+    while (!target.empty()) {
+      const ByteRange range = layout.images.contiguous_range(begin, target.size());
+      const ReadOutcome outcome = file.try_read(range.offset, std::as_writable_bytes(target.first(range.size_bytes)));
+      if (outcome != ReadOutcome::complete)
+        file.fail_read(outcome, errno, range.offset, range.size_bytes,
+                       fmt::format("sample {}", info.first_sample + sample));
+      target = target.subspan(range.size_bytes);
+      begin += range.size_bytes;
+    }
+  }
 };
-
-SampleFile::SampleFile(const std::string& path, std::int64_t start, std::int64_t end)
-    : file(path), layout(open_image_file(file)), info(layout.info), labels(read_labels(file, layout)) {
-  const std::int64_t n = info.n_samples;
-  const std::int64_t last = end == 0 ? n : end;
-  require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
-          "data.start={} and data.end={} are not a range of the {} samples of {}", start, end, n, path);
-  if (!layout.images_xxh3.empty() && !layout.labels_xxh3.empty()) {
-    const std::string hashes = layout.images_xxh3 + layout.labels_xxh3;
-    info.content_hash = hash_text(hash_bytes(std::as_bytes(std::span(hashes))));
-  }
-  info.first_sample = start;
-  info.n_samples = last - start;
-  labels = {labels.begin() + start, labels.begin() + last};
-}
-
-void SampleFile::read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const {
-  while (!target.empty()) {
-    const ByteRange range = layout.images.contiguous_range(begin, target.size());
-    const ReadOutcome outcome = file.try_read(range.offset, std::as_writable_bytes(target.first(range.size_bytes)));
-    if (outcome != ReadOutcome::complete)
-      file.fail_read(outcome, errno, range.offset, range.size_bytes,
-                     fmt::format("sample {}", info.first_sample + sample));
-    target = target.subspan(range.size_bytes);
-    begin += range.size_bytes;
-  }
-}
 
 /// Throws internal unless the sample exists and `image` has the size of an image of the set.
 void check_request(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
@@ -70,11 +66,21 @@ std::uint32_t id_of(const ImageSetInfo& info, std::int64_t sample) {
   return static_cast<std::uint32_t>(info.first_sample + sample);
 }
 
-/// Decoded images of one size. Each is read with a single pread, wherever it is stored.
-class DecodedSet final : public ImageSet {
+class FileImageSet : public ImageSet {
  public:
-  explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
-  const ImageSetInfo& info() const override { return file_.info; }
+  explicit FileImageSet(SampleFile file) : file_(std::move(file)) {}
+  const ImageSetInfo& info() const final { return file_.info; }
+  std::vector<std::int32_t> classes() const final { return file_.labels; }
+  void require_unchanged() const final { file_.file.require_unchanged(); }
+
+ protected:
+  SampleFile file_;
+};
+
+/// Decoded images of one size. Each is read with a single pread, wherever it is stored.
+class DecodedSet final : public FileImageSet {
+ public:
+  using FileImageSet::FileImageSet;
 
   void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
@@ -83,25 +89,19 @@ class DecodedSet final : public ImageSet {
     label = file_.labels[static_cast<std::size_t>(sample)];
   }
   double stored_bytes() const override { return static_cast<double>(file_.info.image_bytes()); }
-  std::vector<std::int32_t> classes() const override { return file_.labels; }
-  void require_unchanged() const override { file_.file.require_unchanged(); }
-
- private:
-  SampleFile file_;
 };
 
 /// The images of another set, resized and cropped.
-class ShapedSet final : public ImageSet {
+class ShapedSet final : public DerivedImageSet {
  public:
   ShapedSet(std::unique_ptr<ImageSet> set, const ImageShaping& shaping)
-      : set_(std::move(set)), shaping_(shaping), info_(set_->info()) {
+      : DerivedImageSet(std::move(set)), shaping_(shaping) {
     require(info_.channels == 1 || info_.channels == 3, ErrorCode::not_supported,
             "{} has images of {} channels; only images of 1 or 3 channels can be resized", info_.path, info_.channels);
     info_.height = info_.width = shaping_.image_size;
     info_.reader_bytes +=
         set_->info().image_bytes() + static_cast<std::size_t>(info_.width) * set_->info().height * info_.channels;
   }
-  const ImageSetInfo& info() const override { return info_; }
 
   void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
@@ -116,34 +116,28 @@ class ShapedSet final : public ImageSet {
     resize_box(buffers->resizer, view, {.width = stored.width, .height = stored.height}, box, shaping_.resized_crop,
                shaping_.image_size, image);
   }
-  std::vector<std::int32_t> classes() const override { return set_->classes(); }
-  double stored_bytes() const override { return set_->stored_bytes(); }
   ReaderWork reader_work() const override {
     ReaderWork work = set_->reader_work();
     work.resized_pixels += static_cast<double>(info_.height) * info_.width;
     return work;
   }
-  std::vector<std::string> faster_reading() const override { return set_->faster_reading(); }
-  void require_unchanged() const override { set_->require_unchanged(); }
 
  private:
   struct Buffers {
     std::vector<std::uint8_t> pixels;
     Resizer resizer;
   };
-  std::unique_ptr<ImageSet> set_;
   ImageShaping shaping_;
-  ImageSetInfo info_;
   mutable Pool<Buffers> pool_;
 };
 
 /// JPEG and PNG images. They are read, decoded to a size that is not below the needed one, and then resized and
 /// cropped.
-class EncodedSet final : public ImageSet {
+class EncodedSet final : public FileImageSet {
  public:
   /// shaping.image_size 0: all images have the size in `info` and keep it.
   EncodedSet(SampleFile file, const ImageShaping& shaping)
-      : file_(std::move(file)), offsets_(read_offsets(file_.file, file_.layout)), shaping_(shaping) {
+      : FileImageSet(std::move(file)), offsets_(read_offsets(file_.file, file_.layout)), shaping_(shaping) {
     ImageSetInfo& info = file_.info;
     offsets_ = {offsets_.begin() + info.first_sample, offsets_.begin() + info.first_sample + info.n_samples + 1};
     const EncodedIndex& index = *file_.layout.encoded;
@@ -154,7 +148,6 @@ class EncodedSet final : public ImageSet {
     info.reader_bytes += static_cast<std::size_t>(index.largest_pixels) * channels +
                          static_cast<std::size_t>(shaping_.image_size) * index.max_height * channels;
   }
-  const ImageSetInfo& info() const override { return file_.info; }
 
   void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
@@ -173,13 +166,11 @@ class EncodedSet final : public ImageSet {
       check(decoder.read_shaped(shaping_, id_of(file_.info, sample), epoch, file_.info.channels, image), sample,
             decoder);
   }
-  std::vector<std::int32_t> classes() const override { return file_.labels; }
   double stored_bytes() const override {
     return static_cast<double>(offsets_.back() - offsets_.front()) / static_cast<double>(file_.info.n_samples);
   }
   ReaderWork reader_work() const override { return {.decodes = true}; }
   std::vector<std::string> faster_reading() const override { return {"--store decoded"}; }
-  void require_unchanged() const override { file_.file.require_unchanged(); }
 
  private:
   struct Buffers {
@@ -199,7 +190,6 @@ class EncodedSet final : public ImageSet {
     check(decoder.read_as_stored(file_.info.channels, image), sample, decoder);
   }
 
-  SampleFile file_;
   std::vector<std::uint64_t> offsets_;  // in /images: where each sample begins, and where the last one ends
   ImageShaping shaping_;
   mutable Pool<Buffers> pool_;
@@ -208,10 +198,10 @@ class EncodedSet final : public ImageSet {
 /// Decoded images of several sizes. A batch has the regions of the images that its samples need, packed; the op
 /// image_input resizes them. shaping.image_size is not 0. Every offset and size of the file was checked when it was
 /// opened.
-class RegionSet final : public ImageSet {
+class RegionSet final : public FileImageSet {
  public:
   RegionSet(SampleFile file, const ImageShaping& shaping)
-      : file_(std::move(file)),
+      : FileImageSet(std::move(file)),
         offsets_(read_offsets(file_.file, file_.layout)),
         sizes_(read_sizes(file_.file, file_.layout)),
         shaping_(shaping) {
@@ -223,9 +213,6 @@ class RegionSet final : public ImageSet {
     info.height = info.width = shaping_.image_size;
     info.reader_bytes = static_cast<std::size_t>(bounds_.pixels_of_rows * info.channels);
   }
-  const ImageSetInfo& info() const override { return file_.info; }
-  std::vector<std::int32_t> classes() const override { return file_.labels; }
-  void require_unchanged() const override { file_.file.require_unchanged(); }
   double stored_bytes() const override {
     double sum = 0;
     for (const auto& [height, width] : sizes_) sum += static_cast<double>(height) * width * file_.info.channels;
@@ -302,7 +289,6 @@ class RegionSet final : public ImageSet {
     for (std::size_t y = 0; y < n_rows; ++y) std::memcpy(&target[y * row], rows->data() + y * image_row, row);
   }
 
-  SampleFile file_;
   std::vector<std::uint64_t> offsets_;              // of each sample in /images
   std::vector<std::array<std::int32_t, 2>> sizes_;  // height, width
   ImageShaping shaping_;

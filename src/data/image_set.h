@@ -55,6 +55,21 @@ class ImageSet : public Dataset {
                           std::int32_t& label) const = 0;
 };
 
+/// A set whose images are made of those of another one: everything else is the same.
+class DerivedImageSet : public ImageSet {
+ public:
+  explicit DerivedImageSet(std::unique_ptr<ImageSet> set) : set_(std::move(set)), info_(set_->info()) {}
+  const ImageSetInfo& info() const final { return info_; }
+  std::vector<std::int32_t> classes() const final { return set_->classes(); }
+  void require_unchanged() const final { set_->require_unchanged(); }
+  double stored_bytes() const final { return set_->stored_bytes(); }
+  std::vector<std::string> faster_reading() const override { return set_->faster_reading(); }
+
+ protected:
+  std::unique_ptr<ImageSet> set_;
+  ImageSetInfo info_;
+};
+
 /// Opens and checks a file: every size against the file's length, every label against `classes`. [start, end) is a
 /// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file. For decoded images
 /// of several sizes (format 4), read() returns regions that the op image_input resizes, and read_image()

@@ -1,7 +1,11 @@
 #include "data/import.h"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
+
+#include "base/file.h"
+#include "base/utf8.h"
 
 #include "lockstep/error.h"
 
@@ -40,6 +44,20 @@ void check_options(const ImportOptions& options) {
             values.size(), channels == values.size() ? "" : fmt::format(" for {} channel(s)", channels));
   check_statistics("--mean", options.mean, Zero::possible);
   check_statistics("--std", options.stddev, Zero::impossible);
+}
+
+std::optional<std::vector<std::string>> read_lines(const std::string& path) {
+  require_regular_file(path, ErrorCode::data_source);
+  std::ifstream in(path);
+  if (!in) return std::nullopt;
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    require(is_utf8(line), ErrorCode::data_source, "{}: expected text in UTF-8, found \"{}\": convert the file", path,
+            valid_utf8(line));
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
 }
 
 int requested_channels(const ImportOptions& options) {

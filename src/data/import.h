@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,9 @@ class ChannelSums {
   std::uint64_t n_pixels_ = 0;
 };
 
+/// The lines of a file that are not empty, without white space at their ends; no value if it cannot be opened. Throws
+/// data_source unless it is a text in UTF-8.
+std::optional<std::vector<std::string>> read_lines(const std::string& path);
 /// Throws usage unless mean and std are empty or have one possible value (for pixels in [0, 1]) per channel, and chunks
 /// are at least as large as the alignment.
 void check_options(const ImportOptions& options);

@@ -33,29 +33,28 @@ void resize_box(Resizer& resizer, PixelView image, PixelArea area, Box box, bool
 }
 
 bool ShapedDecoder::read_as_stored(int channels, std::span<std::uint8_t> image) {
-  return decoder_.start(8, channels) && decoder_.read_pixels(image);
+  return start(8, channels) && read_pixels(image);
 }
 
 bool ShapedDecoder::read_shaped(const ImageShaping& shaping, std::uint32_t sample_id, std::uint32_t epoch, int channels,
                                 std::span<std::uint8_t> image) {
-  const Box box = box_of(shaping, decoder_.height(), decoder_.width(), sample_id, epoch);
+  const Box box = box_of(shaping, height(), width(), sample_id, epoch);
   // libjpeg-turbo has vector instructions for inverse transforms to 1, 2, 4 and 8 eighths. Resizing must still at
   // least halve the size, since the transforms drop details more sharply than antialiasing does.
   const double side = std::min(box.right - box.left, box.bottom - box.top);
   int eighths = 1;
   while (eighths < 8 && side * eighths < 2 * 8.0 * shaping.image_size) eighths *= 2;
-  if (!decoder_.start(eighths, channels)) return false;
-  const int height = decoder_.decoded_height(), width = decoder_.decoded_width();
-  const double scale = decoder_.decoded_eighths() / 8.0;
+  if (!start(eighths, channels)) return false;
+  const int height = decoded_height(), width = decoded_width();
+  const double scale = decoded_eighths() / 8.0;
   const Box scaled{box.left * scale, box.top * scale, box.right * scale, box.bottom * scale};
   const bool cut = shaping.resized_crop;
-  if (!decoder_.crop(area_of_box(scaled, cut, height, width, shaping.image_size),
-                     cut ? RowsBelow::ignored : RowsBelow::parsed))
+  if (!crop(area_of_box(scaled, cut, height, width, shaping.image_size), cut ? RowsBelow::ignored : RowsBelow::parsed))
     return false;
-  const PixelArea area = decoder_.decoded_area();
+  const PixelArea area = decoded_area();
   const std::size_t n_bytes = static_cast<std::size_t>(channels) * static_cast<std::size_t>(area.height) * area.width;
   if (pixels_.size() < n_bytes) pixels_.resize(n_bytes);
-  if (!decoder_.read_pixels(std::span(pixels_).first(n_bytes))) return false;
+  if (!read_pixels(std::span(pixels_).first(n_bytes))) return false;
   resize_box(resizer_, {pixels_.data(), height, width, channels, std::ptrdiff_t{channels} * area.width}, area, scaled,
              cut, shaping.image_size, image);
   return true;

@@ -23,15 +23,9 @@ PixelArea area_of_box(const Box& box, bool cut, int height, int width, int size)
 void resize_box(Resizer& resizer, PixelView image, PixelArea area, Box box, bool cut, int size,
                 std::span<std::uint8_t> out);
 
-/// Handles one image after the other, in one thread. Its memory is reused.
-class ShapedDecoder {
+/// To be used after open().
+class ShapedDecoder : public ImageDecoder {
  public:
-  // Each function returns false if the image is bad; reason() then describes why, in a few words.
-
-  /// Reads the header. `bytes` must stay valid until the image is read.
-  bool open(std::span<const std::uint8_t> bytes) { return decoder_.open(bytes); }
-  int width() const { return decoder_.width(); }  // pixels, as stored
-  int height() const { return decoder_.height(); }
   /// height() x width() x channels bytes.
   bool read_as_stored(int channels, std::span<std::uint8_t> image);
   /// shaping.image_size x shaping.image_size x channels bytes. Only the needed part of a JPEG image is decoded, and at
@@ -40,10 +34,7 @@ class ShapedDecoder {
   bool read_shaped(const ImageShaping& shaping, std::uint32_t sample_id, std::uint32_t epoch, int channels,
                    std::span<std::uint8_t> image);
 
-  const std::string& reason() const { return decoder_.reason(); }
-
  private:
-  ImageDecoder decoder_;
   Resizer resizer_;
   std::vector<std::uint8_t> pixels_;
 };

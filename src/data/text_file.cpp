@@ -221,21 +221,18 @@ std::vector<std::uint64_t> read_documents(const InputFile& file, const TextFile&
 }
 
 std::int64_t check_documents(const InputFile& file, const TextFile& layout) {
-  const std::int64_t n_positions = layout.n_documents + 1;
   const auto n_tokens = static_cast<std::uint64_t>(layout.n_tokens);
-  std::uint64_t last = 0, longest = 0;
-  for (std::int64_t first = 0; first < n_positions; first += kPositionsPerRead) {
-    const auto positions = read_documents(file, layout, first, std::min(kPositionsPerRead, n_positions - first));
-    require(first > 0 || positions[0] == 0, ErrorCode::data_format,
-            "{}: '/documents' must go from 0 to the {} tokens, but begins with {}", file.path(), n_tokens,
-            positions[0]);
-    for (std::size_t i = first > 0 ? 0 : 1; i < positions.size(); ++i) {
-      require(positions[i] > last && positions[i] <= n_tokens, ErrorCode::data_format,
-              "{}: '/documents' must ascend from 0 to the {} tokens, but position {} is {}, after {}", file.path(),
-              n_tokens, static_cast<std::size_t>(first) + i, positions[i], last);
-      longest = std::max(longest, positions[i] - last);
-      last = positions[i];
-    }
+  Positions positions(file, layout);
+  std::uint64_t last = positions.next(), longest = 0;
+  require(last == 0, ErrorCode::data_format, "{}: '/documents' must go from 0 to the {} tokens, but begins with {}",
+          file.path(), n_tokens, last);
+  for (std::int64_t i = 1; i <= layout.n_documents; ++i) {
+    const std::uint64_t next = positions.next();
+    require(next > last && next <= n_tokens, ErrorCode::data_format,
+            "{}: '/documents' must ascend from 0 to the {} tokens, but position {} is {}, after {}", file.path(),
+            n_tokens, i, next, last);
+    longest = std::max(longest, next - last);
+    last = next;
   }
   require(last == n_tokens, ErrorCode::data_format, "{}: '/documents' must go from 0 to the {} tokens, but ends at {}",
           file.path(), n_tokens, last);

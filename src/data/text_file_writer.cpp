@@ -87,11 +87,6 @@ class BlockHashes {
   std::vector<std::uint64_t> hashes_;
 };
 
-const std::string& checked(const std::string& target, bool replace) {
-  check_output(target, replace);
-  return target;
-}
-
 }  // namespace
 
 struct TextFileWriter::State {
@@ -108,7 +103,7 @@ struct TextFileWriter::State {
   std::vector<std::byte> narrowed;  // reused
 
   State(const std::string& target, bool replace, int vocabulary)
-      : pending(checked(target, replace), PartialName::of_process),
+      : pending(check_output(target, replace), PartialName::of_process),
         path(target),
         vocabulary_size(static_cast<std::uint32_t>(vocabulary)),
         token_bytes(token_bytes_for(vocabulary)),

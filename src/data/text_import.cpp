@@ -90,34 +90,25 @@ struct Batch {
 /// The text of one field of a line of JSON. Values of other fields are skipped and not stored.
 std::string field_of(const TextDocument& line, const std::string& field) {
   using Json = nlohmann::json;
-  const auto place = [&] { return fmt::format("{}:{}", *line.path, line.line); };
-  const std::size_t zero = line.text.find('\0');  // where the parser would stop
-  require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
-          place(), zero);
-  Json object;
+  const std::string place = fmt::format("{}:{}", *line.path, line.line);
   int n_found = 0;
-  try {
-    object = parse_stoppable<Json>(line.text, [&](int depth, Json::parse_event_t event, Json& parsed) {
-      if (event != Json::parse_event_t::key || depth != 1) return true;
-      const bool is_field = parsed == field;
-      n_found += is_field ? 1 : 0;
-      return is_field;
-    });
-  } catch (const Json::exception& error) {
-    const std::string_view what = error.what();
-    const std::size_t colon = what.find("column ");
-    fail(ErrorCode::data_source, "{}: this line is not valid JSON ({}); JSON Lines have one object per line", place(),
-         colon == std::string_view::npos ? what : what.substr(colon));
-  }
+  const auto keep_field = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event != Json::parse_event_t::key || depth != 1) return true;
+    const bool is_field = parsed == field;
+    n_found += is_field ? 1 : 0;
+    return is_field;
+  };
+  Json object = parse_line(line.text, place, "JSON Lines have one object per line",
+                           [&] { return parse_stoppable<Json>(line.text, keep_field); });
   require(object.is_object(), ErrorCode::data_source,
-          "{}: this line is not an object; expected {{\"{}\": \"...\"}} in each line", place(), field);
+          "{}: this line is not an object; expected {{\"{}\": \"...\"}} in each line", place, field);
   require(n_found <= 1, ErrorCode::data_source, "{}: the object has the field \"{}\" {} times; remove all but one",
-          place(), field, n_found);
+          place, field, n_found);
   const auto found = object.find(field);
   require(found != object.end(), ErrorCode::data_source,
-          "{}: the object has no field \"{}\"; --field names the field that contains the text", place(), field);
-  require(found->is_string(), ErrorCode::data_source, "{}: the field \"{}\": expected a string, found a JSON {}",
-          place(), field, found->type_name());
+          "{}: the object has no field \"{}\"; --field names the field that contains the text", place, field);
+  require(found->is_string(), ErrorCode::data_source, "{}: the field \"{}\": expected a string, found a JSON {}", place,
+          field, found->type_name());
   return std::move(found->get_ref<std::string&>());
 }
 

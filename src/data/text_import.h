@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "data/file.h"
 #include "data/import.h"
 #include "data/text_file.h"
+#include "lockstep/error.h"
 
 namespace lockstep::data {
 
@@ -102,6 +104,23 @@ class StoppableIterator {
  private:
   const char* at_;
 };
+
+/// What parse() returns for a line of JSON. Throws data_source if it is not valid, with the place and what was
+/// expected.
+template <typename Parse>
+auto parse_line(std::string_view line, const std::string& place, const char* expected, const Parse& parse) {
+  const std::size_t zero = line.find('\0');  // where the parser would stop
+  require(zero == std::string_view::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
+          place, zero);
+  try {
+    return parse();
+  } catch (const nlohmann::json::exception& error) {
+    const std::string_view what = error.what();
+    const std::size_t column = what.find("column ");
+    fail(ErrorCode::data_source, "{}: this line is not valid JSON ({}); {}", place,
+         column == std::string_view::npos ? what : what.substr(column), expected);
+  }
+}
 
 /// Json::parse(text, callback...)
 template <typename Json, typename... Callback>

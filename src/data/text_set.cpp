@@ -73,6 +73,10 @@ class FileSet : public TextSet {
   bool has_answers() const { return range_->layout().has_answers(); }
   const std::vector<std::uint64_t>& documents() const { return range_->documents(); }
   const TextRange& range() const { return *range_; }
+  /// The tokens of a document that fit into a window.
+  std::size_t length_of(std::uint64_t document) const {
+    return std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
+  }
 
   void set_n_samples(std::uint64_t n) {
     require(n <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_range,
@@ -193,10 +197,6 @@ class ConversationSet final : public FileSet {
   }
 
  private:
-  std::size_t length_of(std::uint64_t document) const {
-    return std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
-  }
-
   std::vector<std::uint64_t> kept_;
   WindowPacking packing_;
 };
@@ -208,15 +208,14 @@ class DocumentSet final : public FileSet {
       : FileSet(std::move(range), sequence_length), kept_(documents_to_predict()) {
     set_n_samples(kept_.size());
     std::uint64_t n_used = 0;
-    for (const std::uint64_t document : kept_)
-      n_used += std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
+    for (const std::uint64_t document : kept_) n_used += length_of(document);
     set_used_part(n_used);
   }
 
   void read(std::int64_t sample, std::uint32_t, std::span<const std::span<std::byte>> targets) const override {
     const Window w = window_of(info(), sample, targets);
     const std::uint64_t document = kept_[static_cast<std::size_t>(sample)];
-    const std::size_t n = std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
+    const std::size_t n = length_of(document);
     read_document(w, 0, document, n);
     // The padding continues the document: without packing, attention knows no boundaries.
     std::ranges::fill(w.tokens.subspan(n), 0);

@@ -175,9 +175,7 @@ std::optional<UserBlock> read_user_block(const InputFile& file) {
                           .known_versions = kVersions,
                           .recorded_bytes = block.file_bytes,
                           .file_bytes = file.size_bytes()},
-                         {.damaged = ErrorCode::data_damaged,
-                          .unknown_version = ErrorCode::data_format,
-                          .truncated = ErrorCode::data_damaged});
+                         {.damaged = ErrorCode::data_damaged, .unknown_version = ErrorCode::data_format});
   require(is_plausible(block), ErrorCode::data_damaged,
           "{} is damaged in its user block: the positions of {} and {} are not possible", file.path(), names.samples,
           names.index);

@@ -16,29 +16,17 @@ constexpr int kMaxDepth = 16;  // of nested groups
 std::string type_name(hid_t type) {
   const std::size_t bits = 8 * H5Tget_size(type);
   const std::string order = bits > 8 && H5Tget_order(type) == H5T_ORDER_BE ? ", big-endian" : "";
-  switch (H5Tget_class(type)) {
-    case H5T_INTEGER:
-      return fmt::format("{}int{}{}", H5Tget_sign(type) == H5T_SGN_NONE ? "u" : "", bits, order);
-    case H5T_FLOAT:
-      return fmt::format("float{}{}", bits, order);
-    case H5T_STRING:
-      return "text";
-    default:
-      return "a type that is neither a number nor text";
-  }
+  const H5T_class_t kind = H5Tget_class(type);
+  if (kind == H5T_INTEGER) return fmt::format("{}int{}{}", H5Tget_sign(type) == H5T_SGN_NONE ? "u" : "", bits, order);
+  if (kind == H5T_FLOAT) return fmt::format("float{}{}", bits, order);
+  return kind == H5T_STRING ? "text" : "a type that is neither a number nor text";
 }
 
-std::string layout_name(H5D_layout_t layout) {
-  switch (layout) {
-    case H5D_CHUNKED:
-      return "in chunks";
-    case H5D_COMPACT:
-      return "compact";
-    case H5D_VIRTUAL:
-      return "virtual";
-    default:
-      return "unknown";
-  }
+const char* layout_name(H5D_layout_t layout) {
+  return layout == H5D_CHUNKED   ? "in chunks"
+         : layout == H5D_COMPACT ? "compact"
+         : layout == H5D_VIRTUAL ? "virtual"
+                                 : "unknown";
 }
 
 /// "/images" for "images" or "/images"

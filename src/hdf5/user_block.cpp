@@ -33,7 +33,7 @@ void check_user_block(const std::string& path, std::span<const std::byte> hashed
   require(std::ranges::find(fields.known_versions, fields.version) != fields.known_versions.end(),
           errors.unknown_version, "{} has format version {}; this program reads version {}", path, fields.version,
           fmt::join(fields.known_versions, " and "));
-  require(fields.file_bytes >= fields.recorded_bytes, errors.truncated, "{} is truncated: it has {} of {} bytes", path,
+  require(fields.file_bytes >= fields.recorded_bytes, errors.damaged, "{} is truncated: it has {} of {} bytes", path,
           fields.file_bytes, fields.recorded_bytes);
   require(fields.file_bytes == fields.recorded_bytes, errors.damaged,
           "{} is too long: it has {} bytes, but was written with {}", path, fields.file_bytes, fields.recorded_bytes);

@@ -33,7 +33,7 @@ struct UserBlockFields {
 };
 /// The codes of errors, which depend on the kind of file.
 struct UserBlockErrors {
-  ErrorCode damaged, unknown_version, truncated;
+  ErrorCode damaged, unknown_version;
 };
 /// Checks the hash of the bytes `hashed`, then the version, then the length of the file. Throws for the first that is
 /// wrong.

@@ -19,21 +19,6 @@ hid_t file_type(const std::string& name) {
   fail(ErrorCode::internal, "there is no HDF5 type for {}", name);
 }
 
-hid_t memory_type(hid_t stored) {
-  if (H5Tget_class(stored) == H5T_FLOAT) return H5T_NATIVE_FLOAT;
-  if (H5Tget_sign(stored) == H5T_SGN_2) return H5T_NATIVE_INT32;
-  switch (H5Tget_size(stored)) {
-    case 1:
-      return H5T_NATIVE_UINT8;
-    case 2:
-      return H5T_NATIVE_UINT16;
-    case 4:
-      return H5T_NATIVE_UINT32;
-    default:
-      return H5T_NATIVE_UINT64;
-  }
-}
-
 Id variable_text_type() {
   Id type(H5Tcopy(H5T_C_S1));
   H5Tset_size(type.get(), H5T_VARIABLE);
@@ -212,8 +197,8 @@ void Writer::write_rows(const std::string& name, std::uint64_t first, std::uint6
                  doing);
   const Id memory_space = s.space_of(count, doing);
   const Id type = s.id(H5Dget_type(set.id.get()), doing);
-  s.check_status(
-      H5Dwrite(set.id.get(), memory_type(type.get()), memory_space.get(), file_space.get(), H5P_DEFAULT, rows), doing);
+  const Id native = s.id(H5Tget_native_type(type.get(), H5T_DIR_ASCEND), doing);
+  s.check_status(H5Dwrite(set.id.get(), native.get(), memory_space.get(), file_space.get(), H5P_DEFAULT, rows), doing);
 }
 
 std::uint64_t Writer::reserve_dataset(const std::string& path, const std::string& type,

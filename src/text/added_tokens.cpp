@@ -9,15 +9,6 @@
 namespace lockstep::text {
 namespace {
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
-
-/// The beginning of the last code point before `end`.
-std::size_t begin_of_last(std::string_view text, std::size_t end) {
-  do --end;
-  while (end > 0 && is_continuation(text[end]));
-  return end;
-}
-
 bool consists_of(const Pattern& pattern, std::string_view code_point, MatchMemory& memory) {
   return pattern.find(code_point, 0, memory).has_value();
 }

@@ -46,9 +46,7 @@ void BytePairEncoding::find_joints() {
     if (not_cut.contains(merge.left) || not_cut.contains(merge.right) || not_cut.contains(merge.result)) return;
     const std::string_view left = texts[merge.left], right = texts[merge.right];
     if (left.empty() || right.empty()) continue;
-    std::size_t last = left.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(left[last]) & 0xc0) == 0x80) --last;
-    const std::int32_t a = id_of_symbol(left.substr(last));
+    const std::int32_t a = id_of_symbol(left.substr(begin_of_last(left, left.size())));
     const std::int32_t b = id_of_symbol(right.substr(0, n_bytes_of(right[0])));
     if (a >= 0 && b >= 0) joints.push_back({a, b, 0, 0});
   }

@@ -51,22 +51,11 @@ bool has_generation(const std::vector<jinja::Statement>& statements) {
 
 }  // namespace
 
-struct ChatTemplate::State {
-  std::vector<jinja::Statement> statements;
-  std::string source, text;
-  std::map<std::string, std::string> variables;
-};
-
 ChatTemplate::ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables)
-    : state_(std::make_unique<State>()) {
-  state_->source = std::move(source);
-  state_->text = jinja;
-  state_->variables = std::move(variables);
-  state_->statements = jinja::parse(jinja, state_->source);
-}
-ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
-ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
-ChatTemplate::~ChatTemplate() = default;
+    : source_(std::move(source)),
+      text_(jinja),
+      variables_(std::move(variables)),
+      statements_(jinja::parse(text_, source_)) {}
 
 std::unique_ptr<ChatTemplate> ChatTemplate::preset(std::string_view name,
                                                    std::map<std::string, std::string> variables) {
@@ -117,17 +106,17 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, ReplyBeg
 jinja::Rendering ChatTemplate::render(std::span<const ChatMessage> messages, const jinja::Value& variables,
                                       ReplyBegin reply_begin) const {
   jinja::Value all{{"tools", nullptr}, {"documents", nullptr}}, list = jinja::Value::array();
-  for (const auto& [name, text] : state_->variables) all[name] = text;
+  for (const auto& [name, text] : variables_) all[name] = text;
   if (variables.is_object()) all.update(variables);
   for (const ChatMessage& message : messages)
     list.push_back(message.fields.is_object() ? message.fields
                                               : jinja::Value{{"role", message.role}, {"content", message.content}});
   all["messages"] = std::move(list);
   all["add_generation_prompt"] = reply_begin == ReplyBegin::add;
-  return jinja::render(state_->statements, all, state_->source);
+  return jinja::render(statements_, all, source_);
 }
 
-bool ChatTemplate::marks_answers() const { return has_generation(state_->statements); }
+bool ChatTemplate::marks_answers() const { return has_generation(statements_); }
 
 jinja::Value message_fields(const jinja::Value& message) {
   jinja::Value fields = jinja::Value::object();
@@ -142,10 +131,6 @@ jinja::Value message_fields(const jinja::Value& message) {
   }
   return fields;
 }
-
-const std::string& ChatTemplate::source() const { return state_->source; }
-const std::string& ChatTemplate::text() const { return state_->text; }
-const std::map<std::string, std::string>& ChatTemplate::variables() const { return state_->variables; }
 
 std::map<std::string, std::string> special_tokens_of(const std::string& folder) {
   std::map<std::string, std::string> out;

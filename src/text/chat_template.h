@@ -41,9 +41,6 @@ class ChatTemplate {
   /// `source` names the template in messages. `variables`: such as bos_token and eos_token. Throws
   /// chat_template if it is not a template, or uses something that is not supported.
   ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables = {});
-  ChatTemplate(ChatTemplate&&) noexcept;
-  ChatTemplate& operator=(ChatTemplate&&) noexcept;
-  ~ChatTemplate();
 
   /// The built-in template of this name; null if there is none.
   static std::unique_ptr<ChatTemplate> preset(std::string_view name, std::map<std::string, std::string> variables = {});
@@ -63,14 +60,15 @@ class ChatTemplate {
                           ReplyBegin reply_begin = ReplyBegin::omit) const;
   /// Whether the template marks what the assistant says with {% generation %}.
   bool marks_answers() const;
-  const std::string& source() const;
+  const std::string& source() const { return source_; }
   /// The template itself, and the texts of bos_token and so on.
-  const std::string& text() const;
-  const std::map<std::string, std::string>& variables() const;
+  const std::string& text() const { return text_; }
+  const std::map<std::string, std::string>& variables() const { return variables_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::string source_, text_;
+  std::map<std::string, std::string> variables_;
+  std::vector<jinja::Statement> statements_;
 };
 
 /// bos_token, eos_token and so on of a tokenizer_config.json in this folder; empty if there is none.

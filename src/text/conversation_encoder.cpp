@@ -55,11 +55,7 @@ void require_fields(const ChatTemplate& chat, std::span<const ChatMessage> messa
   }
 }
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
-}
+std::string_view trimmed(std::string_view text) { return jinja::stripped(text, true, true, kBlanks); }
 
 /// Finds tokens of `ids` by bytes of the text. Searches begin at token `from_`, which begins at byte `from_byte_`, and
 /// which is an added token or the first one.

@@ -1,5 +1,7 @@
 #include "text/decoder.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <charconv>
 #include <utility>
@@ -25,15 +27,6 @@ std::array<int, kFirstSubstitute + kSubstitutes> make_alphabet() {
     if (!is_printable(byte)) bytes[next++] = static_cast<int>(byte);
   }
   return bytes;
-}
-
-std::string join(const std::vector<std::string>& tokens, std::string_view separator) {
-  std::string text;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (i > 0) text += separator;
-    text += tokens[i];
-  }
-  return text;
 }
 
 std::string byte_level(const std::vector<std::string>& tokens) {
@@ -124,14 +117,14 @@ std::string Decoder::decode(std::vector<std::string> tokens) const {
         tokens = byte_fallback(std::move(tokens));
         break;
       case DecoderStep::Kind::fuse:
-        tokens = {join(tokens, "")};
+        tokens = {fmt::format("{}", fmt::join(tokens, ""))};
         break;
       case DecoderStep::Kind::strip:
         for (std::string& token : tokens) strip(token, step);
         break;
     }
   }
-  return join(tokens, separator_);
+  return fmt::format("{}", fmt::join(tokens, separator_));
 }
 
 }  // namespace lockstep::text

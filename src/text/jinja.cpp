@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "base/stop_signal.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 
 namespace lockstep::text::jinja {
@@ -142,7 +143,7 @@ class Evaluator {
       if (text.size() > kMaxBytes / sizeof(std::string)) damaged("{} bytes are too many to iterate over", text.size());
       for (std::size_t begin = 0; begin < text.size();) {
         std::size_t end = begin + 1;
-        while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
+        while (end < text.size() && is_continuation(text[end])) ++end;
         out.emplace_back(text.substr(begin, end - begin));
         begin = end;
       }

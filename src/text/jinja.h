@@ -82,6 +82,18 @@ struct Rendering {
 /// and for raise_exception().
 Rendering render(const std::vector<Statement>& statements, const Value& variables, const std::string& source);
 
+// ---- Python's methods of strings ------------------------------------------------------------------------------------
+
+/// The characters that str.isspace() accepts.
+inline constexpr std::string_view kWhiteSpace =
+    " \t\r\n\f\v\x1c\x1d\x1e\x1f\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000";
+/// Without the code points in `characters` at its ends: strip(), lstrip() and rstrip().
+std::string_view stripped(std::string_view text, bool left = true, bool right = true,
+                          std::string_view characters = kWhiteSpace);
+/// The first character in title case, and all others in lower case.
+std::string capitalized(const std::string& text);
+
 // ---- Values, for the evaluator (jinja_values.cpp) -------------------------------------------------------------------
 
 bool is_true(const Value& value);

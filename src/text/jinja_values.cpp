@@ -9,15 +9,7 @@
 #include "text/jinja.h"
 
 namespace lockstep::text::jinja {
-namespace {
-
-/// The characters that Python's str.isspace() accepts.
-constexpr std::string_view kWhiteSpace =
-    " \t\r\n\f\v\x1c\x1d\x1e\x1f\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000";
-
-/// Removes the code points in `characters` from the ends of the text.
-std::string stripped(std::string_view text, std::string_view characters, bool left, bool right) {
+std::string_view stripped(std::string_view text, bool left, bool right, std::string_view characters) {
   const auto is_stripped = [&](std::string_view code_point) { return characters.find(code_point) != text.npos; };
   while (left && !text.empty()) {
     const std::string_view first = text.substr(0, n_bytes_of(text[0]));
@@ -25,13 +17,14 @@ std::string stripped(std::string_view text, std::string_view characters, bool le
     text.remove_prefix(first.size());
   }
   while (right && !text.empty()) {
-    std::size_t begin = text.size() - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
+    const std::size_t begin = begin_of_last(text, text.size());
     if (!is_stripped(text.substr(begin))) break;
     text = text.substr(0, begin);
   }
-  return std::string(text);
+  return text;
 }
+
+namespace {
 
 /// Appends to a text that a template makes.
 void append(std::string& text, std::string_view more, const std::string& source) {
@@ -76,18 +69,12 @@ std::string cased(const std::string& text, Case first, Case in_word, Case other,
 }
 std::string lower(const std::string& text) { return cased(text, Case::lower, Case::lower, Case::lower); }
 std::string upper(const std::string& text) { return cased(text, Case::upper, Case::upper, Case::upper); }
-std::string capitalized(const std::string& text) { return cased(text, Case::title, Case::lower, Case::lower); }
 /// str.title(). Jinja's filter differs: its words end with white space and some signs only.
 std::string title(const std::string& text) { return cased(text, Case::title, Case::lower, Case::title); }
 std::string title_of_words(const std::string& text) {
   return cased(text, Case::upper, Case::lower, Case::upper, [](utf8proc_int32_t c) {
     return c > 0x7f || std::string_view("- \t\r\n\f\v({[<").find(static_cast<char>(c)) == std::string_view::npos;
   });
-}
-
-std::size_t n_characters(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 /// Quotes a string like Python's repr().
@@ -156,6 +143,8 @@ Value json_of(const Value& v, const Arguments& arguments, const std::string& sou
 
 }  // namespace
 
+std::string capitalized(const std::string& text) { return cased(text, Case::title, Case::lower, Case::lower); }
+
 bool is_true(const Value& v) {
   if (v.is_discarded() || v.is_null()) return false;
   if (v.is_boolean()) return v.get<bool>();
@@ -191,7 +180,7 @@ Value Arguments::get(std::size_t place, std::string_view name, Value otherwise) 
 }
 
 Value apply_filter(const std::string& name, const Value& v, const Arguments& arguments, const std::string& source) {
-  if (name == "trim") return stripped(text_of(v), kWhiteSpace, true, true);
+  if (name == "trim") return std::string(stripped(text_of(v)));
   if (name == "length" || name == "count")
     return v.is_string() ? n_characters(v.get<std::string>()) : v.is_structured() ? v.size() : 0;
   if (name == "upper") return upper(text_of(v));
@@ -237,8 +226,8 @@ Value call_method(const Value& v, const std::string& name, const Arguments& argu
   if (v.is_string()) {
     const std::string text = v.get<std::string>(), first = text_of(arguments.get(0, "")), given = first;
     if (name == "strip" || name == "lstrip" || name == "rstrip")
-      return stripped(text, arguments.positional.empty() ? kWhiteSpace : std::string_view(given), name != "rstrip",
-                      name != "lstrip");
+      return std::string(stripped(text, name != "rstrip", name != "lstrip",
+                                  arguments.positional.empty() ? kWhiteSpace : std::string_view(given)));
     if (name == "startswith") return text.starts_with(first);
     if (name == "endswith") return text.ends_with(first);
     if (name == "upper") return upper(text);

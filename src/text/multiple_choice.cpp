@@ -1,15 +1,14 @@
 #include "text/multiple_choice.h"
 
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <charconv>
 #include <optional>
 
 #include "base/json.h"
-#include "base/utf8.h"
 #include "lockstep/error.h"
+#include "text/jinja.h"
 
 namespace lockstep::text {
 namespace {
@@ -19,47 +18,6 @@ using Json = nlohmann::json;
 constexpr const char* kExpected =
     "expected {\"context\": TEXT, \"choices\": [TEXT, ...], \"answer\": NUMBER}, or the members of HellaSwag, ARC or "
     "PIQA";
-
-// ------------------------------------------------------------------------------------------ Python's strings
-
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-/// The length of the text without trailing white space, as in str.rstrip().
-std::size_t stripped_length(std::string_view text) {
-  std::size_t end = 0;
-  for (std::size_t i = 0; i < text.size();) {
-    const CodePoint c = code_point_at(text, i);
-    i += c.n_bytes;
-    if (!is_space(c.value)) end = i;
-  }
-  return end;
-}
-
-/// str.strip()
-std::string_view stripped(std::string_view text) {
-  text = text.substr(0, stripped_length(text));
-  while (!text.empty()) {
-    const CodePoint c = code_point_at(text, 0);
-    if (!is_space(c.value)) break;
-    text.remove_prefix(c.n_bytes);
-  }
-  return text;
-}
-
-/// str.capitalize(): the first character in title case, and all others in lower case.
-std::string capitalized(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const CodePoint c = code_point_at(text, i);
-    const auto value = static_cast<utf8proc_int32_t>(c.value);
-    append_code_point(out, static_cast<char32_t>(i == 0 ? utf8proc_totitle(value) : utf8proc_tolower(value)));
-    i += c.n_bytes;
-  }
-  return out;
-}
 
 void replace_all(std::string& text, std::string_view what, std::string_view by) {
   for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
@@ -132,7 +90,7 @@ class Line {
 
 /// The brackets are artifacts of the WikiHow part of HellaSwag.
 std::string hellaswag_text(std::string_view text) {
-  std::string out(stripped(text));
+  std::string out(jinja::stripped(text));
   replace_all(out, " [title]", ". ");
   out = without_brackets(out);
   replace_all(out, "  ", " ");
@@ -141,7 +99,7 @@ std::string hellaswag_text(std::string_view text) {
 
 ChoiceQuestion hellaswag(const Line& line) {
   const std::string context =
-      line.has("ctx_a") ? line.text("ctx_a") + " " + capitalized(line.text("ctx_b")) : line.text("ctx");
+      line.has("ctx_a") ? line.text("ctx_a") + " " + jinja::capitalized(line.text("ctx_b")) : line.text("ctx");
   ChoiceQuestion out{.context = hellaswag_text(line.text("activity_label") + ": " + context), .choices = {}};
   for (const std::string& ending : line.texts(line.at("endings"), "endings"))
     out.choices.push_back(hellaswag_text(ending));
@@ -201,7 +159,7 @@ ChoiceQuestion parse_choice_question(std::string_view line, const std::string& p
 }
 
 ChoiceTokens encode_choice(const Tokenizer& tokenizer, std::string_view context, std::string_view choice) {
-  const std::size_t length = stripped_length(context);
+  const std::size_t length = jinja::stripped(context, false, true).size();
   const std::string whole = fmt::format("{} {}", context, choice);
   ChoiceTokens out;
   if (length == 0) {
@@ -223,12 +181,6 @@ ChoiceTokens encode_choice(const Tokenizer& tokenizer, std::string_view context,
   // alone.
   if (ids.size() > out.first) out.ids.insert(out.ids.end(), ids.begin() + std::ssize(out.ids), ids.end());
   return out;
-}
-
-std::size_t n_characters(std::string_view text) {
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < text.size(); ++n) i += code_point_at(text, i).n_bytes;
-  return n;
 }
 
 }  // namespace lockstep::text

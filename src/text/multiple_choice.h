@@ -35,7 +35,4 @@ struct ChoiceTokens {
 /// begins a text, or else the one that ends it.
 ChoiceTokens encode_choice(const Tokenizer& tokenizer, std::string_view context, std::string_view choice);
 
-/// The number of code points.
-std::size_t n_characters(std::string_view text);
-
 }  // namespace lockstep::text

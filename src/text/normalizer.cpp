@@ -96,8 +96,6 @@ const InertCodePoints& inert_code_points() {
   return table;
 }
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
-
 }  // namespace
 
 void append_nfc(std::string_view text, std::string& out) {
@@ -111,8 +109,7 @@ void append_nfc(std::string_view text, std::string& out) {
       return;
     }
     // The preceding code point may compose with what follows.
-    if (begin > 0) --begin;
-    while (begin > 0 && is_continuation(text[begin])) --begin;
+    if (begin > 0) begin = begin_of_last(text, begin);
     out += text.substr(0, begin);
     points.clear();
     std::size_t end = begin;

@@ -1,5 +1,4 @@
 // The Porter stemmer, step by step.
-#include <array>
 #include <span>
 #include <utility>
 
@@ -145,22 +144,11 @@ std::string step_5b(std::string_view word) {
 }
 
 /// NLTK's table of irregular forms.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kIrregular{{{"sky", "sky"},
-                                                                                    {"skies", "sky"},
-                                                                                    {"dying", "die"},
-                                                                                    {"lying", "lie"},
-                                                                                    {"tying", "tie"},
-                                                                                    {"news", "news"},
-                                                                                    {"innings", "inning"},
-                                                                                    {"inning", "inning"},
-                                                                                    {"outings", "outing"},
-                                                                                    {"outing", "outing"},
-                                                                                    {"cannings", "canning"},
-                                                                                    {"canning", "canning"},
-                                                                                    {"howe", "howe"},
-                                                                                    {"proceed", "proceed"},
-                                                                                    {"exceed", "exceed"},
-                                                                                    {"succeed", "succeed"}}};
+constexpr std::pair<std::string_view, std::string_view> kIrregular[] = {
+    {"sky", "sky"},        {"skies", "sky"},       {"dying", "die"},        {"lying", "lie"},
+    {"tying", "tie"},      {"news", "news"},       {"innings", "inning"},   {"inning", "inning"},
+    {"outings", "outing"}, {"outing", "outing"},   {"cannings", "canning"}, {"canning", "canning"},
+    {"howe", "howe"},      {"proceed", "proceed"}, {"exceed", "exceed"},    {"succeed", "succeed"}};
 
 }  // namespace
 

@@ -69,32 +69,22 @@ std::optional<std::string> try_decode(const Tokenizer& tokenizer, std::span<cons
 }  // namespace
 
 struct Tokenizer::State {
-  State(NamedContent read_file, TokenizerParts parts)
+  State(NamedContent read_file, TokenizerParts read)
       : file(std::move(read_file)),
-        tokens(std::move(parts.tokens)),
+        parts(std::move(read)),
         added_ids(ids_of(parts)),
         added(std::move(parts.added_tokens)),
         normalized_added(std::move(parts.normalized_added_tokens)),
-        normalizer(std::move(parts.normalizer)),
-        pre_tokenizer(std::move(parts.pre_tokenizer)),
         model(std::move(parts.model)),
-        decoder(std::move(parts.decoder)),
-        prefix(std::move(parts.prefix)),
-        suffix(std::move(parts.suffix)),
-        begin_token(parts.begin_token),
-        end_token(parts.end_token),
-        hash(hash_text(hash_bytes(std::as_bytes(std::span(parts.canonical))))) {}
+        hash(hash_text(hash_bytes(std::as_bytes(std::span(parts.canonical))))) {
+    parts.canonical = {};
+  }
 
   NamedContent file;
-  std::vector<std::optional<std::string>> tokens;
+  TokenizerParts parts;  // without what the following members are made of
   std::unordered_map<std::int32_t, bool> added_ids;
   AddedTokens added, normalized_added;
-  Normalizer normalizer;
-  PreTokenizer pre_tokenizer;
   BytePairEncoding model;
-  Decoder decoder;
-  std::vector<std::int32_t> prefix, suffix;
-  std::optional<std::int32_t> begin_token, end_token;
   std::string hash;
   Pool<Memory> memory;
 };
@@ -119,10 +109,10 @@ Tokenizer Tokenizer::parse(std::string name, std::string content) {
 
 const std::string& Tokenizer::path() const { return state_->file.name; }
 const std::string& Tokenizer::content() const { return state_->file.content; }
-std::int32_t Tokenizer::vocabulary_size() const { return static_cast<std::int32_t>(state_->tokens.size()); }
+std::int32_t Tokenizer::vocabulary_size() const { return static_cast<std::int32_t>(state_->parts.tokens.size()); }
 const std::string& Tokenizer::hash() const { return state_->hash; }
-std::optional<std::int32_t> Tokenizer::begin_token() const { return state_->begin_token; }
-std::optional<std::int32_t> Tokenizer::end_token() const { return state_->end_token; }
+std::optional<std::int32_t> Tokenizer::begin_token() const { return state_->parts.begin_token; }
+std::optional<std::int32_t> Tokenizer::end_token() const { return state_->parts.end_token; }
 bool Tokenizer::is_added(std::int32_t id) const { return state_->added_ids.contains(id); }
 bool Tokenizer::is_special(std::int32_t id) const { return is_added(id) && state_->added_ids.at(id); }
 
@@ -135,16 +125,17 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, Te
     state.model.encode(word, ids, memory->merge);
   };
   const auto put_normalized = [&](std::string_view part) {
-    state.pre_tokenizer.split(part, memory->match, memory->prefixed, put_word);
+    state.parts.pre_tokenizer.split(part, memory->match, memory->prefixed, put_word);
   };
   const auto put_part = [&](std::string_view part) {
-    state.normalized_added.split(state.normalizer.apply(part, memory->normalized), memory->match, put, put_normalized);
+    state.normalized_added.split(state.parts.normalizer.apply(part, memory->normalized), memory->match, put,
+                                 put_normalized);
   };
 
   const bool adds_template = template_tokens == TemplateTokens::add;
-  if (adds_template) ids.insert(ids.end(), state.prefix.begin(), state.prefix.end());
+  if (adds_template) ids.insert(ids.end(), state.parts.prefix.begin(), state.parts.prefix.end());
   state.added.split(valid_utf8(text, memory->repaired), memory->match, put, put_part);
-  if (adds_template) ids.insert(ids.end(), state.suffix.begin(), state.suffix.end());
+  if (adds_template) ids.insert(ids.end(), state.parts.suffix.begin(), state.parts.suffix.end());
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
@@ -153,15 +144,15 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   for (const std::int32_t id : ids) {
     require(id >= 0 && id < vocabulary_size(), ErrorCode::data_source,
             "the id {} is outside of the vocabulary, which has the ids 0 to {}", id, vocabulary_size() - 1);
-    const std::optional<std::string>& token = state_->tokens[static_cast<std::size_t>(id)];
+    const std::optional<std::string>& token = state_->parts.tokens[static_cast<std::size_t>(id)];
     require(token.has_value(), ErrorCode::data_source, "no token of the vocabulary has the id {}", id);
     tokens.push_back(*token);
   }
-  return state_->decoder.decode(std::move(tokens));
+  return state_->parts.decoder.decode(std::move(tokens));
 }
 
 std::span<const std::int32_t> Tokenizer::without_template(std::span<const std::int32_t> ids) const {
-  const std::span<const std::int32_t> prefix = state_->prefix, suffix = state_->suffix;
+  const std::span<const std::int32_t> prefix = state_->parts.prefix, suffix = state_->parts.suffix;
   if (ids.size() < prefix.size() + suffix.size()) return ids;
   if (!std::ranges::equal(ids.first(prefix.size()), prefix)) return ids;
   if (!std::ranges::equal(ids.last(suffix.size()), suffix)) return ids;

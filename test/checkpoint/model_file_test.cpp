@@ -27,7 +27,7 @@ TEST(ModelFile, ACheckpointAndItsExportHoldTheSameModel) {
 
   write_safetensors(scratch.file("a.safetensors"), to_torchvision(load_all(scratch.file("a.h5")), 1200),
                     export_metadata(checkpoint.state));
-  EXPECT_EQ(read_safetensors_metadata(scratch.file("a.safetensors")).at("format"), "pt");
+  EXPECT_EQ(SafetensorsFile(scratch.file("a.safetensors")).metadata().at("format"), "pt");
   const ModelFile exported = read_model_file(scratch.file("a.safetensors"));
   for (const char* key : {"model", "inference", "precision", "step"})
     EXPECT_EQ(exported.state.at(key), described_state().at(key)) << key;

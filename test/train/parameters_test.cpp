@@ -114,8 +114,8 @@ TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
     for (int step = 0; step < 3; ++step) interrupted->step(step);
     checkpoint::save(scratch.file("a.h5"), interrupted->replica().sources(), {{"step", 3}}, *world_);
     std::vector<std::string> paths;
-    for (const checkpoint::LoadedTensor& t : checkpoint::load_all(scratch.file("a.h5")).tensors)
-      paths.push_back(t.path + " " + t.shape.text());
+    for (const checkpoint::NamedTensor& t : checkpoint::load_all(scratch.file("a.h5")))
+      paths.push_back(t.name + " " + t.shape.text());
     EXPECT_EQ(paths, (std::vector<std::string>{"/optimizer/momentum/bn.bias (16)",
                                                "/optimizer/momentum/bn.weight (16)",
                                                "/optimizer/momentum/k.bias (3)",
