@@ -90,7 +90,7 @@ Json describe(checkpoint::Reader& reader) {
   std::int64_t n_parameters = 0;
   Json tensors = Json::array();
   for (const checkpoint::TensorEntry& tensor : reader.tensors()) {
-    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.name)) n_parameters += tensor.shape.n_elements();
+    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
     tensors.push_back({{"name", tensor.path},
                        {"shape", dimensions(tensor.shape)},
                        {"size_bytes", tensor.size_bytes()},

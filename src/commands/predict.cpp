@@ -266,8 +266,8 @@ int run_predict(const PredictArguments& arguments) {
   const auto n = static_cast<std::int64_t>(request.files.size());
   // A model whose training images were stored at its input size gets other images without a border crop: only the
   // excess of the longer side is cut off.
-  const std::shared_ptr<const data::ImageFiles> set =
-      data::open_image_files(request.files, {.height = input.height,
+  const auto set = std::make_shared<const data::ImageFiles>(
+      request.files, data::ImageFilesOptions{.height = input.height,
                                              .width = input.width,
                                              .channels = input.channels,
                                              .resize = input.resize > 0 ? input.resize : input.height});

@@ -1,7 +1,6 @@
 #include "data/augment.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <numbers>

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <memory>
 #include <string_view>
-#include <vector>
 
 #include "base/input_check.h"
 #include "data/batches.h"
@@ -148,7 +146,7 @@ class ChatImport {
         encoder_(encoder),
         progress_(progress),
         source_(options.source, options.max_line_bytes),
-        writer_(checked_output(), options.replace, encoder.description.vocabulary_size) {}
+        writer_(options.output, options.replace, encoder.description.vocabulary_size) {}
 
   ChatImportResult run() {
     process_batches<Batch>(
@@ -171,13 +169,6 @@ class ChatImport {
   }
 
  private:
-  /// The path of the output. Throws if it is one of the inputs.
-  const std::string& checked_output() const {
-    const std::vector<std::string> inputs{options_.source, encoder_.tokenizer_path};
-    require_no_input(options_.output, inputs);
-    return options_.output;
-  }
-
   bool is_selected(std::int64_t number) const {
     if (number < options_.start) return false;
     if (options_.from <= 0 && options_.to >= 1) return true;
@@ -365,6 +356,7 @@ ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder
           "--start {} --end {}: the first conversation must be before the end", options.start, options.end);
   require(options.from >= 0 && options.from < options.to && options.to <= 1, ErrorCode::data_range,
           "--fraction {}:{} is not a part of the numbers from 0 to 1", options.from, options.to);
+  require_no_input(options.output, std::vector{options.source, encoder.tokenizer_path});
   return ChatImport(options, encoder, progress).run();
 }
 

@@ -2,7 +2,6 @@
 // version": records of 3073 bytes, a label (0 to 9), then 32 x 32 red, green and blue planes, each row-major.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 
 #include "base/input_check.h"

@@ -3,10 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <optional>
 
 #include "base/utf8.h"
-#include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {

@@ -48,11 +48,6 @@ bool ImageDecoder::read_pixels(std::span<std::uint8_t> pixels) {
   return jpeg_.read_pixels(pixels) || bad(jpeg_.reason());
 }
 
-bool ImageDecoder::bad(std::string why) {
-  reason_ = std::move(why);
-  return false;
-}
-
 const char* name_of(ImageFormat format) { return format == ImageFormat::png ? "PNG" : "JPEG"; }
 
 ImageFormat format_of(std::span<const std::uint8_t> bytes) {

@@ -20,12 +20,31 @@ inline constexpr std::int64_t kMaxImagePixels = std::int64_t{1} << 26;
 inline constexpr int kMaxImageSide = 65535;  // pixels
 inline constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 28;
 
+/// What all decoders have: the image whose header was read, and why it is bad.
+class OpenedImage {
+ public:
+  int width() const { return width_; }  // pixels, as stored
+  int height() const { return height_; }
+  bool is_grey() const { return is_grey_; }  // stored with one channel, besides alpha
+  const std::string& reason() const { return reason_; }
+
+ protected:
+  bool bad(std::string why) {  // false
+    reason_ = std::move(why);
+    return false;
+  }
+
+  int width_ = 0, height_ = 0;
+  bool is_grey_ = false;
+  std::string reason_;
+};
+
 /// What happens to the rows below those that are needed.
 enum class RowsBelow : std::uint8_t { ignored, parsed };
 
 /// Every warning of the library (truncated, corrupt) counts as damage. Orientation tags are ignored, as in
 /// torchvision's ImageFolder. Only jpeg.cpp includes the header of the library. The memory is reused.
-class JpegDecoder {
+class JpegDecoder : public OpenedImage {
  public:
   JpegDecoder();
   ~JpegDecoder();
@@ -34,9 +53,6 @@ class JpegDecoder {
 
   /// Reads the header. `bytes` must stay valid until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
-  int width() const;  // pixels, as stored
-  int height() const;
-  bool is_grey() const;  // one channel
   /// Chooses the size of the decoded image, the stored size times `eighths` / 8 (1, 2, 4 or 8), rounded up, and its
   /// channels: 3 (RGB) or 1 (grey).
   bool start(int eighths, int channels = 3);
@@ -53,8 +69,6 @@ class JpegDecoder {
   /// the grey of a colour image is its brightness (Y of JPEG). CMYK is converted to RGB.
   bool read_pixels(std::span<std::uint8_t> pixels);
 
-  const std::string& reason() const;
-
  private:
   struct State;
   std::unique_ptr<State> state_;
@@ -70,7 +84,7 @@ bool is_png(std::span<const std::uint8_t> bytes);
 /// All kinds of PNG become 8 bits per channel, as Pillow's convert("L") and convert("RGB") do it: palettes and fewer
 /// bits are expanded, interlaced images are assembled, alpha and transparent colours are dropped. Images of 16 bits are
 /// scaled (v / 257, rounded). Gamma and colour profiles are ignored. For an animation, the default image is taken.
-class PngDecoder {
+class PngDecoder : public OpenedImage {
  public:
   PngDecoder();
   ~PngDecoder();
@@ -79,14 +93,9 @@ class PngDecoder {
 
   /// Reads the header. `bytes` must stay valid until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
-  int width() const;  // pixels
-  int height() const;
-  bool is_grey() const;  // one channel, besides alpha
   /// height() x width() x channels bytes, row-major; channels: 1 (grey, by the weights of ITU-R 601-2 for colours) or 3
   /// (RGB). To be called once after open().
   bool read_pixels(int channels, std::span<std::uint8_t> pixels);
-
-  const std::string& reason() const;
 
  private:
   struct State;
@@ -98,14 +107,11 @@ std::string png_version();  // of libpng, "1.6.39"
 enum class ImageFormat : std::uint8_t { jpeg, png };
 
 /// Decodes both. The format is detected from the bytes, not from the name.
-class ImageDecoder {
+class ImageDecoder : public OpenedImage {
  public:
   /// Reads the header. `bytes` must stay valid until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
   ImageFormat format() const { return format_; }
-  int width() const { return width_; }  // pixels, as stored
-  int height() const { return height_; }
-  bool is_grey() const { return is_grey_; }  // stored with one channel, besides alpha
   /// Chooses the channels, 1 (grey) or 3 (RGB), and the size: the stored one times `eighths` / 8 (1, 2, 4 or 8),
   /// rounded up. Images that cannot be decoded at a smaller size (PNG) are decoded as a whole: see decoded_eighths().
   bool start(int eighths, int channels);
@@ -120,19 +126,13 @@ class ImageDecoder {
   /// Row-major: the pixels of decoded_area(), of `channels` bytes.
   bool read_pixels(std::span<std::uint8_t> pixels);
 
-  const std::string& reason() const { return reason_; }
-
  private:
-  bool bad(std::string why);  // false
-
   JpegDecoder jpeg_;
   PngDecoder png_;
   ImageFormat format_ = ImageFormat::jpeg;
-  int width_ = 0, height_ = 0, decoded_width_ = 0, decoded_height_ = 0;
+  int decoded_width_ = 0, decoded_height_ = 0;
   PixelArea area_;
-  bool is_grey_ = false;
   int eighths_ = 8, channels_ = 3;
-  std::string reason_;
 };
 
 /// "JPEG", "PNG"

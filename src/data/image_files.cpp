@@ -4,9 +4,7 @@
 #include <cctype>
 #include <filesystem>
 
-#include "base/pool.h"
 #include "data/file.h"
-#include "data/shaped_decoder.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -20,69 +18,47 @@ void read_bytes(const InputFile& file, std::vector<std::uint8_t>& bytes) {
   file.read(0, std::as_writable_bytes(std::span(bytes)), "the image");
 }
 
-class FileSet final : public ImageFiles {
- public:
-  FileSet(std::vector<std::string> paths, const ImageFilesOptions& options)
-      : paths_(std::move(paths)), problems_(paths_.size()), resize_(options.resize) {
-    info_.path = "the image files";
-    info_.n_samples = static_cast<std::int64_t>(paths_.size());
-    info_.height = options.height;
-    info_.width = options.width;
-    info_.channels = options.channels;
-  }
-  const ImageSetInfo& info() const override { return info_; }
-  const std::string& problem(std::int64_t sample) const override { return problems_[static_cast<std::size_t>(sample)]; }
-
-  void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
-                  std::int32_t& label) const override {
-    require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
-            "image file {} of {} cannot be read into a buffer of {} bytes", sample, info_.n_samples, image.size());
-    label = -1;
-    // No lock is needed: each sample is read by one thread, and its problem is queried afterwards.
-    std::string& problem = problems_[static_cast<std::size_t>(sample)];
-    problem = read(paths_[static_cast<std::size_t>(sample)], image);
-    if (!problem.empty()) std::ranges::fill(image, std::uint8_t{0});
-  }
-
- private:
-  struct Buffers {
-    std::vector<std::uint8_t> bytes;
-    ShapedDecoder decoder;
-  };
-
-  /// Returns what is wrong, or an empty string.
-  std::string read(const std::string& path, std::span<std::uint8_t> image) const {
-    auto buffers = pool_.lend();
-    try {
-      read_bytes(InputFile(path), buffers->bytes);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    ShapedDecoder& decoder = buffers->decoder;
-    if (!decoder.open(buffers->bytes)) return decoder.reason();
-    const ImageShaping shaping{.image_size = info_.height, .resize = resize_};
-    const bool is_square = info_.height == info_.width;
-    const bool has_size =
-        decoder.height() == info_.height && decoder.width() == info_.width && (!is_square || keeps_size(shaping));
-    if (!has_size && !is_square)
-      return fmt::format("it has {} x {} pixels (width, height), but the model needs {} x {}", decoder.width(),
-                         decoder.height(), info_.width, info_.height);
-    const bool good = has_size ? decoder.read_as_stored(info_.channels, image)
-                               : decoder.read_shaped(shaping, 0, 0, info_.channels, image);
-    return good ? "" : decoder.reason();
-  }
-
-  std::vector<std::string> paths_;
-  mutable std::vector<std::string> problems_;
-  int resize_;
-  ImageSetInfo info_;
-  mutable Pool<Buffers> pool_;
-};
-
 }  // namespace
 
-std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, const ImageFilesOptions& options) {
-  return std::make_unique<FileSet>(std::move(paths), options);
+ImageFiles::ImageFiles(std::vector<std::string> paths, const ImageFilesOptions& options)
+    : paths_(std::move(paths)), problems_(paths_.size()), resize_(options.resize) {
+  info_.path = "the image files";
+  info_.n_samples = static_cast<std::int64_t>(paths_.size());
+  info_.height = options.height;
+  info_.width = options.width;
+  info_.channels = options.channels;
+}
+
+void ImageFiles::read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
+                            std::int32_t& label) const {
+  require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
+          "image file {} of {} cannot be read into a buffer of {} bytes", sample, info_.n_samples, image.size());
+  label = -1;
+  // No lock is needed: each sample is read by one thread, and its problem is queried afterwards.
+  std::string& problem = problems_[static_cast<std::size_t>(sample)];
+  problem = read(paths_[static_cast<std::size_t>(sample)], image);
+  if (!problem.empty()) std::ranges::fill(image, std::uint8_t{0});
+}
+
+std::string ImageFiles::read(const std::string& path, std::span<std::uint8_t> image) const {
+  auto buffers = pool_.lend();
+  try {
+    read_bytes(InputFile(path), buffers->bytes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ShapedDecoder& decoder = buffers->decoder;
+  if (!decoder.open(buffers->bytes)) return decoder.reason();
+  const ImageShaping shaping{.image_size = info_.height, .resize = resize_};
+  const bool is_square = info_.height == info_.width;
+  const bool has_size =
+      decoder.height() == info_.height && decoder.width() == info_.width && (!is_square || keeps_size(shaping));
+  if (!has_size && !is_square)
+    return fmt::format("it has {} x {} pixels (width, height), but the model needs {} x {}", decoder.width(),
+                       decoder.height(), info_.width, info_.height);
+  const bool good = has_size ? decoder.read_as_stored(info_.channels, image)
+                             : decoder.read_shaped(shaping, 0, 0, info_.channels, image);
+  return good ? "" : decoder.reason();
 }
 
 std::string lower_extension(const std::string& path) {

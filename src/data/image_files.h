@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/pool.h"
 #include "data/image_decoder.h"
 #include "data/image_set.h"
 #include "data/resize.h"
+#include "data/shaped_decoder.h"
 
 namespace lockstep::data {
 
@@ -21,12 +23,6 @@ bool has_image_name(const std::string& path);
 
 // ---- A data set without labels -------------------------------------------------------------------------------------
 
-class ImageFiles : public ImageSet {
- public:
-  /// Why a sample that was read has no image (its bytes are 0 then); empty: it has one.
-  virtual const std::string& problem(std::int64_t sample) const = 0;
-};
-
 struct ImageFilesOptions {
   int height = 0, width = 0, channels = 0;  // of each sample
   int resize = 0;  // length of the shorter side before the centre is taken, pixels (image_shape.h)
@@ -34,7 +30,30 @@ struct ImageFilesOptions {
 
 /// Sample i is the file paths[i], without a label. An image that already has the size is used as it is, unless `resize`
 /// says otherwise (keeps_size()). Others are resized, which needs height and width to be equal.
-std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, const ImageFilesOptions& options);
+class ImageFiles final : public ImageSet {
+ public:
+  ImageFiles(std::vector<std::string> paths, const ImageFilesOptions& options);
+
+  const ImageSetInfo& info() const override { return info_; }
+  void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override;
+  /// Why a sample that was read has no image (its bytes are 0 then); empty: it has one.
+  const std::string& problem(std::int64_t sample) const { return problems_[static_cast<std::size_t>(sample)]; }
+
+ private:
+  /// Returns what is wrong, or an empty string.
+  std::string read(const std::string& path, std::span<std::uint8_t> image) const;
+
+  struct Buffers {
+    std::vector<std::uint8_t> bytes;
+    ShapedDecoder decoder;
+  };
+  std::vector<std::string> paths_;
+  mutable std::vector<std::string> problems_;
+  int resize_;
+  ImageSetInfo info_;
+  mutable Pool<Buffers> pool_;
+};
 
 // ---- The files of an import -----------------------------------------------------------------------------------------
 

@@ -2,11 +2,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "base/hash.h"
 #include "base/pool.h"

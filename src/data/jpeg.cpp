@@ -33,8 +33,7 @@ struct JpegDecoder::State {
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
   std::jmp_buf back;
-  char text[JMSG_LENGTH_MAX] = "";  // of the first warning, or of the error
-  std::string reason;
+  char text[JMSG_LENGTH_MAX] = "";      // of the first warning, or of the error
   std::vector<std::uint8_t> spare_row;  // a CMYK row, or a row that is not needed
   int channels = 3;                     // of the decoded image
   PixelArea whole, area;                // the decoded image, and the part of it that is decoded
@@ -72,11 +71,6 @@ struct JpegDecoder::State {
     jpeg.progress = &progress;
   }
   ~State() { jpeg_destroy_decompress(&jpeg); }
-
-  bool bad(std::string why) {
-    reason = std::move(why);
-    return false;
-  }
 
   bool read_header(const std::uint8_t* bytes, std::size_t n_bytes) {
     text[0] = '\0';
@@ -159,27 +153,26 @@ struct JpegDecoder::State {
 JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
 JpegDecoder::~JpegDecoder() = default;
 
-int JpegDecoder::width() const { return static_cast<int>(state_->jpeg.image_width); }
-int JpegDecoder::height() const { return static_cast<int>(state_->jpeg.image_height); }
 int JpegDecoder::decoded_width() const { return state_->whole.width; }
 int JpegDecoder::decoded_height() const { return state_->whole.height; }
 PixelArea JpegDecoder::decoded_area() const { return state_->area; }
-bool JpegDecoder::is_grey() const { return state_->jpeg.jpeg_color_space == JCS_GRAYSCALE; }
-const std::string& JpegDecoder::reason() const { return state_->reason; }
 
 bool JpegDecoder::open(std::span<const std::uint8_t> bytes) {
   State& s = *state_;
-  if (bytes.empty()) return s.bad("it is empty (0 bytes)");
+  if (bytes.empty()) return bad("it is empty (0 bytes)");
   if (bytes.size() > kMaxImageBytes)
-    return s.bad(fmt::format("its {} bytes exceed the limit of {}", bytes.size(), kMaxImageBytes));
-  if (!s.read_header(bytes.data(), bytes.size())) return s.bad(s.text);
-  if (std::int64_t{width()} * height() > kMaxImagePixels)
-    return s.bad(fmt::format("its {} x {} pixels exceed the limit of {}", width(), height(), kMaxImagePixels));
+    return bad(fmt::format("its {} bytes exceed the limit of {}", bytes.size(), kMaxImageBytes));
+  if (!s.read_header(bytes.data(), bytes.size())) return bad(s.text);
+  width_ = static_cast<int>(s.jpeg.image_width);
+  height_ = static_cast<int>(s.jpeg.image_height);
+  is_grey_ = s.jpeg.jpeg_color_space == JCS_GRAYSCALE;
+  if (std::int64_t{width_} * height_ > kMaxImagePixels)
+    return bad(fmt::format("its {} x {} pixels exceed the limit of {}", width_, height_, kMaxImagePixels));
   return true;
 }
 
 bool JpegDecoder::start(int eighths, int channels) {
-  return state_->start_decompress(eighths, channels) || state_->bad(state_->text);
+  return state_->start_decompress(eighths, channels) || bad(state_->text);
 }
 
 bool JpegDecoder::crop(const PixelArea& needed, RowsBelow rest) {
@@ -188,7 +181,7 @@ bool JpegDecoder::crop(const PixelArea& needed, RowsBelow rest) {
           "{} x {} pixels from ({}, {}) on are not a part of {} x {}", needed.width, needed.height, needed.left,
           needed.top, s.whole.width, s.whole.height);
   s.rest = rest;
-  return s.crop(needed) || s.bad(s.text);
+  return s.crop(needed) || bad(s.text);
 }
 
 bool JpegDecoder::read_pixels(std::span<std::uint8_t> pixels) {
@@ -197,7 +190,7 @@ bool JpegDecoder::read_pixels(std::span<std::uint8_t> pixels) {
           "an image of {} x {} pixels does not fit into a buffer of {} bytes", s.area.width, s.area.height,
           pixels.size());
   s.spare_row.resize(std::size_t{4} * s.jpeg.output_width);
-  return s.read_rows(pixels.data()) || s.bad(s.text);
+  return s.read_rows(pixels.data()) || bad(s.text);
 }
 
 std::string jpeg_version() { return LOCKSTEP_TEXT(LIBJPEG_TURBO_VERSION); }

@@ -13,7 +13,6 @@
 #include <limits>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "base/clock.h"
 #include "data/sample_order.h"

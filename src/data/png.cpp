@@ -31,9 +31,7 @@ struct PngDecoder::State {
   png_structp png = nullptr;
   png_infop info = nullptr;
   std::jmp_buf back;
-  char text[200] = "";  // of the error
-  std::string reason;
-  bool is_grey = false;
+  char text[200] = "";                 // of the error
   std::span<const std::uint8_t> rest;  // bytes that were not read yet
   std::vector<png_bytep> rows;
 
@@ -54,11 +52,6 @@ struct PngDecoder::State {
   ~State() { close(); }
   void close() { png_destroy_read_struct(&png, &info, nullptr); }
 
-  bool bad(std::string why) {
-    reason = std::move(why);
-    return false;
-  }
-
   bool read_header() {
     png = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     info = png == nullptr ? nullptr : png_create_info_struct(png);
@@ -70,7 +63,6 @@ struct PngDecoder::State {
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // open() checks the size
     png_read_info(png, info);
-    is_grey = (png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR) == 0;
     return true;
   }
 
@@ -97,20 +89,18 @@ struct PngDecoder::State {
 PngDecoder::PngDecoder() : state_(std::make_unique<State>()) {}
 PngDecoder::~PngDecoder() = default;
 
-int PngDecoder::width() const { return static_cast<int>(png_get_image_width(state_->png, state_->info)); }
-int PngDecoder::height() const { return static_cast<int>(png_get_image_height(state_->png, state_->info)); }
-bool PngDecoder::is_grey() const { return state_->is_grey; }
-const std::string& PngDecoder::reason() const { return state_->reason; }
-
 bool PngDecoder::open(std::span<const std::uint8_t> bytes) {
   State& s = *state_;
   s.close();
   s.rest = bytes;
-  if (!s.read_header()) return s.bad(s.text);
-  const std::int64_t n_pixels = std::int64_t{width()} * height();
+  if (!s.read_header()) return bad(s.text);
+  width_ = static_cast<int>(png_get_image_width(s.png, s.info));
+  height_ = static_cast<int>(png_get_image_height(s.png, s.info));
+  is_grey_ = (png_get_color_type(s.png, s.info) & PNG_COLOR_MASK_COLOR) == 0;
+  const std::int64_t n_pixels = std::int64_t{width_} * height_;
   if (n_pixels > kMaxImagePixels || std::max(width(), height()) > kMaxImageSide)
-    return s.bad(fmt::format("its {} x {} pixels exceed the limit of {}, or of {} per side", width(), height(),
-                             kMaxImagePixels, kMaxImageSide));
+    return bad(fmt::format("its {} x {} pixels exceed the limit of {}, or of {} per side", width(), height(),
+                           kMaxImagePixels, kMaxImageSide));
   return true;
 }
 
@@ -122,7 +112,7 @@ bool PngDecoder::read_pixels(int channels, std::span<std::uint8_t> pixels) {
           "an image of {} x {} pixels does not fit into a buffer of {} bytes", width(), height(), pixels.size());
   s.rows.resize(n_rows);
   for (std::size_t y = 0; y < n_rows; ++y) s.rows[y] = pixels.data() + y * row_bytes;
-  return s.read_image(channels, row_bytes) || s.bad(s.text);
+  return s.read_image(channels, row_bytes) || bad(s.text);
 }
 
 std::string png_version() { return PNG_LIBPNG_VER_STRING; }

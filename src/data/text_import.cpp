@@ -4,15 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
-#include <string_view>
 
 #include "base/input_check.h"
-#include "base/stop_signal.h"
 #include "data/batches.h"
-#include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
@@ -125,12 +120,13 @@ void encode(Batch& batch, const TextEncoder& encoder, const std::string& field) 
 
 class TextImport {
  public:
-  TextImport(const TextImportOptions& options, const TextEncoder& encoder, const ImportProgress& progress)
+  TextImport(const TextImportOptions& options, const TextEncoder& encoder, const ImportProgress& progress,
+             TextSource source)
       : options_(options),
         encoder_(encoder),
         progress_(progress),
-        source_(options.sources, SourceFormat::by_name, options.max_line_bytes),
-        writer_(checked_output(), options.replace, encoder.vocabulary_size) {}
+        source_(std::move(source)),
+        writer_(options.output, options.replace, encoder.vocabulary_size) {}
 
   TextImportResult run() {
     process_batches<Batch>(
@@ -150,14 +146,6 @@ class TextImport {
   }
 
  private:
-  /// The path of the output. Throws if it is one of the inputs.
-  const std::string& checked_output() const {
-    std::vector<std::string> inputs = source_.paths();
-    inputs.push_back(encoder_.path);
-    require_no_input(options_.output, inputs);
-    return options_.output;
-  }
-
   /// Returns null at the end.
   std::unique_ptr<Batch> next_batch() {
     auto batch = std::make_unique<Batch>();
@@ -322,7 +310,10 @@ TextImportResult import_text(const TextImportOptions& options, const TextEncoder
                              const ImportProgress& progress) {
   require(options.end == 0 || options.start < options.end, ErrorCode::data_range,
           "--start {} --end {}: the first document must be before the end", options.start, options.end);
-  return TextImport(options, encoder, progress).run();
+  TextSource source(options.sources, SourceFormat::by_name, options.max_line_bytes);
+  require_no_input(options.output, source.paths());
+  require_no_input(options.output, std::vector{encoder.path});
+  return TextImport(options, encoder, progress, std::move(source)).run();
 }
 
 }  // namespace lockstep::data

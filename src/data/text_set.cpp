@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "data/text_range.h"
 #include "lockstep/error.h"
@@ -172,23 +170,34 @@ class PackedSet final : public FileSet {
   bool cross_documents_;
 };
 
-/// Windows of whole conversations.
-class ConversationSet final : public FileSet {
+/// Windows of whole documents, which are truncated to T tokens: of one each or, packed, of as many as fit.
+class DocumentSet final : public FileSet {
  public:
-  ConversationSet(std::unique_ptr<const TextRange> range, int sequence_length)
-      : FileSet(std::move(range), sequence_length), kept_(documents_to_predict()) {
+  DocumentSet(std::unique_ptr<const TextRange> range, const TextWindows& windows)
+      : FileSet(std::move(range), windows.sequence_length), is_packed_(windows.pack), kept_(documents_to_predict()) {
     std::vector<std::uint32_t> lengths;
     lengths.reserve(kept_.size());
     for (const std::uint64_t document : kept_) lengths.push_back(static_cast<std::uint32_t>(length_of(document)));
-    packing_ = WindowPacking(lengths, static_cast<std::uint32_t>(length()));
-    set_n_samples(packing_.n_windows());
+    if (is_packed_) packing_ = WindowPacking(lengths, static_cast<std::uint32_t>(length()));
+    set_n_samples(is_packed_ ? packing_.n_windows() : kept_.size());
     set_used_part(std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0}));
   }
 
   void read(std::int64_t sample, std::uint32_t, std::span<const std::span<std::byte>> targets) const override {
     const Window w = window_of(info(), sample, targets);
+    const auto window = static_cast<std::size_t>(sample);
+    if (!is_packed_) {
+      const std::size_t n = length_of(kept_[window]);
+      read_document(w, 0, kept_[window], n);
+      // The padding continues the document: without packing, attention knows no boundaries.
+      std::ranges::fill(w.tokens.subspan(n), 0);
+      std::ranges::fill(w.targets.subspan(n), kNoTarget);
+      std::ranges::fill(w.document_start, 0);
+      std::iota(w.positions.begin(), w.positions.end(), 0);
+      return;
+    }
     std::size_t at = 0;
-    for (const std::uint32_t number : packing_.documents(static_cast<std::size_t>(sample))) {
+    for (const std::uint32_t number : packing_.documents(window)) {
       const std::size_t n = length_of(kept_[number]);
       read_document(w, at, kept_[number], n);
       at += n;
@@ -197,35 +206,9 @@ class ConversationSet final : public FileSet {
   }
 
  private:
-  std::vector<std::uint64_t> kept_;
-  WindowPacking packing_;
-};
-
-/// One document per window.
-class DocumentSet final : public FileSet {
- public:
-  DocumentSet(std::unique_ptr<const TextRange> range, int sequence_length)
-      : FileSet(std::move(range), sequence_length), kept_(documents_to_predict()) {
-    set_n_samples(kept_.size());
-    std::uint64_t n_used = 0;
-    for (const std::uint64_t document : kept_) n_used += length_of(document);
-    set_used_part(n_used);
-  }
-
-  void read(std::int64_t sample, std::uint32_t, std::span<const std::span<std::byte>> targets) const override {
-    const Window w = window_of(info(), sample, targets);
-    const std::uint64_t document = kept_[static_cast<std::size_t>(sample)];
-    const std::size_t n = length_of(document);
-    read_document(w, 0, document, n);
-    // The padding continues the document: without packing, attention knows no boundaries.
-    std::ranges::fill(w.tokens.subspan(n), 0);
-    std::ranges::fill(w.targets.subspan(n), kNoTarget);
-    std::ranges::fill(w.document_start, 0);
-    std::iota(w.positions.begin(), w.positions.end(), 0);
-  }
-
- private:
+  bool is_packed_;
   std::vector<std::uint64_t> kept_;  // the documents with something to predict
+  WindowPacking packing_;
 };
 
 /// Token t of a sample is number t of its Philox stream.
@@ -276,8 +259,7 @@ std::unique_ptr<TextSet> open_text_set(const std::string& path, std::int64_t fir
   require(range->n_documents() <= kMaxSamples, ErrorCode::data_range,
           "{} has {} documents; at most {} are possible: use a part of them (data.start, data.end)", path,
           range->n_documents(), kMaxSamples);
-  if (!windows.pack) return std::make_unique<DocumentSet>(std::move(range), windows.sequence_length);
-  if (has_answers) return std::make_unique<ConversationSet>(std::move(range), windows.sequence_length);
+  if (!windows.pack || has_answers) return std::make_unique<DocumentSet>(std::move(range), windows);
   return std::make_unique<PackedSet>(std::move(range), windows);
 }
 

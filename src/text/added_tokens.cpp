@@ -1,6 +1,5 @@
 #include "text/added_tokens.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/utf8.h"
@@ -9,18 +8,14 @@
 namespace lockstep::text {
 namespace {
 
-bool consists_of(const Pattern& pattern, std::string_view code_point, MatchMemory& memory) {
+bool is_of_word(std::string_view code_point, MatchMemory& memory) {
+  static const Pattern pattern("\\w", "added_tokens");
   return pattern.find(code_point, 0, memory).has_value();
 }
 
-const Pattern& word_pattern() {
-  static const Pattern pattern("\\w", "added_tokens");
-  return pattern;
-}
-
-const Pattern& space_pattern() {
+bool is_blank(std::string_view code_point, MatchMemory& memory) {
   static const Pattern pattern("\\s", "added_tokens");
-  return pattern;
+  return pattern.find(code_point, 0, memory).has_value();
 }
 
 }  // namespace
@@ -70,13 +65,13 @@ bool AddedTokens::next(std::string_view text, std::size_t& from, std::size_t don
     const AddedToken& token = *match.token;
     if (token.single_word) {
       const auto is_word = [&](std::size_t first, std::size_t last) {
-        return consists_of(word_pattern(), text.substr(first, last - first), memory);
+        return is_of_word(text.substr(first, last - first), memory);
       };
       if (begin > 0 && is_word(begin_of_last(text, begin), begin)) continue;
       if (end < text.size() && is_word(end, end + n_bytes_of(text[end]))) continue;
     }
     const auto is_space = [&](std::size_t first, std::size_t last) {
-      return consists_of(space_pattern(), text.substr(first, last - first), memory);
+      return is_blank(text.substr(first, last - first), memory);
     };
     if (token.strip_left) {
       while (begin > done && is_space(begin_of_last(text, begin), begin)) begin = begin_of_last(text, begin);

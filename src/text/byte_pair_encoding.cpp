@@ -1,6 +1,5 @@
 #include "text/byte_pair_encoding.h"
 
-#include <algorithm>
 #include <functional>
 #include <limits>
 #include <unordered_set>

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/file.h"
 #include "base/hash.h"

@@ -279,13 +279,13 @@ TEST_F(ImageFolder, ReadsImageFilesLikeASet) {
   paths.push_back(folder_ / "in/cut.png");
   put("in/same.png", small_png(16, 16, 6));
   paths.push_back(folder_ / "in/same.png");
-  const auto files = open_image_files(paths, {.height = 16, .width = 16, .channels = 3, .resize = default_resize(16)});
-  const auto images = images_of(*files);
+  const ImageFiles files(paths, {.height = 16, .width = 16, .channels = 3, .resize = default_resize(16)});
+  const auto images = images_of(files);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(images[i], set[i]) << i;
-  EXPECT_EQ(files->problem(0), "");
-  EXPECT_NE(files->problem(3).find("No such file"), std::string::npos) << files->problem(3);
-  EXPECT_EQ(files->problem(4), "Premature end of PNG file");
-  EXPECT_EQ(files->problem(5), "");
+  EXPECT_EQ(files.problem(0), "");
+  EXPECT_NE(files.problem(3).find("No such file"), std::string::npos) << files.problem(3);
+  EXPECT_EQ(files.problem(4), "Premature end of PNG file");
+  EXPECT_EQ(files.problem(5), "");
   EXPECT_EQ(images[5][3], png_value(0, 1, 0, 6)) << "an image that has the size is not resized";
 }
 
