@@ -22,7 +22,6 @@
 #include "commands/adapter_files.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
-#include "config/checks.h"
 #include "config/parser.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"

@@ -17,7 +17,6 @@
 #include "base/standard_streams.h"
 #include "commands/commands.h"
 #include "commands/report.h"
-#include "config/checks.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "mlflow/upload.h"

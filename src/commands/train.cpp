@@ -19,7 +19,6 @@
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/plan_text.h"
-#include "config/nearest.h"
 #include "config/parser.h"
 #include "config/table.h"
 #include "doctor/doctor.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "config/nearest.h"
+#include "config/table.h"
 #include "lockstep/error.h"
 
 namespace lockstep::commands {

@@ -1,5 +1,4 @@
-#include "config/checks.h"
-
+// Checks that involve several keys.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,6 +11,7 @@
 #include "base/byte_size.h"
 #include "base/printable.h"
 #include "config/parameter_groups.h"
+#include "config/parser.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -92,26 +92,6 @@ void check_run(const Config& c) {
   check_checkpoint_name(c);
 }
 
-}  // namespace
-
-void check_mlflow_address(const std::string& address, const std::string& what) {
-  const bool is_http = address.starts_with("http://") || address.starts_with("https://");
-  const std::size_t begin = std::min(address.find("//"), address.size() - 1) + 2;
-  const std::string host = begin < address.size() ? address.substr(begin, address.find('/', begin) - begin) : "";
-  require(host.find('@') == std::string::npos, ErrorCode::config_invalid,
-          "{}: expected an address without a user and a password, which RUN/config.yaml would show; they belong in "
-          "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-          what);
-  require(
-      is_http && !host.empty() && address.find_first_of(" ?#") == std::string::npos && !has_control_characters(address),
-      ErrorCode::config_invalid,
-      "{}: expected the address of an MLflow server, such as http://host:5000, found \"{}\"; for a local folder or "
-      "database, start `mlflow server --backend-store-uri ...`",
-      what, printable(address));
-}
-
-namespace {
-
 void check_log(const Config& c) {
   constexpr double kMinSeconds = 0.1;
   require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kMinSeconds, ErrorCode::config_invalid,
@@ -164,6 +144,14 @@ void check_training(const Config& c) {
       "{}optimizer.nesterov: true requires optimizer.kind: sgd or lars, and optimizer.momentum greater than 0, found "
       "{} and {}",
       c.places({"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind, c.optimizer.momentum);
+  require(c.train.shard == "none" || c.optimizer.kind != "lars", ErrorCode::config_conflict,
+          "{}lars needs the norms of whole layers, of which each rank has only a part with train.shard=optimizer: set "
+          "train.shard to none, or optimizer.kind to sgd or adamw",
+          c.places({"train.shard", "optimizer.kind"}));
+  const Config::Model::Lora& lora = c.model.lora;
+  require(!lora.is_on() || !lora.targets.empty(), ErrorCode::config_invalid,
+          "{}model.lora.targets: expected at least one of [q, k, v, o, gate, up, down], found none",
+          c.places({"model.lora.targets"}));
 }
 
 int greatest_divisor_up_to(std::int64_t number, int limit) {
@@ -191,13 +179,6 @@ void check_micro_batches(const Config& c) {
           "{}train.micro_batches normalizes each micro-batch with its own statistics: set batch_norm.synchronize to "
           "false, or train.micro_batches to 0",
           c.places({"train.micro_batches", "batch_norm.synchronize"}));
-}
-
-void check_shard(const Config& c) {
-  require(c.train.shard == "none" || c.optimizer.kind != "lars", ErrorCode::config_conflict,
-          "{}lars needs the norms of whole layers, of which each rank has only a part with train.shard=optimizer: set "
-          "train.shard to none, or optimizer.kind to sgd or adamw",
-          c.places({"train.shard", "optimizer.kind"}));
 }
 
 void check_schedule(const Config& c) {
@@ -257,13 +238,6 @@ void check_fine_tuning(const Config& c) {
   }
 }
 
-void check_lora(const Config& c) {
-  const Config::Model::Lora& lora = c.model.lora;
-  require(!lora.is_on() || !lora.targets.empty(), ErrorCode::config_invalid,
-          "{}model.lora.targets: expected at least one of [q, k, v, o, gate, up, down], found none",
-          c.places({"model.lora.targets"}));
-}
-
 void check_evaluation(const Config& c) {
   require(c.evaluation.patience == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}evaluation.patience={} compares evaluations and needs data.validation, found nothing",
@@ -298,16 +272,30 @@ void check_publishing(const Config& c) {
 
 }  // namespace
 
+void check_mlflow_address(const std::string& address, const std::string& what) {
+  const bool is_http = address.starts_with("http://") || address.starts_with("https://");
+  const std::size_t begin = std::min(address.find("//"), address.size() - 1) + 2;
+  const std::string host = begin < address.size() ? address.substr(begin, address.find('/', begin) - begin) : "";
+  require(host.find('@') == std::string::npos, ErrorCode::config_invalid,
+          "{}: expected an address without a user and a password, which RUN/config.yaml would show; they belong in "
+          "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+          what);
+  require(
+      is_http && !host.empty() && address.find_first_of(" ?#") == std::string::npos && !has_control_characters(address),
+      ErrorCode::config_invalid,
+      "{}: expected the address of an MLflow server, such as http://host:5000, found \"{}\"; for a local folder or "
+      "database, start `mlflow server --backend-store-uri ...`",
+      what, printable(address));
+}
+
 void check(const Config& config) {
   check_run(config);
   check_data(config);
   check_training(config);
   check_micro_batches(config);
-  check_shard(config);
   check_schedule(config);
   check_log(config);
   check_fine_tuning(config);
-  check_lora(config);
   check_evaluation(config);
   check_publishing(config);
 }

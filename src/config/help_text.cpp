@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
-#include "config/nearest.h"
 #include "config/parser.h"
 #include "config/table.h"
 #include "lockstep/error.h"
@@ -12,30 +12,18 @@ namespace lockstep::config {
 namespace {
 
 /// The mark of a key in the list, which the text above the list explains.
-std::string_view mark(Effect effect) {
-  switch (effect) {
-    case Effect::learning:
-      return "* ";
-    case Effect::fixed:
-      return "! ";
-    case Effect::none:
-    case Effect::epochs:
-    case Effect::rounding:
-      break;
-  }
-  return "  ";
-}
+const char* mark(Effect effect) { return effect == Effect::learning ? "* " : effect == Effect::fixed ? "! " : "  "; }
 
 std::string when_resumed(const Key& key) {
   switch (key.effect) {
     case Effect::learning:
-      return fmt::format("may change only with --allow-change {}", key.name);
+      return "may change only with --allow-change " + key.name;
     case Effect::fixed:
       return "can never change";
     case Effect::epochs:
       return "may change, and the schedule with it";
     case Effect::rounding:
-      return fmt::format("may change; if reproducible, only with --allow-change {}", key.name);
+      return "may change; if reproducible, only with --allow-change " + key.name;
     case Effect::none:
       break;
   }
@@ -51,29 +39,22 @@ constexpr std::string_view kMarks =
 /// One line per key, in columns; a blank line between groups.
 std::string list(const std::vector<const Key*>& keys) {
   const Config defaults;
-  struct Row {
-    std::string key, value, unit, accepts, meaning;
-  };
-  std::vector<Row> rows{{"  key", "default", "unit", "accepts", "meaning"}};
+  std::vector<std::array<std::string, 5>> rows{{"  key", "default", "unit", "accepts", "meaning"}};
   for (const Key* key : keys)
-    rows.push_back({std::string(mark(key->effect)) + key->name, key->get(defaults), key->unit,
+    rows.push_back({mark(key->effect) + key->name, key->get(defaults), key->unit,
                     key->accepts.empty() ? key->type : key->accepts, key->meaning});
-  const auto width = [&](std::string Row::*column) {
-    std::size_t widest = 0;
-    for (const Row& row : rows) widest = std::max(widest, (row.*column).size());
-    return widest;
-  };
-  const std::size_t key = width(&Row::key), value = width(&Row::value), unit = width(&Row::unit);
-  const std::size_t accepts = width(&Row::accepts);
+  std::array<std::size_t, 5> widths{};
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
 
   std::string text, group_before;
-  for (const Row& row : rows) {
-    const std::string group = row.key.substr(0, row.key.find('.')).substr(2);
-    const bool is_grouped = row.key.find('.') != std::string::npos;
-    if (is_grouped ? group != group_before : !group_before.empty()) text += "\n";
-    group_before = is_grouped ? group : "";
-    text += fmt::format("{:{}}  {:{}}  {:{}}  {:{}}  {}\n", row.key, key, row.value, value, row.unit, unit, row.accepts,
-                        accepts, row.meaning);
+  for (const auto& row : rows) {
+    const auto dot = row[0].find('.');
+    const std::string group = dot == std::string::npos ? "" : row[0].substr(2, dot - 2);
+    if (group != group_before) text += "\n";
+    group_before = group;
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) text += fmt::format("{:{}}  ", row[i], widths[i]);
+    text += row.back() + "\n";
   }
   return text;
 }

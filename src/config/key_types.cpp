@@ -8,7 +8,7 @@
 #include <cmath>
 #include <optional>
 
-#include "config/quoted.h"
+#include "config/yaml_text.h"
 
 namespace lockstep::config {
 namespace {
@@ -60,28 +60,20 @@ std::string list_of(const std::vector<double>& values) {
   return "[" + list + "]";
 }
 
-Key row(std::string name, std::string type, std::string accepts, About about) {
+Key row(std::string name, std::string type, std::string accepts) {
   Key key;
   key.name = std::move(name);
   key.type = std::move(type);
   key.accepts = std::move(accepts);
-  key.effect = about.effect;
-  key.unit = std::move(about.unit);
-  key.meaning = std::move(about.meaning);
   return key;
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 }  // namespace
 
 template <typename T>
-Key integer(std::string name, Field<T> field, std::int64_t low, About about, std::int64_t high) {
+Key integer(std::string name, Field<T> field, std::int64_t low, std::int64_t high) {
   high = std::min(high, static_cast<std::int64_t>(std::numeric_limits<T>::max()));
-  Key key = row(std::move(name), "a whole number,", fmt::format("{} to {}", low, high), std::move(about));
+  Key key = row(std::move(name), "a whole number,", fmt::format("{} to {}", low, high));
   key.set = [field, low, high](Config& config, const Value& value) {
     if (value.is_list || !is_whole_number(value.text)) return Fit::wrong_type;
     const auto parsed = number<std::int64_t>(value.text);  // empty: more than 64 bits
@@ -92,12 +84,12 @@ Key integer(std::string name, Field<T> field, std::int64_t low, About about, std
   key.get = [field](const Config& config) { return fmt::format("{}", value_of(field, config)); };
   return key;
 }
-template Key integer(std::string, Field<int>, std::int64_t, About, std::int64_t);
-template Key integer(std::string, Field<std::int64_t>, std::int64_t, About, std::int64_t);
-template Key integer(std::string, Field<std::uint32_t>, std::int64_t, About, std::int64_t);
+template Key integer(std::string, Field<int>, std::int64_t, std::int64_t);
+template Key integer(std::string, Field<std::int64_t>, std::int64_t, std::int64_t);
+template Key integer(std::string, Field<std::uint32_t>, std::int64_t, std::int64_t);
 
-Key real(std::string name, Field<double> field, Range range, About about) {
-  Key key = row(std::move(name), "a number,", range.accepts, std::move(about));
+Key real(std::string name, Field<double> field, Range range) {
+  Key key = row(std::move(name), "a number,", range.accepts);
   key.set = [field, range](Config& config, const Value& value) {
     return value.is_list ? Fit::wrong_type : parse_real(value.text, range, field(config));
   };
@@ -106,40 +98,36 @@ Key real(std::string name, Field<double> field, Range range, About about) {
 }
 
 template <typename T>
-Key choice_of(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> choices, About about) {
+Key choice_of(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> choices) {
   std::vector<std::string> words;
   for (const auto& [word, meant] : choices) words.push_back(word);
-  Key key = row(std::move(name), "one of", fmt::format("{}", fmt::join(words, " | ")), std::move(about));
+  Key key = row(std::move(name), "one of", fmt::format("{}", fmt::join(words, " | ")));
   key.choices = std::move(words);
   key.set = [field, choices](Config& config, const Value& value) {
     if (value.is_list) return Fit::wrong_type;
-    for (const auto& [word, meant] : choices) {
-      if (word != value.text) continue;
-      field(config) = meant;
-      return Fit::good;
-    }
-    return Fit::out_of_range;
+    const auto found = std::ranges::find(choices, value.text, &std::pair<std::string, T>::first);
+    if (found == choices.end()) return Fit::out_of_range;
+    field(config) = found->second;
+    return Fit::good;
   };
   key.get = [field, choices](const Config& config) -> std::string {
-    for (const auto& [word, meant] : choices) {
-      if (meant == value_of(field, config)) return word;
-    }
-    return "?";
+    const auto found = std::ranges::find(choices, value_of(field, config), &std::pair<std::string, T>::second);
+    return found == choices.end() ? "?" : found->first;
   };
   return key;
 }
-template Key choice_of(std::string, Field<bool>, std::vector<std::pair<std::string, bool>>, About);
-template Key choice_of(std::string, Field<int>, std::vector<std::pair<std::string, int>>, About);
-template Key choice_of(std::string, Field<Precision>, std::vector<std::pair<std::string, Precision>>, About);
+template Key choice_of(std::string, Field<bool>, std::vector<std::pair<std::string, bool>>);
+template Key choice_of(std::string, Field<int>, std::vector<std::pair<std::string, int>>);
+template Key choice_of(std::string, Field<Precision>, std::vector<std::pair<std::string, Precision>>);
 
-Key choice(std::string name, Field<std::string> field, const std::vector<std::string>& choices, About about) {
+Key choice(std::string name, Field<std::string> field, const std::vector<std::string>& choices) {
   std::vector<std::pair<std::string, std::string>> pairs;
   for (const std::string& word : choices) pairs.emplace_back(word, word);
-  return choice_of(std::move(name), field, std::move(pairs), std::move(about));
+  return choice_of(std::move(name), field, std::move(pairs));
 }
 
-Key boolean(std::string name, Field<bool> field, About about) {
-  Key key = row(std::move(name), "one of", "true | false", std::move(about));
+Key boolean(std::string name, Field<bool> field) {
+  Key key = row(std::move(name), "one of", "true | false");
   key.choices = {"true", "false"};
   key.set = [field](Config& config, const Value& value) {
     const std::string lowered = value.is_list ? "" : lower(value.text);
@@ -153,8 +141,8 @@ Key boolean(std::string name, Field<bool> field, About about) {
   return key;
 }
 
-Key text(std::string name, Field<std::string> field, About about) {
-  Key key = row(std::move(name), "text", "", std::move(about));
+Key text(std::string name, Field<std::string> field) {
+  Key key = row(std::move(name), "text", "");
   key.is_text = true;
   key.set = [field](Config& config, const Value& value) {
     if (value.is_list) return Fit::wrong_type;
@@ -166,17 +154,15 @@ Key text(std::string name, Field<std::string> field, About about) {
   return key;
 }
 
-Key path(std::string name, Field<std::string> field, About about) {
-  Key key = text(std::move(name), field, std::move(about));
+Key path(std::string name, Field<std::string> field) {
+  Key key = text(std::move(name), field);
   key.type = "a path";
   key.is_path = true;
   return key;
 }
 
-Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices,
-                    About about) {
-  Key key = row(std::move(name), "a list of", fmt::format("some of [{}], each at most once", fmt::join(choices, ", ")),
-                std::move(about));
+Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices) {
+  Key key = row(std::move(name), "a list of", fmt::format("some of [{}], each at most once", fmt::join(choices, ", ")));
   key.choices = choices;
   key.is_list = true;
   key.set = [field, choices](Config& config, const Value& value) {
@@ -193,8 +179,8 @@ Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std
   return key;
 }
 
-Key list_of_texts(std::string name, Field<std::vector<std::string>> field, About about) {
-  Key key = row(std::move(name), "a list", "[TEXT, ...], none of them empty", std::move(about));
+Key list_of_texts(std::string name, Field<std::vector<std::string>> field) {
+  Key key = row(std::move(name), "a list", "[TEXT, ...], none of them empty");
   key.is_list = true;
   key.set = [field](Config& config, const Value& value) {
     std::vector<std::string> items = value.items;
@@ -211,8 +197,8 @@ Key list_of_texts(std::string name, Field<std::vector<std::string>> field, About
   return key;
 }
 
-Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range range, About about) {
-  Key key = row(std::move(name), "a list", "[NUMBER, ...], each " + range.accepts, std::move(about));
+Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range range) {
+  Key key = row(std::move(name), "a list", "[NUMBER, ...], each " + range.accepts);
   key.is_list = true;
   key.set = [field, range](Config& config, const Value& value) {
     if (!value.is_list && !value.text.empty()) return Fit::wrong_type;
@@ -228,46 +214,42 @@ Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range ra
   return key;
 }
 
-Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about) {
-  Key key = row(std::move(name), "one of", "auto | [NUMBER, ...], each " + range.accepts, std::move(about));
+Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range) {
+  Key key = list_of_numbers(std::move(name), field, range);
+  key.type = "one of";
+  key.accepts = "auto | " + key.accepts;
   key.choices = {"auto"};
-  key.set = [field, range](Config& config, const Value& value) {
-    if (!value.is_list && value.text != "auto") return Fit::wrong_type;
-    std::vector<double> parsed;
-    for (const std::string& item : value.items) {
-      const Fit fit = parse_real(item, range, parsed.emplace_back());
-      if (fit != Fit::good) return fit;
-    }
-    if (parsed.size() > kMaxChannels || (value.is_list && parsed.empty())) return Fit::out_of_range;
-    field(config) = parsed;
+  key.is_list = false;
+  key.set = [field, set = key.set](Config& config, const Value& value) {
+    if (value.is_list)
+      return value.items.empty() || value.items.size() > kMaxChannels ? Fit::out_of_range : set(config, value);
+    if (value.text != "auto") return Fit::wrong_type;
+    field(config).clear();
     return Fit::good;
   };
-  key.get = [field](const Config& config) {
-    const std::vector<double>& values = value_of(field, config);
-    return values.empty() ? "auto" : list_of(values);
+  key.get = [field, get = key.get](const Config& config) {
+    return value_of(field, config).empty() ? "auto" : get(config);
   };
   return key;
 }
 
 template <typename T>
-Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high, About about) {
-  Key key = row(std::move(name), "one of", fmt::format("auto | {} to {}", low, high), std::move(about));
+Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high) {
+  Key key = integer(std::move(name), field, low, high);
+  key.type = "one of";
+  key.accepts = "auto | " + key.accepts;
   key.choices = {"auto"};
-  key.set = [field, auto_value, low, high](Config& config, const Value& value) {
-    const bool is_auto = !value.is_list && value.text == "auto";
-    if (value.is_list || (!is_auto && !is_whole_number(value.text))) return Fit::wrong_type;
-    const auto parsed = is_auto ? std::nullopt : number<std::int64_t>(value.text);
-    if (!is_auto && (!parsed || *parsed < low || *parsed > high)) return Fit::out_of_range;
-    field(config) = is_auto ? auto_value : static_cast<T>(*parsed);
+  key.set = [field, auto_value, set = key.set](Config& config, const Value& value) {
+    if (value.is_list || value.text != "auto") return set(config, value);
+    field(config) = auto_value;
     return Fit::good;
   };
-  key.get = [field, auto_value](const Config& config) {
-    const T count = value_of(field, config);
-    return count == auto_value ? "auto" : fmt::format("{}", count);
+  key.get = [field, auto_value, get = key.get](const Config& config) {
+    return value_of(field, config) == auto_value ? "auto" : get(config);
   };
   return key;
 }
-template Key auto_or_integer(std::string, Field<int>, int, std::int64_t, std::int64_t, About);
-template Key auto_or_integer(std::string, Field<std::int64_t>, std::int64_t, std::int64_t, std::int64_t, About);
+template Key auto_or_integer(std::string, Field<int>, int, std::int64_t, std::int64_t);
+template Key auto_or_integer(std::string, Field<std::int64_t>, std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace lockstep::config

@@ -1,4 +1,4 @@
-// Functions that make table rows, one per type of value. `field` refers to a member of a Config.
+// Functions that make the keys of the table, one per type of value. `field` refers to a member of a Config.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,6 @@ namespace lockstep::config {
 template <typename T>
 using Field = T& (*)(Config&);
 
-struct About {
-  Effect effect = Effect::none;
-  std::string unit;
-  std::string meaning;
-};
-
 /// Bounds of a number. `accepts` describes them in words.
 struct Range {
   double low = 0;
@@ -41,27 +35,26 @@ inline const Range kUpToOne{.high = 1, .low_excluded = true, .accepts = "greater
 
 /// T: int, std::int64_t or std::uint32_t. The default upper bound is that of T.
 template <typename T>
-Key integer(std::string name, Field<T> field, std::int64_t low, About about,
+Key integer(std::string name, Field<T> field, std::int64_t low,
             std::int64_t high = std::numeric_limits<std::int64_t>::max());
-Key real(std::string name, Field<double> field, Range range, About about);
+Key real(std::string name, Field<double> field, Range range);
 /// Words that stand for values. T: bool, int or Precision.
 template <typename T>
-Key choice_of(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> choices, About about);
-Key choice(std::string name, Field<std::string> field, const std::vector<std::string>& choices, About about);
-Key boolean(std::string name, Field<bool> field, About about);
-Key text(std::string name, Field<std::string> field, About about);
-Key path(std::string name, Field<std::string> field, About about);
+Key choice_of(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> choices);
+Key choice(std::string name, Field<std::string> field, const std::vector<std::string>& choices);
+Key boolean(std::string name, Field<bool> field);
+Key text(std::string name, Field<std::string> field);
+Key path(std::string name, Field<std::string> field);
 /// A list of some of the choices, each at most once.
-Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices,
-                    About about);
+Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices);
 /// A list of any texts that are not empty. One text without brackets is a list of one.
-Key list_of_texts(std::string name, Field<std::vector<std::string>> field, About about);
+Key list_of_texts(std::string name, Field<std::vector<std::string>> field);
 /// A list of numbers within the range; it may be empty.
-Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range range, About about);
+Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range range);
 /// `auto` (an empty list), or one number per channel.
-Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about);
+Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range);
 /// `auto` (stored as `auto_value`, below `low`), or a number from `low` to `high`. T: int or std::int64_t.
 template <typename T>
-Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high, About about);
+Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high);
 
 }  // namespace lockstep::config

@@ -1,16 +1,15 @@
-#include "config/nearest.h"
-
+// Finds the keys that somebody who wrote an unknown one probably meant.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 #include <vector>
 
 #include "base/edit_distance.h"
 #include "config/table.h"
+#include "config/yaml_text.h"
 
 namespace lockstep::config {
 namespace {
@@ -103,8 +102,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
 }
 
 std::string nearest_text(std::string_view unknown) {
-  std::string name(unknown);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower(unknown);
   const auto [group, last] = group_and_key(name);
   if (const std::string_view ours = key_of_other_programs(last); !ours.empty())
     return fmt::format("; the nearest is {}", ours);

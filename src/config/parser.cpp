@@ -8,8 +8,6 @@
 #include <map>
 
 #include "base/printable.h"
-#include "config/checks.h"
-#include "config/nearest.h"
 #include "config/settings.h"
 #include "config/table.h"
 #include "config/yaml_text.h"
@@ -31,8 +29,8 @@ void apply(const Setting& setting, Config& config) {
   require(key != nullptr, ErrorCode::config_invalid, "{}: there is no key {}{}", setting.place, printable(setting.key),
           nearest_text(setting.key));
   const Fit fit = key->set(config, setting.value);
-  require(fit == Fit::good, fit == Fit::wrong_type ? ErrorCode::config_invalid : ErrorCode::config_invalid,
-          "{}: {}: expected {}, found {}", setting.place, setting.key, expected(*key), shown(setting.value));
+  require(fit == Fit::good, ErrorCode::config_invalid, "{}: {}: expected {}, found {}", setting.place, setting.key,
+          expected(*key), shown(setting.value));
   // Of these two keys, the one that is set later is in effect.
   if (key->name == "train.global_batch" && config.train.global_batch > 0) config.train.batch_per_rank = 0;
   if (key->name == "train.batch_per_rank" && config.train.batch_per_rank != 0) config.train.global_batch = 0;
@@ -115,7 +113,7 @@ std::vector<Difference> learning_differences(const std::string& yaml_before, con
   }
   std::vector<Difference> differences;
   for (const Key& key : table()) {
-    const bool was_set = std::find(keys_before.begin(), keys_before.end(), key.name) != keys_before.end();
+    const bool was_set = std::ranges::find(keys_before, key.name) != keys_before.end();
     if (!(is_learned(key, now) || key.effect == Effect::epochs) || !was_set || key.get(before) == key.get(now))
       continue;
     const bool is_derived = before.train.global_batch == 0 || now.train.global_batch == 0;

@@ -20,6 +20,14 @@ std::string learning_yaml(const Config& config);
 /// The keys of to_yaml() or learning_yaml() with their values as text, without the quotes of YAML, for other programs
 /// that list the settings of a run.
 std::vector<std::pair<std::string, std::string>> values_in(const std::string& yaml);
+
+/// Checks that involve several keys. parse() makes them, too. Throws Error (config_conflict, config_invalid,
+/// not_supported) with the places where the keys were set.
+void check(const Config& config);
+/// The address of an MLflow server, of `log.mlflow` or of a command line: http or https, without a password. `what`:
+/// the beginning of the message, such as "--uri". Throws Error (config_invalid).
+void check_mlflow_address(const std::string& address, const std::string& what);
+
 /// `lockstep help config`: every key with default, unit, accepted values, meaning and whether it may change on resume.
 std::string help_text();
 /// `lockstep help config KEY GROUP`: these keys and groups. Throws Error (config_invalid).

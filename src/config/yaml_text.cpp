@@ -131,4 +131,33 @@ void check_is_text(const std::string& content, const std::string& path) {
           static_cast<unsigned char>(content[std::min(at, content.size() - 1)]), at);
 }
 
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
+std::string quoted(const std::string& text) {
+  const auto is_safe = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-'; };
+  // Other YAML readers must not read a name as a number or a boolean.
+  constexpr std::array<std::string_view, 11> kReservedWords{"true", "false", "yes", "no",  "on", "off",
+                                                            "null", "y",     "n",   "inf", "nan"};
+  const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/') &&
+                     std::ranges::all_of(text, is_safe) &&
+                     std::ranges::find(kReservedWords, lower(text)) == kReservedWords.end();
+  if (plain) return text;
+  std::string out = "\"";
+  for (const char c : text) {
+    // `$` is escaped too: a value that contains "${" must not be expanded when it is read back.
+    if (c == '"' || c == '\\') {
+      out += std::string("\\") + c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == '$' || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
 }  // namespace lockstep::config

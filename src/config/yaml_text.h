@@ -1,4 +1,5 @@
-// Reads YAML with yaml-cpp, and reports what is wrong with a text in words that need no knowledge of the parser.
+// Reads YAML with yaml-cpp, and reports what is wrong with a text in words that need no knowledge of the parser. Writes
+// texts as YAML.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -27,5 +28,11 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
 /// Throws Error (config_unreadable) if a file of this content cannot be a configuration: it is empty, or it is not
 /// text.
 void check_is_text(const std::string& content, const std::string& path);
+
+/// Text as YAML: plain if that is safe, otherwise in double quotes.
+std::string quoted(const std::string& text);
+
+/// Letters of ASCII in lower case.
+std::string lower(std::string_view text);
 
 }  // namespace lockstep::config

@@ -10,7 +10,7 @@
 
 #include "base/number_text.h"
 #include "base/printable.h"
-#include "config/quoted.h"
+#include "config/yaml_text.h"
 
 namespace lockstep::run {
 namespace {

@@ -10,7 +10,6 @@
 
 #include "checkpoint/background_saver.h"
 #include "config/parameter_groups.h"
-#include "config/parameter_names.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
 #include "models/lora.h"

@@ -6,7 +6,6 @@
 namespace lockstep::config {
 namespace {
 
-constexpr About kNothing{};
 using Texts = std::vector<std::string>;
 using Numbers = std::vector<double>;
 
@@ -17,7 +16,7 @@ Value list(const Texts& items) { return {.is_list = true, .text = "", .items = i
 Value scalar(const std::string& text) { return {.is_list = false, .text = text, .items = {}}; }
 
 TEST(KeyTypesTest, AListOfTexts) {
-  const Key key = list_of_texts("x", texts, kNothing);
+  const Key key = list_of_texts("x", texts);
   Config config;
   EXPECT_EQ(key.get(config), "[]");
   EXPECT_EQ(key.set(config, list({"layer1.*", "fc"})), Fit::good);
@@ -32,7 +31,7 @@ TEST(KeyTypesTest, AListOfTexts) {
 }
 
 TEST(KeyTypesTest, AListOfNumbers) {
-  const Key key = list_of_numbers("x", numbers, kPositive, kNothing);
+  const Key key = list_of_numbers("x", numbers, kPositive);
   Config config;
   EXPECT_EQ(key.get(config), "[]");
   EXPECT_EQ(key.accepts, "[NUMBER, ...], each 1e-30 to 1e30");

@@ -13,7 +13,7 @@
 #include <map>
 #include <set>
 
-#include "config/parameter_names.h"
+#include "config/parameter_groups.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/parameter_segment.h"
 #include "test/reference/backend.h"

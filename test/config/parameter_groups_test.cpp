@@ -1,5 +1,5 @@
 // Patterns for the names of parameters and layers.
-#include "config/parameter_names.h"
+#include "config/parameter_groups.h"
 
 #include <gtest/gtest.h>
 
