@@ -64,11 +64,11 @@ bool is_temporary(int status) {
          status != kServerCertificate && status != kCaFile;
 }
 
-double clock_seconds() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
-
 }  // namespace
 
-double Limits::remaining_seconds() const { return deadline - clock_seconds(); }
+double Limits::remaining_seconds() const {
+  return deadline - std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
 
 HttpClient::HttpClient(const Limits& limits) : limits_(limits), handle_(curl_library().easy_init()) {
   require(handle_ != nullptr, ErrorCode::library, "libcurl has no memory for a connection");
@@ -76,30 +76,12 @@ HttpClient::HttpClient(const Limits& limits) : limits_(limits), handle_(curl_lib
 
 HttpClient::~HttpClient() { curl_library().easy_cleanup(handle_); }
 
-void HttpClient::set_credentials() {
-  const CurlLibrary& c = curl_library();
-  const std::string user = environment("MLFLOW_TRACKING_USERNAME"), password = environment("MLFLOW_TRACKING_PASSWORD");
-  if (!user.empty() && !password.empty()) {
-    c.easy_setopt(handle_, kUsername, user.c_str());
-    c.easy_setopt(handle_, kPassword, password.c_str());
-  }
-  const std::string trusted = environment("MLFLOW_TRACKING_SERVER_CERT_PATH");
-  const std::string own = environment("MLFLOW_TRACKING_CLIENT_CERT_PATH");
-  if (!trusted.empty()) c.easy_setopt(handle_, kCaInfo, trusted.c_str());
-  if (!own.empty()) c.easy_setopt(handle_, kSslCert, own.c_str());
-  if (is_true(environment("MLFLOW_TRACKING_INSECURE_TLS"))) {
-    c.easy_setopt(handle_, kSslVerifyPeer, 0L);
-    c.easy_setopt(handle_, kSslVerifyHost, 0L);
-  }
-}
-
 Response HttpClient::send(const Request& request) {
   const CurlLibrary& c = curl_library();
   const auto set = [&](int option, auto value) { c.easy_setopt(handle_, option, value); };
   Response response;
   if (limits_.is_over()) return {.problem = "the request timed out", .is_temporary = true};
   c.easy_reset(handle_);  // keeps the connection
-  set_credentials();
   std::array<char, kErrorBufferBytes> text{};
   set(kErrorBuffer, text.data());
   set(kUrl, request.url.c_str());
@@ -120,10 +102,22 @@ Response HttpClient::send(const Request& request) {
   set(kConnectTimeoutMs, milliseconds(kConnectSeconds));
   void* headers = nullptr;
   const auto add_header = [&](const std::string& line) { headers = c.slist_append(headers, line.c_str()); };
-  const std::string token = environment("MLFLOW_TRACKING_TOKEN");
-  const bool has_password =
-      !environment("MLFLOW_TRACKING_USERNAME").empty() && !environment("MLFLOW_TRACKING_PASSWORD").empty();
-  if (!has_password && !token.empty()) add_header("Authorization: Bearer " + token);
+  // libcurl copies texts.
+  const std::string user = environment("MLFLOW_TRACKING_USERNAME"), password = environment("MLFLOW_TRACKING_PASSWORD"),
+                    token = environment("MLFLOW_TRACKING_TOKEN");
+  if (!user.empty() && !password.empty()) {
+    set(kUsername, user.c_str());
+    set(kPassword, password.c_str());
+  } else if (!token.empty()) {
+    add_header("Authorization: Bearer " + token);
+  }
+  if (const std::string trusted = environment("MLFLOW_TRACKING_SERVER_CERT_PATH"); !trusted.empty())
+    set(kCaInfo, trusted.c_str());
+  if (const std::string own = environment("MLFLOW_TRACKING_CLIENT_CERT_PATH"); !own.empty()) set(kSslCert, own.c_str());
+  if (is_true(environment("MLFLOW_TRACKING_INSECURE_TLS"))) {
+    set(kSslVerifyPeer, 0L);
+    set(kSslVerifyHost, 0L);
+  }
   add_header("Expect:");  // no pause before the body
   FileBody file;
   if (!request.file.empty()) {

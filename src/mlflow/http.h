@@ -60,8 +60,6 @@ class HttpClient {
   Response send(const Request& request);
 
  private:
-  void set_credentials();
-
   const Limits& limits_;
   void* handle_;
 };

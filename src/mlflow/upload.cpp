@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
@@ -19,11 +20,13 @@
 #include "base/version.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
+#include "run/metrics_file.h"
 
 namespace lockstep::mlflow {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 constexpr const char* kCreationTag = "lockstep.creation";
 
@@ -55,6 +58,13 @@ std::pair<std::string, std::size_t> hash_of(const std::string& path) {
   return {hash_text(hash.digest()), total};
 }
 
+/// The object in RUN/mlflow.json, with an entry per server and experiment.
+Json content_of(const std::string& path) {
+  if (!std::filesystem::exists(path)) return Json::object();
+  const Json object = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  return object.is_object() ? object : Json::object();
+}
+
 /// Calls `send` with at most `most` texts at a time.
 template <typename Send>
 void in_groups(const Texts& texts, std::size_t most, Send send) {
@@ -83,10 +93,45 @@ std::string status_for(const std::string& status) {
 }
 
 Upload::Upload(UploadOptions options, const Limits& limits)
-    : options_(std::move(options)),
-      server_(options_.address, limits),
-      file_(options_.run, server_.address(), options_.experiment),
-      state_(file_.read()) {}
+    : options_(std::move(options)), server_(options_.address, limits), state_(read_state()) {}
+
+Upload::State Upload::read_state() const {
+  const Json all = content_of(state_path());
+  State state;
+  if (!all.contains(state_key())) return state;
+  try {
+    const Json& entry = all[state_key()];
+    state.experiment_id = entry.at("experiment_id");
+    state.creation_id = entry.at("creation_id");
+    state.run = {.id = entry.at("run_id"), .artifact_uri = entry.at("artifact_uri")};
+    state.status = entry.at("status");
+    state.parameters = entry.at("parameters").get<std::map<std::string, std::string>>();
+    state.files = entry.at("files").get<std::map<std::string, std::string>>();
+    const Json& position = entry.at("metrics");
+    state.position = {.bytes = position.at("bytes"),
+                      .tail_hash = position.at("tail_hash"),
+                      .last_time_unix = position.at("last_time_unix")};
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+  return state;
+}
+
+void Upload::save() const {
+  Json all = content_of(state_path());
+  all[state_key()] = {{"experiment_id", state_.experiment_id},
+                      {"creation_id", state_.creation_id},
+                      {"run_id", state_.run.id},
+                      {"artifact_uri", state_.run.artifact_uri},
+                      {"status", state_.status},
+                      {"metrics",
+                       {{"bytes", state_.position.bytes},
+                        {"tail_hash", state_.position.tail_hash},
+                        {"last_time_unix", state_.position.last_time_unix}}},
+                      {"files", state_.files},
+                      {"parameters", state_.parameters}};
+  replace_file(state_path(), all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
 
 Texts Upload::tags() const {
   std::error_code error;
@@ -110,43 +155,41 @@ void Upload::open() {
     state_.run = server_.find_run(state_.experiment_id, kCreationTag, state_.creation_id);
   if (!is_open()) {
     if (state_.creation_id.empty()) state_.creation_id = random_id();
-    file_.write(state_);
+    save();
     std::vector<Metric> first;
-    EventReader(metrics_path(), {}).read(1, first);
+    EventReader(run::metrics_path(options_.run), {}).read(1, first);
     const std::int64_t start_ms = first.empty() ? milliseconds(unix_seconds()) : first.front().time_ms;
     state_.run = server_.create_run(state_.experiment_id, valid_utf8(options_.config.run.name), start_ms, tags());
     state_.status = "RUNNING";
   }
-  file_.write(state_);
+  save();
 }
 
-Texts Upload::new_parameters() const {
-  Texts out;
-  for (auto& [key, value] : config::values_in(config::to_yaml(options_.config)))
-    if (!state_.parameters.contains(key)) out.emplace_back(key, value);
+Upload::Parameters Upload::unsent_parameters() const {
+  Parameters out;
+  for (auto& [key, value] : config::values_in(config::to_yaml(options_.config))) {
+    const auto sent = state_.parameters.find(key);
+    if (sent == state_.parameters.end())
+      out.fresh.emplace_back(key, value);
+    else if (sent->second != value)
+      out.changed.emplace_back(key, value);
+  }
   return out;
 }
 
 /// MLflow does not allow changes of parameters, so the changes of a resumed run become tags.
-Texts Upload::changed_parameters() const {
-  Texts out;
-  for (auto& [key, value] : config::values_in(config::to_yaml(options_.config)))
-    if (const auto sent = state_.parameters.find(key); sent != state_.parameters.end() && sent->second != value)
-      out.emplace_back(key, value);
-  return out;
-}
-
 void Upload::send_parameters() {
   const auto note = [&](const Texts& group) {
     for (const auto& [key, value] : group) state_.parameters[key] = value;
     sent_.parameters += static_cast<std::int64_t>(group.size());
-    file_.write(state_);
+    save();
   };
-  in_groups(new_parameters(), kMaxParameters, [&](const Texts& group) {
+  const Parameters unsent = unsent_parameters();
+  in_groups(unsent.fresh, kMaxParameters, [&](const Texts& group) {
     server_.log_parameters(state_.run.id, group);
     note(group);
   });
-  in_groups(changed_parameters(), kMaxTags, [&](const Texts& group) {
+  in_groups(unsent.changed, kMaxTags, [&](const Texts& group) {
     Texts tags;
     for (const auto& [key, value] : group) tags.emplace_back("resumed." + key, valid_utf8(value));
     server_.log_tags(state_.run.id, tags);
@@ -155,7 +198,7 @@ void Upload::send_parameters() {
 }
 
 void Upload::send_metrics(const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  EventReader reader(metrics_path(), state_.position);
+  EventReader reader(run::metrics_path(options_.run), state_.position);
   for (;;) {
     std::vector<Metric> metrics;
     const std::uint64_t before = state_.position.bytes;
@@ -166,7 +209,7 @@ void Upload::send_metrics(const std::function<void(std::uint64_t, std::uint64_t)
     if (reader.position().bytes == before) return;
     state_.position = reader.position();
     sent_.metrics += static_cast<std::int64_t>(metrics.size());
-    file_.write(state_);
+    save();
     if (progress) progress(state_.position.bytes, reader.size_bytes());
   }
 }
@@ -176,7 +219,7 @@ void Upload::send_status(const std::string& status) {
   server_.set_status(state_.run.id, status, status == "RUNNING" ? 0 : milliseconds(unix_seconds()));
   state_.status = status;
   sent_.status = true;
-  file_.write(state_);
+  save();
 }
 
 std::string Upload::files_note() const {
@@ -206,15 +249,16 @@ void Upload::send_files(const std::vector<std::string>& names) {
     server_.upload(state_.run, file.path, file.n_bytes, file.name);
     state_.files[file.name] = file.hash;
     ++sent_.files;
-    file_.write(state_);
+    save();
   }
 }
 
 Amount Upload::missing(const std::string& status, const std::vector<std::string>& names) const {
-  Amount out{.parameters = static_cast<std::int64_t>(new_parameters().size() + changed_parameters().size()),
+  const Parameters unsent = unsent_parameters();
+  Amount out{.parameters = static_cast<std::int64_t>(unsent.fresh.size() + unsent.changed.size()),
              .status = !status.empty() && state_.status != status};
   if (files_note().empty()) out.files = static_cast<std::int64_t>(changed_files(names).size());
-  EventReader reader(metrics_path(), state_.position);
+  EventReader reader(run::metrics_path(options_.run), state_.position);
   for (std::uint64_t before = UINT64_MAX; reader.position().bytes != before;) {
     std::vector<Metric> metrics;
     before = reader.position().bytes;

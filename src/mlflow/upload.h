@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "lockstep/config.h"
-#include "mlflow/state.h"
+#include "mlflow/events.h"
+#include "mlflow/server.h"
 
 namespace lockstep::mlflow {
 
@@ -59,14 +61,33 @@ class Upload {
     std::string path, name, hash;
     std::size_t n_bytes = 0;
   };
+  /// What was sent to this server and experiment: an entry of RUN/mlflow.json, so that a resumed run continues the same
+  /// run of MLflow and nothing is sent twice.
+  struct State {
+    std::string experiment_id;
+    std::string creation_id;  // a tag of the run; set before the run is created, whose answer may get lost
+    RunOnServer run{};        // an empty id: it was not created yet
+    std::string status;       // the last one that was sent
+    std::map<std::string, std::string> parameters{};  // as sent, with changes that a resumed run made
+    std::map<std::string, std::string> files{};       // the hash of each file that was sent
+    Position position{};
+  };
+  std::string state_path() const { return options_.run + "/mlflow.json"; }
+  std::string state_key() const { return server_.address() + " " + options_.experiment; }
+  /// A missing or damaged file counts as empty, so that a new run is created.
+  State read_state() const;
+  /// Replaces the entry of this server. Throws Error (system_call), for example on a full disk.
+  void save() const;
+
   std::vector<File> changed_files(const std::vector<std::string>& names) const;
-  Texts new_parameters() const, changed_parameters() const;
+  struct Parameters {
+    Texts fresh, changed;
+  };
+  Parameters unsent_parameters() const;
   Texts tags() const;
-  std::string metrics_path() const { return options_.run + "/metrics.jsonl"; }
 
   UploadOptions options_;
   Server server_;
-  StateFile file_;
   State state_;
   Amount sent_;
 };
