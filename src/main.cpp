@@ -25,7 +25,6 @@
 #include "base/version.h"
 #include "comm/launch.h"
 #include "commands/commands.h"
-#include "commands/usage.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics.h"
@@ -93,7 +92,7 @@ bool is_of_any_process(std::string_view command) {
 
 int run_program(int argc, char** argv) {
   CLI::App app("Lockstep trains neural networks data-parallel on an HPC cluster.", "lockstep");
-  app.formatter(std::make_shared<commands::HelpFormatter>());
+  app.formatter(commands::help_formatter());
   bool prints_version = false, prints_json = false;
   app.add_flag("--version", prints_version, "Print the versions of this program, its compiler and its libraries");
   app.add_flag("--json", prints_json, "Print the versions as one JSON object")->needs("--version");
@@ -107,7 +106,7 @@ int run_program(int argc, char** argv) {
   commands::add_evaluate(app, run, arguments);
   commands::add_predict(app, run);
   commands::add_generate(app, run, arguments);
-  commands::add_plan(app, run, arguments);
+  commands::add_plan(app, run);
   commands::add_data(app, run);
   commands::add_checkpoint(app, run);
   commands::add_compare(app, run);

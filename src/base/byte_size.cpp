@@ -1,5 +1,7 @@
 #include "base/byte_size.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -38,6 +40,15 @@ std::optional<std::uint64_t> parse_byte_size(std::string_view text) {
   const double bytes = std::floor(number * found->bytes);
   if (!(bytes >= 1 && bytes <= kMostBytes)) return std::nullopt;
   return static_cast<std::uint64_t>(bytes);
+}
+
+std::string size_text(std::uint64_t size_bytes) {
+  auto n = static_cast<double>(size_bytes);
+  for (const char* unit : {"B", "kB", "MB", "GB"}) {
+    if (n < 1000.0) return fmt::format("{:.3g} {}", n, unit);
+    n /= 1000.0;
+  }
+  return fmt::format("{:.3g} TB", n);
 }
 
 }  // namespace lockstep

@@ -16,4 +16,7 @@ inline constexpr const char* kByteSizeExample = "a size such as 5GB, 500MB or 1G
 /// is less than a byte or more than 2^62 bytes.
 std::optional<std::uint64_t> parse_byte_size(std::string_view text);
 
+/// "6.15 MB"
+std::string size_text(std::uint64_t size_bytes);
+
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "commands/adapter_files.h"
+#include "commands/convert.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,6 @@
 #include "checkpoint/reader.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
-#include "config/parser.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
@@ -23,25 +22,19 @@ namespace fs = std::filesystem;
 using checkpoint::ModelFile;
 using checkpoint::StateJson;
 
-/// model.from of the run to which a checkpoint belongs; empty if there is none.
-std::string base_of_run(const std::string& file) {
-  std::error_code error;
-  const fs::path folder = fs::weakly_canonical(file, error).parent_path();
-  const fs::path config = folder.parent_path() / "config.yaml";
-  if (folder.filename() != "checkpoints" || !fs::exists(config, error)) return "";
-  return inference::base_of(config::parse({config.string()}).model);
-}
-
 int write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
                            const std::string& target, const ExportOptions& options) {
   const DType dtype = options.dtype.empty() ? base.dtype : dtype_named(options.dtype);
-  const Published published = published_merged(adapters, target, model, base, dtype, options);
+  const bool takes_base = options.files.empty() && checkpoint::is_huggingface(base.path);
+  const Published out = published(adapters, target, model, options,
+                                  {.config_json = base.config.empty() ? "" : with_dtype(base.config, dtype),
+                                   .tokenizer = takes_base ? base.path : options.files,
+                                   .dtype = dtype,
+                                   .merged_base = base.path});
   const std::size_t n_tensors = model.tensors.size();
-  const std::uint64_t max_shard_bytes = parse_byte_size(published.config.checkpoint.max_shard_size).value();
-  checkpoint::write_huggingface(target, std::move(model.tensors), published.files,
-                                {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
+  write_directory(target, std::move(model.tensors), dtype, out);
   print_text("{}: {} tensors in {}, {} with the adapters of {}\n", target, n_tensors, name(dtype), base.path, adapters);
-  note_license(published.config, target);
+  note_license(out.config, target);
   return kExitDone;
 }
 
@@ -65,14 +58,16 @@ int export_adapters(const std::string& source, const std::string& target, const 
   require_replaceable({source, options.base, options.files}, target, options.existing);
   ModelFile file = checkpoint::read_model_file(source, options.weights);
   checkpoint::require_usable(source, file.tensors);
-  const std::string base = options.base.empty() ? base_of_run(source) : options.base;
+  const std::string base =
+      options.base.empty() ? inference::base_of(config_of_run(run_of(source)).model) : options.base;
   const std::size_t n_tensors = file.tensors.size();
-  const Published published = published_adapters(source, target, file, options);
-  checkpoint::write_peft(target, std::move(file.tensors), inference::lora_of(file), base, file.state, published.files);
+  const Published out =
+      published(source, target, file, options, {.config_json = {}, .tokenizer = options.files, .merged_base = {}});
+  checkpoint::write_peft(target, std::move(file.tensors), inference::lora_of(file), base, file.state, out.files);
   print_text("{}: {} tensors of step {}, adapters for {}\n", target, n_tensors,
              file.state.value("step", std::int64_t{0}),
              base.empty() ? "a model that is not named: --base DIRECTORY names it" : base);
-  note_license(published.config, target);
+  note_license(out.config, target);
   return kExitDone;
 }
 

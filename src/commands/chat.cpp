@@ -62,11 +62,6 @@ class Lines {
   std::string held_;
 };
 
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  flush_standard_output();
-}
-
 class Conversation {
  public:
   Conversation(const GenerateArguments& a, const TextModelSource& source)
@@ -133,6 +128,11 @@ std::vector<std::int32_t> end_tokens_of(const TextModelSource& source) {
 }
 
 }  // namespace
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  flush_standard_output();
+}
 
 int converse(const GenerateArguments& a, TextModelSource& source, Backend& backend) {
   Conversation conversation(a, source);

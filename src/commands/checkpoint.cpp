@@ -15,12 +15,11 @@
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/tensor_names.h"
-#include "commands/adapter_files.h"
 #include "commands/commands.h"
 #include "commands/convert.h"
+#include "commands/job.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
-#include "commands/stoppable.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
 
@@ -213,23 +212,33 @@ int diff(const std::string& a, const std::string& b) {
 }
 
 struct Names {
-  std::string first, second, third, json, dtype, files, format, base, max_shard_size, license;
-  bool replace = false, averages = false;
-  Existing existing() const { return replace ? Existing::replace : Existing::keep; }
+  std::string first, second, third, json;
+  ExportOptions exported;
+  ImportOptions imported;
 };
 
-void add_base(CLI::App& command, Names& names, const std::string& otherwise) {
-  command
-      .add_option("--base", names.base,
-                  fmt::format("Of adapters: the model that they belong to; by default, {}", otherwise))
+void add_base(CLI::App& command, std::string& base, const std::string& otherwise) {
+  command.add_option("--base", base, "Of adapters: the model that they belong to; by default, " + otherwise)
       ->type_name("DIRECTORY");
 }
 
-/// Adds the options for published models: the sizes of files, and the licence.
-void add_publishing(CLI::App& command, Names& names, const std::string& of_run) {
+void add_force(CLI::App& command, Existing& existing, const std::string& target) {
+  command.add_flag_callback(
+      "--force", [&existing] { existing = Existing::replace; }, "Replace " + target + " if it exists");
+}
+
+/// Options of `export` and `merge`, most of which are about published models. `of_run`: whose settings they replace.
+void add_writing(CLI::App& command, ExportOptions& options, const std::string& dtype, const std::string& files,
+                 const std::string& of_run) {
+  command
+      .add_option("--dtype", options.dtype,
+                  fmt::format("Type of the tensors in a directory: {}, otherwise fp32", dtype))
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command.add_option("--files", options.files, "Copy the tokenizer from this directory to " + files)
+      ->type_name("DIRECTORY");
   command
       .add_option(
-          "--max-shard-size", names.max_shard_size,
+          "--max-shard-size", options.max_shard_size,
           fmt::format("Divide a larger model among several files; by default checkpoint.max_shard_size {}, or 5GB",
                       of_run))
       ->type_name("SIZE")
@@ -239,9 +248,14 @@ void add_publishing(CLI::App& command, Names& names, const std::string& of_run) 
           },
           ""));
   command
-      .add_option("--license", names.license,
+      .add_option("--license", options.license,
                   fmt::format("Licence for the model card, such as apache-2.0; by default model.license {}", of_run))
       ->type_name("ID");
+}
+
+/// Sets what the command does, which a signal may stop.
+void set_work(CLI::App& command, Run& run, const std::shared_ptr<Names>& names, void (*work)(const Names&)) {
+  command.callback([&run, names, work] { run = [names, work] { return stoppable([&] { work(*names); }); }; });
 }
 
 void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
@@ -252,33 +266,14 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
                    "A file ending in .safetensors (names of torchvision or transformers) or .onnx (ResNets), or a "
                    "directory, which transformers loads (language models), or PEFT (adapters)")
       ->required();
-  command
-      ->add_option("--dtype", names->dtype,
-                   "Type of the tensors in a directory: that of the directory from which FILE was imported, "
-                   "otherwise fp32")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  command
-      ->add_option("--files", names->files,
-                   "Copy the tokenizer from this directory to TARGET; by default, that of the run of FILE")
-      ->type_name("DIRECTORY");
-  add_base(*command, *names, "model.from of the run of FILE");
-  add_publishing(*command, *names, "of the run");
-  command->add_flag("--ema", names->averages, "Export the moving averages of the weights (ema.decay)");
-  command->add_flag("--force", names->replace, "Replace TARGET if it exists");
-  command->callback([&run, names] {
-    run = [names] {
-      require_no_other_folder(names->first);
-      return stoppable([&] {
-        export_file(names->first, names->second,
-                    {.dtype = names->dtype,
-                     .files = names->files,
-                     .base = names->base,
-                     .max_shard_size = names->max_shard_size,
-                     .license = names->license,
-                     .existing = names->existing(),
-                     .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
-      });
-    };
+  add_writing(*command, names->exported, "that of the directory from which FILE was imported",
+              "TARGET; by default, that of the run of FILE", "of the run");
+  add_base(*command, names->exported.base, "model.from of the run of FILE");
+  add_averages(*command, names->exported.weights, "Export the moving averages of the weights");
+  add_force(*command, names->exported.existing, "TARGET");
+  set_work(*command, run, names, [](const Names& n) {
+    require_no_other_folder(n.first);
+    export_file(n.first, n.second, n.exported);
   });
 }
 
@@ -290,19 +285,11 @@ void add_import(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
                    "transformers saved, or one of adapters that PEFT saved")
       ->required();
   command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
-  command->add_option("--format", names->format, "llama2c: SOURCE is a .bin file of llama2.c")
+  command->add_option("--format", names->imported.format, "llama2c: SOURCE is a .bin file of llama2.c")
       ->check(CLI::IsMember({"auto", "llama2c"}));
-  add_base(*command, *names, "the one that the adapters name, if it is a directory here");
-  command->add_flag("--force", names->replace, "Replace OUT if it exists");
-  command->callback([&run, names] {
-    run = [names] {
-      const ImportFormat format = names->format == "llama2c" ? ImportFormat::llama2c : ImportFormat::automatic;
-      return stoppable([&] {
-        import_file(names->first, names->second,
-                    {.format = format, .base = names->base, .existing = names->existing()});
-      });
-    };
-  });
+  add_base(*command, names->imported.base, "the one that the adapters name, if it is a directory here");
+  add_force(*command, names->imported.existing, "OUT");
+  set_work(*command, run, names, [](const Names& n) { import_file(n.first, n.second, n.imported); });
 }
 
 void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
@@ -313,29 +300,13 @@ void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
       ->add_option("OUT", names->third,
                    "What to write: a checkpoint (.h5), a .safetensors file, or a directory, which transformers loads")
       ->required();
-  command->add_option("--dtype", names->dtype, "Type of the tensors in a directory: that of BASE, otherwise fp32")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  command
-      ->add_option("--files", names->files,
-                   "Copy the tokenizer from this directory to OUT; by default, that of BASE, or of the run")
-      ->type_name("DIRECTORY");
-  add_publishing(*command, *names, "of the run of ADAPTER");
-  command->add_flag("--ema", names->averages, "Add the moving averages of the adapters (ema.decay)");
-  command->add_flag("--force", names->replace, "Replace OUT if it exists");
-  command->callback([&run, names] {
-    run = [names] {
-      require_no_other_folder(names->first);
-      return stoppable([&] {
-        merge_files(names->first, names->second, names->third,
-                    {.dtype = names->dtype,
-                     .files = names->files,
-                     .base = "",
-                     .max_shard_size = names->max_shard_size,
-                     .license = names->license,
-                     .existing = names->existing(),
-                     .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
-      });
-    };
+  add_writing(*command, names->exported, "that of BASE", "OUT; by default, that of BASE, or of the run",
+              "of the run of ADAPTER");
+  add_averages(*command, names->exported.weights, "Add the moving averages of the adapters");
+  add_force(*command, names->exported.existing, "OUT");
+  set_work(*command, run, names, [](const Names& n) {
+    require_no_other_folder(n.first);
+    merge_files(n.first, n.second, n.third, n.exported);
   });
 }
 

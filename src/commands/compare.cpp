@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "commands/commands.h"
+#include "commands/model_argument.h"
 #include "commands/report.h"
-#include "config/parser.h"
 #include "config/table.h"
 #include "lockstep/error.h"
 
@@ -80,24 +80,13 @@ void read_figures(RunFiles& run) {
   } else {
     run.figures = usable_figures(path, run.note);
   }
-  const std::string status = run.path + kStatus;
-  if (!run.figures.contains("status") && std::filesystem::exists(status)) {
-    std::string text = read_file(status, kMaxBytes);
-    text.erase(std::find(text.begin(), text.end(), '\n'), text.end());
-    run.figures["status"] = text;
-  }
+  if (const std::string status = status_of_run(run.path); !run.figures.contains("status") && !status.empty())
+    run.figures["status"] = status;
 }
 
-RunFiles read_run(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  const std::string broken = broken_link_text(path);
-  require(std::filesystem::is_directory(path), ErrorCode::usage,
-          "there is no run {}: expected a run directory, such as runs/quickstart{}", path,
-          broken.empty() ? "" : fmt::format("; {}", broken));
-  const std::string file = path + kConfiguration;
-  require(std::filesystem::exists(file), ErrorCode::usage,
-          "{} is not a run directory: it has no config.yaml, which a run writes when it starts", path);
-  RunFiles run{.path = path, .config = config::parse({file}), .figures = {}, .note = {}};
+RunFiles read_run(const std::string& named) {
+  const std::string path = run_argument(named);
+  RunFiles run{.path = path, .config = config_of_run(path), .figures = {}, .note = {}};
   read_figures(run);
   return run;
 }

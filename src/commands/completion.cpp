@@ -59,10 +59,6 @@ std::string kind_of(const config::Key& key) {
   return words;
 }
 
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
-
 /// The lines of a command and of its subcommands.
 std::string command_tables(const CLI::App& app, const std::string& path) {
   std::string commands, options, arguments, lines;

@@ -19,7 +19,6 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/tensor_names.h"
 #include "comm/world.h"
-#include "commands/adapter_files.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
@@ -47,16 +46,6 @@ constexpr std::string_view kSafetensors = ".safetensors", kOnnx = ".onnx";
 constexpr const char* kLlama = "llama";
 /// The member of a checkpoint's state that records the directory it was imported from: its dtype and its config.json.
 constexpr const char* kImported = "huggingface";
-
-}  // namespace
-
-void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing) {
-  require(existing == Existing::replace || !fs::exists(target), ErrorCode::data_exists,
-          "{} already exists; use --force to replace it", target);
-  require_no_input(target, sources);
-}
-
-namespace {
 
 /// A string member of an object; empty if it is missing or not a string.
 std::string text_in(const StateJson& state, const char* object, const char* key) {
@@ -129,24 +118,6 @@ int export_onnx(const std::string& source, const std::string& target, checkpoint
   return kExitDone;
 }
 
-}  // namespace
-
-DType dtype_named(const std::string& text) {
-  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
-    if (text == name(dtype)) return dtype;
-  fail(ErrorCode::usage, "--dtype: expected fp32, bf16 or fp16, found {}", text);
-}
-
-namespace {
-
-/// The directory of the run that a checkpoint belongs to; empty if there is none.
-std::string run_of(const std::string& source) {
-  std::error_code error;
-  const fs::path folder = fs::weakly_canonical(source, error).parent_path();
-  const fs::path run = folder.parent_path();
-  return folder.filename() == "checkpoints" ? run.string() : "";
-}
-
 /// The files of the tokenizer and of generation in a PEFT directory, or in the run to which a checkpoint belongs.
 run::Files tokenizer_beside(const std::string& source) {
   if (is_folder(source)) return checkpoint::read_tokenizer_files(source);
@@ -155,22 +126,6 @@ run::Files tokenizer_beside(const std::string& source) {
   const fs::path of_run = fs::path(run) / "model";
   if (run.empty() || !fs::is_directory(of_run, error)) return {};
   return checkpoint::read_tokenizer_files(of_run.string());
-}
-
-/// A config.json whose dtype is that of the tensors beside it.
-std::string with_dtype(const std::string& config, DType dtype) {
-  auto json = nlohmann::ordered_json::parse(config);
-  for (const char* key : {"torch_dtype", "dtype"})
-    if (json.contains(key))
-      json[key] = dtype == DType::fp32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
-  return json.dump(2) + "\n";
-}
-
-/// RUN/config.yaml; the defaults if there is none.
-Config config_of(const std::string& run) {
-  const fs::path path = fs::path(run) / "config.yaml";
-  std::error_code error;
-  return run.empty() || !fs::exists(path, error) ? Config{} : config::parse({path.string()});
 }
 
 /// The files of the tokenizer: those in the directory `given`, with the chat template of the training, or those of the
@@ -194,33 +149,9 @@ std::string versions_of(const std::string& run) {
   return summary.is_object() && summary.contains("versions") ? summary["versions"].dump() : run::versions_json();
 }
 
-std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfig& model, const Config& config,
-                     const run::Files& files, const std::string& run, const std::string& target,
-                     const ExportOptions& options, DType dtype, const std::string& merged_base = "") {
-  const auto step = file.state.value("step", std::int64_t{0});
-  const auto configuration = file.state.value("configuration", std::string());
-  return text_of(
-      run::make_card({.config = config,
-                      .model = model,
-                      .files = files,
-                      .data = run::describe_data(config, configuration),
-                      .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : config.run.name,
-                      .run = run,
-                      .configuration = configuration,
-                      .answer_end = run::answer_end_of(file.state),
-                      .step = step,
-                      .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
-                      .is_trained = step > 0 || !merged_base.empty(),
-                      .merged_base = merged_base,
-                      .averages = options.weights == checkpoint::WeightsOf::averages,
-                      .slices = run::slices_of(file.state),
-                      .dtype = std::string(name(dtype)),
-                      .versions = versions_of(run)}));
-}
-
 /// The configuration of the checkpoint's run, with the settings of the command-line options.
 Config exported_config(const std::string& run, const ExportOptions& options) {
-  Config config = config_of(run);
+  Config config = config_of_run(run);
   if (!options.license.empty()) {
     config.model.license = options.license;
     config.origins["model.license"] = "--license";
@@ -232,101 +163,30 @@ Config exported_config(const std::string& run, const ExportOptions& options) {
 
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
-  const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
-  models::check_llama_tensors(config, inference::shapes_of(file.tensors), source);
+  models::check_llama_tensors(models::parse_llama_config(text_in(file.state, "model", "config"), source),
+                              inference::shapes_of(file.tensors), source);
   checkpoint::require_usable(source, file.tensors);
   const auto step = file.state.value("step", std::int64_t{0});
   const std::string imported_dtype = step == 0 ? text_in(file.state, kImported, "dtype") : "";
   const std::string imported_config = step == 0 ? text_in(file.state, kImported, "config") : "";
-  DType dtype = DType::fp32;
+  PublishedModel model{.config_json = imported_config, .tokenizer = options.files, .merged_base = {}};
   for (const std::string& choice : {imported_dtype, options.dtype})
-    if (!choice.empty()) dtype = dtype_named(choice);
-
-  const std::string run = run_of(source);
-  const Config of_run = exported_config(run, options);
-  run::Files files = published_files(source, options.files, of_run, config);
-  const bool has_tokenizer = files.contains("tokenizer.json") || files.contains("tokenizer.model");
-  if (imported_config.empty())
-    files[checkpoint::kHuggingFaceConfig] = models::to_json(config).dump(2) + "\n";
-  else
-    files[checkpoint::kHuggingFaceConfig] =
-        name(dtype) == imported_dtype ? imported_config : with_dtype(imported_config, dtype);
-  run::add_answer_end(files, run::answer_end_of(file.state));
+    if (!choice.empty()) model.dtype = dtype_named(choice);
+  if (!imported_config.empty() && name(model.dtype) != imported_dtype)
+    model.config_json = with_dtype(imported_config, model.dtype);
+  const Published out = published(source, target, file, options, model);
   const std::size_t n_tensors = file.tensors.size();
-  files[checkpoint::kModelCard] = card_for(file, config, of_run, files, run, target, options, dtype);
-  const std::uint64_t max_shard_bytes = parse_byte_size(of_run.checkpoint.max_shard_size).value();
-  checkpoint::write_huggingface(target, std::move(file.tensors), files,
-                                {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
+  write_directory(target, std::move(file.tensors), model.dtype, out);
   std::string names;
-  for (const auto& [name, content] : files) names += (names.empty() ? "" : ", ") + name;
-  print_text("{}: {} tensors of step {} in {}, {}\n", target, n_tensors, step, name(dtype), names);
-  if (!has_tokenizer) print_text("{} has no tokenizer: --files DIRECTORY copies that of DIRECTORY\n", target);
-  note_license(of_run, target);
+  for (const auto& [name, content] : out.files) names += (names.empty() ? "" : ", ") + name;
+  print_text("{}: {} tensors of step {} in {}, {}\n", target, n_tensors, step, name(model.dtype), names);
+  if (!out.files.contains("tokenizer.json") && !out.files.contains("tokenizer.model"))
+    print_text("{} has no tokenizer: --files DIRECTORY copies that of DIRECTORY\n", target);
+  note_license(out.config, target);
   return kExitDone;
 }
 
-}  // namespace
-
-Published published_adapters(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
-                             const ExportOptions& options) {
-  const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
-  const std::string run = run_of(source);
-  Published out{.files = {}, .config = exported_config(run, options)};
-  out.config.model.lora = inference::lora_of(file);
-  if (!options.base.empty()) out.config.model.from = options.base;
-  out.files = published_files(source, options.files, out.config, model);
-  run::add_answer_end(out.files, run::answer_end_of(file.state));
-  out.files[checkpoint::kModelCard] = card_for(file, model, out.config, out.files, run, target, options, DType::fp32);
-  return out;
-}
-
-Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
-                           const checkpoint::ModelFile& base, DType dtype, const ExportOptions& options) {
-  const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
-  const std::string run = run_of(source);
-  Published out{.files = {}, .config = exported_config(run, options)};
-  const bool takes_base = options.files.empty() && checkpoint::is_huggingface(base.path);
-  out.files = published_files(source, takes_base ? base.path : options.files, out.config, model);
-  out.files[checkpoint::kHuggingFaceConfig] =
-      base.config.empty() ? models::to_json(model).dump(2) + "\n" : with_dtype(base.config, dtype);
-  run::add_answer_end(out.files, run::answer_end_of(file.state));
-  out.files[checkpoint::kModelCard] =
-      card_for(file, model, out.config, out.files, run, target, options, dtype, base.path);
-  return out;
-}
-
-void note_license(const Config& config, const std::string& target) {
-  if (config.model.license.empty())
-    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
-}
-
-bool names_a_file(const std::string& target) {
-  constexpr std::array kExtensions{".h5", ".pt", ".pth", ".bin", ".gguf", ".npz", ".ckpt", ".json"};
-  return std::ranges::any_of(kExtensions, [&](const char* extension) { return target.ends_with(extension); });
-}
-
-namespace {
-
 // --------------------------------------------------------------------------------------------------------- import
-
-}  // namespace
-
-StateJson initial_state(StateJson model) {
-  return {{"model", std::move(model)}, {"precision", "fp32"}, {"step", 0}, {"epoch", 0}, {"samples", 0}};
-}
-
-std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
-                          const StateJson& state) {
-  tensors = checkpoint::from_torchvision(std::move(tensors));
-  std::vector<checkpoint::TensorSource> sources;
-  for (const checkpoint::NamedTensor& tensor : tensors)
-    sources.push_back({tensor.name, tensor.shape,
-                       [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
-  checkpoint::save(target, sources, state, *comm::single_world());
-  return sources.size();
-}
-
-namespace {
 
 int import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                   const StateJson& recorded) {
@@ -392,6 +252,99 @@ int import_safetensors(const std::string& source, const std::string& target) {
 
 }  // namespace
 
+// ------------------------------------------------------------------------------- what adapter_files.cpp uses, too
+
+void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing) {
+  require(existing == Existing::replace || !fs::exists(target), ErrorCode::data_exists,
+          "{} already exists; use --force to replace it", target);
+  require_no_input(target, sources);
+}
+
+DType dtype_named(const std::string& text) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    if (text == name(dtype)) return dtype;
+  fail(ErrorCode::usage, "--dtype: expected fp32, bf16 or fp16, found {}", text);
+}
+
+std::string with_dtype(const std::string& config, DType dtype) {
+  auto json = nlohmann::ordered_json::parse(config);
+  for (const char* key : {"torch_dtype", "dtype"})
+    if (json.contains(key))
+      json[key] = dtype == DType::fp32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
+  return json.dump(2) + "\n";
+}
+
+Published published(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
+                    const ExportOptions& options, const PublishedModel& published) {
+  const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
+  const bool has_adapters = inference::holds_adapters(file);
+  const std::string run = run_of(source);
+  Published out{.files = {}, .config = exported_config(run, options)};
+  if (has_adapters) {
+    out.config.model.lora = inference::lora_of(file);
+    if (!options.base.empty()) out.config.model.from = options.base;
+  }
+  out.files = published_files(source, published.tokenizer, out.config, model);
+  if (!has_adapters)
+    out.files[checkpoint::kHuggingFaceConfig] =
+        published.config_json.empty() ? models::to_json(model).dump(2) + "\n" : published.config_json;
+  run::add_answer_end(out.files, run::answer_end_of(file.state));
+  const auto step = file.state.value("step", std::int64_t{0});
+  const auto configuration = file.state.value("configuration", std::string());
+  out.files[checkpoint::kModelCard] = text_of(run::make_card(
+      {.config = out.config,
+       .model = model,
+       .files = out.files,
+       .data = run::describe_data(out.config, configuration),
+       .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : out.config.run.name,
+       .run = run,
+       .configuration = configuration,
+       .answer_end = run::answer_end_of(file.state),
+       .step = step,
+       .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
+       .is_trained = step > 0 || !published.merged_base.empty(),
+       .merged_base = published.merged_base,
+       .averages = options.weights == checkpoint::WeightsOf::averages,
+       .slices = run::slices_of(file.state),
+       .dtype = std::string(name(published.dtype)),
+       .versions = versions_of(run)}));
+  return out;
+}
+
+void write_directory(const std::string& target, std::vector<checkpoint::NamedTensor> tensors, DType dtype,
+                     const Published& published) {
+  const std::uint64_t max_shard_bytes = parse_byte_size(published.config.checkpoint.max_shard_size).value();
+  checkpoint::write_huggingface(target, std::move(tensors), published.files,
+                                {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
+}
+
+void note_license(const Config& config, const std::string& target) {
+  if (config.model.license.empty())
+    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
+}
+
+bool names_a_file(const std::string& target) {
+  constexpr std::array kExtensions{".h5", ".pt", ".pth", ".bin", ".gguf", ".npz", ".ckpt", ".json"};
+  return std::ranges::any_of(kExtensions, [&](const char* extension) { return target.ends_with(extension); });
+}
+
+StateJson initial_state(StateJson model) {
+  return {{"model", std::move(model)}, {"precision", "fp32"}, {"step", 0}, {"epoch", 0}, {"samples", 0}};
+}
+
+std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
+                          const StateJson& state) {
+  tensors = checkpoint::from_torchvision(std::move(tensors));
+  std::vector<checkpoint::TensorSource> sources;
+  for (const checkpoint::NamedTensor& tensor : tensors)
+    sources.push_back({tensor.name, tensor.shape,
+                       [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
+  checkpoint::save(target, sources, state, *comm::single_world());
+  return sources.size();
+}
+
+// ------------------------------------------------------------------------------------------------ the commands
+
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
   if (is_adapter_file(source)) return export_adapters(source, target, options);
@@ -413,20 +366,20 @@ int export_file(const std::string& source, const std::string& target, const Expo
 }
 
 int import_file(const std::string& source, const std::string& target, const ImportOptions& options) {
-  const ImportFormat format = options.format;
+  const bool is_llama2c = options.format == "llama2c";
   const bool is_directory = fs::is_directory(source);
   require(fs::exists(source), ErrorCode::cannot_open, "{} does not exist", source);
   const std::string of_run = (fs::path(source) / "model").string();
   require(!is_directory || checkpoint::is_model_directory(source) || !checkpoint::is_model_directory(of_run),
           ErrorCode::usage, "{} is a run: give {}, the directory of its model", source, of_run);
-  require(format == ImportFormat::llama2c || is_directory || checkpoint::is_safetensors(source), ErrorCode::usage,
+  require(is_llama2c || is_directory || checkpoint::is_safetensors(source), ErrorCode::usage,
           "the source must be a directory of transformers or end in {}, found {}; --format llama2c reads a file of "
           "llama2.c",
           kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
   require_replaceable({source, options.base}, target, options.existing);
   if (checkpoint::is_peft(source)) return import_adapters(source, target, options.base);
-  if (format == ImportFormat::llama2c) return import_llama(checkpoint::read_llama2c(source), source, target, nullptr);
+  if (is_llama2c) return import_llama(checkpoint::read_llama2c(source), source, target, nullptr);
   return is_directory ? import_directory(source, target) : import_safetensors(source, target);
 }
 

@@ -1,4 +1,4 @@
-// lockstep checkpoint export | import: converts checkpoints to and from the formats of other programs.
+// lockstep checkpoint export | import | merge: converts checkpoints to and from the formats of other programs.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,26 @@ struct ExportOptions {
 /// Exports a checkpoint as a .safetensors or .onnx file, or as a Hugging Face or PEFT directory.
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options);
 
-enum class ImportFormat : std::uint8_t { automatic, llama2c };
 struct ImportOptions {
-  ImportFormat format = ImportFormat::automatic;
-  std::string base;  // of adapters: their model; empty: the one that they name
+  std::string format;  // "llama2c"; otherwise the file or directory tells it
+  std::string base;    // of adapters: their model; empty: the one that they name
   Existing existing = Existing::keep;
 };
 /// Imports a .safetensors file, a Hugging Face or PEFT directory, or a file of llama2.c as a checkpoint.
 int import_file(const std::string& source, const std::string& target, const ImportOptions& options);
 
-// Functions that these commands share with adapter_files.cpp
+/// The model `base` with adapters added to its weights: a checkpoint, a .safetensors file or a directory.
+int merge_files(const std::string& base, const std::string& adapters, const std::string& target,
+                const ExportOptions& options);
+
+// Functions that convert.cpp and adapter_files.cpp share
+/// Whether a checkpoint has only the adapters of a model (model.lora).
+bool is_adapter_file(const std::string& path);
+/// Exports a checkpoint with adapters as a PEFT directory.
+int export_adapters(const std::string& source, const std::string& target, const ExportOptions& options);
+/// Imports the adapters of a PEFT directory as a checkpoint. `base`: the model to which they belong; empty: the one
+/// that they name.
+int import_adapters(const std::string& source, const std::string& target, const std::string& base);
 /// Throws data_exists if the target exists and must be kept, and usage if it is or contains one of the sources (some
 /// may be empty).
 void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing);
@@ -44,18 +54,26 @@ checkpoint::StateJson initial_state(checkpoint::StateJson model);
 /// Writes a checkpoint. Returns the number of tensors.
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                           const checkpoint::StateJson& state);
-/// What a directory has besides its weights: the files of the tokenizer, and the model card. `config` is that of the
-/// run, with the options applied.
+/// What a directory has besides its weights: the files of the tokenizer, config.json, and the model card. `config` is
+/// that of the run, with the options applied.
 struct Published {
   std::map<std::string, std::string> files;
   Config config;
 };
-/// For a PEFT directory with the adapters of `source`.
-Published published_adapters(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
-                             const ExportOptions& options);
-/// For a model into which the adapters of `source` were merged; `files` has its config.json, too.
-Published published_merged(const std::string& source, const std::string& target, const checkpoint::ModelFile& model,
-                           const checkpoint::ModelFile& base, DType dtype, const ExportOptions& options);
+struct PublishedModel {
+  std::string config_json;  // the content of config.json; empty: made from the model. Adapters have none
+  std::string tokenizer;    // the directory from which it is copied; empty: that of the training
+  DType dtype = DType::fp32;
+  std::string merged_base;  // the model into which adapters were merged; may be empty
+};
+/// `source`: the checkpoint of `file`, from whose run the rest is taken.
+Published published(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
+                    const ExportOptions& options, const PublishedModel& model);
+/// The config.json of a directory from which a model came, for this type of its tensors.
+std::string with_dtype(const std::string& config_json, DType dtype);
+/// Writes a directory of Hugging Face.
+void write_directory(const std::string& target, std::vector<checkpoint::NamedTensor> tensors, DType dtype,
+                     const Published& published);
 /// Tells the user about a card without a licence.
 void note_license(const Config& config, const std::string& target);
 /// The value of --dtype.

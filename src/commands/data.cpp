@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/byte_size.h"
 #include "base/progress_bar.h"
 #include "commands/commands.h"
-#include "commands/data_words.h"
 #include "commands/report.h"
 #include "data/image_file.h"
 #include "data/text_file.h"
@@ -173,7 +173,7 @@ void describe_images(const FileArguments& arguments, const data::InputFile& file
                 ? fmt::format("{} {} images, {}{}", info.n_samples, format_names(layout.encoded->formats),
                               sizes_text(*layout.encoded), info.channels == 1 ? ", 1 channel" : "")
                 : fmt::format("{} images, {} uint8 (height, width, channels)", info.n_samples, shape_text(info)));
-  lines.add("classes", fmt::format("{}, {}", info.classes, per_class_text(per_class)));
+  lines.add("classes", fmt::format("{}, {}", info.classes, data::per_class_text(per_class)));
   lines.add("names", names_text(info.class_names));
   lines.add("mean", fmt::format("{:.6f}", fmt::join(info.mean, ", ")));
   lines.add("std", fmt::format("{:.6f}", fmt::join(info.stddev, ", ")));

@@ -12,14 +12,15 @@
 #include <optional>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "base/file.h"
 #include "base/number_text.h"
 #include "base/progress_bar.h"
 #include "base/stop_signal.h"
 #include "commands/commands.h"
-#include "commands/data_words.h"
+#include "commands/job.h"
 #include "commands/report.h"
-#include "commands/stoppable.h"
+
 #include "data/chat_import.h"
 #include "data/image_file.h"
 #include "data/import.h"
@@ -91,8 +92,8 @@ void import_images(ImageArguments arguments, ImageImport import) {
     if (result.samples_per_class[i] == 0)
       log::warning("class {} has no image that can be decoded", info.class_names[i]);
   print_text("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
-             shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),
-             options.output, size_text(result.size_bytes));
+             shape_text(info), info.classes, data::per_class_text(result.samples_per_class),
+             fmt::join(result.files, ", "), options.output, size_text(result.size_bytes));
   if (!result.channels.empty()) print_text("Channels: {}.\n", result.channels);
   if (!result.storage.empty()) print_text("Stored: {}.\n", result.storage);
   if (!result.skipped.empty())

@@ -2,8 +2,6 @@
 //
 // Each rank of a job generates the replies to its part of the prompts, and rank 0 prints all of them in the order of
 // the prompts. A reply does not depend on the number of ranks or on the other prompts.
-#include "commands/generate.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -13,17 +11,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/current_world.h"
 #include "base/file.h"
-#include "base/standard_streams.h"
 #include "base/stop_signal.h"
-#include "comm/world.h"
 #include "commands/chat.h"
 #include "commands/commands.h"
-#include "commands/generate_model.h"
+#include "commands/job.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
-#include "commands/stoppable.h"
 #include "hdf5/reader.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
@@ -36,9 +30,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{1} << 30;
-constexpr std::int64_t kChunk = 256;               // tokens per prefill step
-constexpr std::int64_t kMostSequences = 1024;      // generated at the same time
-constexpr std::int64_t kStepsBetweenMeetings = 8;  // ranks that finish early wait for the others
+constexpr std::int64_t kChunk = 256;           // tokens per prefill step
+constexpr std::int64_t kMostSequences = 1024;  // generated at the same time
 
 // ----------------------------------------------------------------------------------------------------- the request
 
@@ -153,11 +146,6 @@ std::string text_of(const std::string& prompt, const std::vector<generate::Reply
   return out;
 }
 
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  flush_standard_output();
-}
-
 // ------------------------------------------------------------------------------------------------------ generating
 
 /// Prints each prompt's replies in order, as soon as they and those of all earlier prompts are complete.
@@ -179,14 +167,9 @@ class OrderedOutput {
 std::int64_t capacity_for(const std::vector<generate::Prompt>& prompts, const GenerateArguments& a,
                           const TextModelSource& source) {
   std::int64_t longest = 1;
-  for (const generate::Prompt& prompt : prompts)
-    longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
+  for (const generate::Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.ids));
   return std::min(source.model.positions, longest + a.options.max_new_tokens);
 }
-
-struct Part {
-  std::size_t begin = 0, end = 0;  // of the prompts
-};
 
 struct Texts {
   std::string joined;
@@ -201,16 +184,15 @@ Texts generate_part(generate::Generator& generator, std::span<const generate::Pr
   const auto formatted = [&](std::size_t i, const std::vector<generate::Reply>& replies) {
     return as_json ? json_lines(texts[i], replies) : text_of(texts[i], replies, a, texts.size());
   };
-  std::vector<std::string> out(part.end - part.begin);
+  std::vector<std::string> out(part.size());
   OrderedOutput ordered(out.size());
-  std::int64_t n_steps = 0;
+  Meetings meetings(world);
   Texts result;
-  const auto meet = [&](bool works) {
+  const auto meet = [&](void (Meetings::*when)()) {
     try {
-      return any_unless_stopped(world, works);
+      if (!result.is_stopped) (meetings.*when)();
     } catch (const StoppedBySignal&) {
       result.is_stopped = true;
-      return false;
     }
   };
   generate::GeneratorEvents events;
@@ -220,13 +202,12 @@ Texts generate_part(generate::Generator& generator, std::span<const generate::Pr
     if (is_alone && !streams && (a.json.empty() || a.json == "-")) ordered.add(i, out[i]);
   };
   events.goes_on = [&] {
-    if (is_alone || ++n_steps % kStepsBetweenMeetings == 0) meet(true);
+    meet(&Meetings::after_step);
     return !result.is_stopped;
   };
-  generator.generate(prompts.subspan(part.begin, part.end - part.begin), events);
+  generator.generate(prompts.subspan(part.begin, part.size()), events);
   if (streams) print("\n");
-  while (!is_alone && !result.is_stopped && meet(false)) {
-  }
+  meet(&Meetings::end);
   for (const std::string& text : out) result.joined += text;
   return result;
 }
@@ -245,9 +226,8 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
   catch_stop_signals();
   const std::vector<generate::Prompt> prompts = encode(a, texts, source);
   const std::int64_t group = a.options.group(), capacity = capacity_for(prompts, a, source);
-  const Part part{prompts.size() * static_cast<std::size_t>(world.rank()) / static_cast<std::size_t>(world.size()),
-                  prompts.size() * static_cast<std::size_t>(world.rank() + 1) / static_cast<std::size_t>(world.size())};
-  const auto n_mine = static_cast<std::int64_t>(part.end - part.begin);
+  const Part part = part_of(world, prompts.size());
+  const auto n_mine = static_cast<std::int64_t>(part.size());
   const std::int64_t slots = group * std::clamp<std::int64_t>(n_mine, 1, a.batch);
   require(slots <= kMostSequences, ErrorCode::usage,
           "--batch {} with {} sequences per prompt makes {} at the same time, expected at most {}: give --batch {}",
@@ -282,9 +262,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
   inputs.push_back(a.prompts);
   check_outputs({a.json}, inputs);
   check_writable({a.json});
-  hdf5::version();  // initialises HDF5 before MPI, as in train
-  World& world = *(current_world() = comm::start_world(program.argc, program.argv));
-  log::configure(world.rank(), world.size(), world.host(), false);
+  World& world = start_ranks(program);
   if (!a.chat && a.prompts != "-") catch_stop_signals();  // Ctrl-C ends the input
   require(!a.chat || world.size() == 1, ErrorCode::usage, "--chat is a conversation with one process, found {} ranks",
           world.size());
@@ -292,13 +270,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
           "several ranks cannot read standard input: give --prompts a file");
   TextModelSource source = open_text_model(a.model);
   check_outputs({a.json}, {source.base});
-  const auto [backend, warning] =
-      open_model_backend(source.config, source.file, source.sets_precision ? PrecisionOf::user : PrecisionOf::model,
-                         {.device = source.config.device,
-                          .threads = source.config.cpu.threads,
-                          .local_rank = world.local_rank(),
-                          .local_size = world.local_size()});
-  if (!warning.empty() && world.rank() == 0) log::warning("{}", warning);
+  const auto backend = open_model_backend(source.config, source.file, source.precision);
   return a.chat ? converse(a, source, *backend) : generate_prompts(a, source, *backend, world);
 }
 
@@ -321,12 +293,14 @@ void add_options(CLI::App& command, GenerateArguments& a) {
         ->check(CLI::Validator(is_number, ""))
         ->capture_default_str();
   };
-  command.add_option("--checkpoint", a.model.checkpoint, "The model, with a configuration")->type_name("FILE");
+  command.add_option("--checkpoint", a.model.checkpoints, "The model, with a configuration")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   command
       .add_option("--tokenizer", a.model.tokenizer,
                   "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory")
       ->type_name("PATH");
-  command.add_flag("--ema", a.model.averages, "Use the moving averages of the weights (ema.decay)");
+  add_averages(command, a.model.weights, "Use the moving averages of the weights");
   command.add_option("--prompt", a.prompt, "The text to continue")->type_name("WORDS");
   command.add_option("--prompts", a.prompts, "A file with one prompt per line; - reads standard input")
       ->type_name("FILE");

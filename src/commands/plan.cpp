@@ -1,4 +1,5 @@
-// lockstep plan: memory per rank by kind, buckets, bytes per all-reduce, and the batch that fits. Trains nothing.
+// lockstep plan: predicts what a step will allocate and communicate, without allocating its memory: memory per rank by
+// kind, buckets, bytes per all-reduce, and the batch that fits.
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
@@ -9,9 +10,7 @@
 
 #include "comm/buckets.h"
 #include "commands/commands.h"
-#include "commands/plan_cost.h"
-#include "commands/plan_rates.h"
-#include "commands/plan_text.h"
+#include "commands/plan_speed.h"
 #include "commands/report.h"
 #include "config/parser.h"
 #include "data/loader.h"
@@ -26,6 +25,8 @@
 namespace lockstep::commands {
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr int kMaxRanks = 1 << 20;
 constexpr std::int64_t kMaxSamples = 1 << 20;  // per rank at once
@@ -152,7 +153,7 @@ std::string recomputation_text(const Planned& planned) {
       r.seconds ? fmt::format(": about {:.{}f} ms on this device", milliseconds, milliseconds < 10 ? 1 : 0) : "");
 }
 
-nlohmann::ordered_json json_of_recomputation(const Planned& planned) {
+Json json_of_recomputation(const Planned& planned) {
   if (!planned.recomputation) return nullptr;
   const train::RecomputationReport& r = *planned.recomputation;
   const int n = planned.plan->batch().n_micro_batches;
@@ -162,18 +163,18 @@ nlohmann::ordered_json json_of_recomputation(const Planned& planned) {
           {"added_flops_per_step", r.added.flops * n},
           {"model_flops_per_step", r.model_flops * n},
           {"added_traffic_bytes_per_step", r.added.bytes * n},
-          {"added_seconds_per_step", r.seconds ? nlohmann::ordered_json(*r.seconds * n) : nlohmann::ordered_json()}};
+          {"added_seconds_per_step", r.seconds ? Json(*r.seconds * n) : Json()}};
 }
 
-nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
+Json json_of(const Planned& planned, const Ranks& ranks) {
   const train::MemoryReport m = planned.plan->memory();
-  nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
+  Json buckets = Json::array();
   for (const comm::Bucket& b : planned.plan->buckets())
     buckets.push_back({{"first", b.first_name},
                        {"last", b.last_name},
                        {"size_bytes", b.n_elements * sizeof(float)},
                        {"is_sharded", b.is_sharded()}});
-  const nlohmann::ordered_json sent{{"per_node", planned.traffic.per_node}, {"per_rank", planned.traffic.per_rank}};
+  const Json sent{{"per_node", planned.traffic.per_node}, {"per_rank", planned.traffic.per_rank}};
   return {{"ranks", ranks.n},
           {"nodes", ranks.nodes},
           {"batch_per_rank", planned.plan->batch().largest_micro_batch()},
@@ -205,8 +206,8 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"total", m.total()}}},
           {"sent_between_nodes_bytes", sent},
           {"recomputation", json_of_recomputation(planned)},
-          {"data_rates", planned.rates ? json_of(*planned.rates) : nlohmann::ordered_json()},
-          {"predicted", planned.cost ? json_of(*planned.cost) : nlohmann::ordered_json()},
+          {"data_rates", planned.rates ? json_of(*planned.rates) : Json()},
+          {"predicted", planned.cost ? json_of(*planned.cost) : Json()},
           {"buckets", buckets}};
 }
 
@@ -292,20 +293,16 @@ PlannedCost cost_of(const Planned& planned, const Ranks& ranks, const std::strin
 
 }  // namespace
 
-PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device,
-                       const std::string& model, bool steps) {
-  require(nodes <= n_ranks, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", nodes, n_ranks);
-  const Ranks ranks{.n = n_ranks, .nodes = nodes};
-  Planned planned = make_plan(config, ranks, device);
-  if (!model.empty()) planned.cost = cost_of(planned, ranks, model);
-  return {.text = text_of(planned, ranks) + (steps ? steps_text(planned) : ""), .json = json_of(planned, ranks)};
+std::string plan_text(const Config& config, int ranks, int nodes) {
+  const Ranks planned{.n = ranks, .nodes = nodes};
+  return text_of(make_plan(config, planned, ""), planned);
 }
 
-void add_plan(CLI::App& app, Run& run, const Arguments&) {
+void add_plan(CLI::App& app, Run& run) {
   struct CommandLine {
     std::vector<std::string> configuration;
     std::string json, device, model;
-    int ranks = 1, nodes = 1;
+    Ranks ranks;
     bool steps = false;
   };
   auto options = std::make_shared<CommandLine>();
@@ -314,11 +311,11 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
       ->add_option("CONFIG", options->configuration,
                    "YAML files and key=value overrides; later ones override earlier ones")
       ->required();
-  command->add_option("--ranks", options->ranks, "Number of ranks")
+  command->add_option("--ranks", options->ranks.n, "Number of ranks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
   command
-      ->add_option("--nodes", options->nodes,
+      ->add_option("--nodes", options->ranks.nodes,
                    "Number of nodes. Consecutive ranks are on one node; if they cannot be divided equally, the first "
                    "nodes have one more")
       ->check(CLI::Range(1, kMaxRanks))
@@ -346,9 +343,13 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
       inputs.push_back(options->model);
       inputs.push_back(run::RunDirectory(config).file("algorithms.json"));
       check_outputs({options->json}, inputs);
-      const PlanReport plan =
-          plan_report(config, options->ranks, options->nodes, options->device, options->model, options->steps);
-      report(options->json, plan.json, plan.text);
+      const Ranks& ranks = options->ranks;
+      require(ranks.nodes <= ranks.n, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", ranks.nodes,
+              ranks.n);
+      Planned planned = make_plan(config, ranks, options->device);
+      if (!options->model.empty()) planned.cost = cost_of(planned, ranks, options->model);
+      report(options->json, json_of(planned, ranks),
+             text_of(planned, ranks) + (options->steps ? steps_text(planned) : ""));
       return 0;
     };
   });

@@ -45,7 +45,7 @@ constexpr std::size_t kMaxFileColumn = 60;  // characters
 struct PredictArguments {
   std::string model, json, csv;
   std::vector<std::string> operands;
-  bool averages = false;
+  checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
 
 // ----------------------------------------------------------------------------------------------------- what is read
@@ -250,15 +250,12 @@ int run_predict(const PredictArguments& arguments) {
   Config config = config::parse(request.overrides);
   const std::string model = is_folder(arguments.model) ? checkpoint_of_run(arguments.model) : arguments.model;
   check_outputs({arguments.json, arguments.csv}, inputs_of(arguments, request, model));
-  const checkpoint::ModelFile file = checkpoint::read_model_file(
-      model, arguments.averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model);
+  const checkpoint::ModelFile file = checkpoint::read_model_file(model, arguments.weights);
   inference::set_model(config, file);
   require(!models::is_language_model(config.model.family), ErrorCode::usage,
           "predict classifies images, but {} is a language model; `lockstep evaluate` reports its loss", model);
-  const auto [backend, warning] =
-      open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model,
-                         {.device = config.device, .threads = config.cpu.threads});
-  if (!warning.empty()) log::warning("{}", warning);
+  const auto backend =
+      open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model);
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   for (const std::string& note : task->adopt(inference_of(file, config), file.path)) log::info("{}", note);
   const tasks::ImageDescription input =
@@ -318,7 +315,7 @@ void add_predict(CLI::App& app, Run& run) {
                    "JPEG and PNG files, folders with such files, or - to read names of files from standard input; and "
                    "key=value overrides, such as device=cpu")
       ->required();
-  command->add_flag("--ema", arguments->averages, "Predict with the moving averages of the weights (ema.decay)");
+  add_averages(*command, arguments->weights, "Predict with the moving averages of the weights");
   add_json(*command, arguments->json);
   command->add_flag("--csv{-}", arguments->csv,
                     "Print comma-separated values instead of the table, or with --csv=FILE write them to that file");

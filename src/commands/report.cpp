@@ -14,6 +14,7 @@
 #include "base/input_check.h"
 #include "base/standard_streams.h"
 #include "commands/model_argument.h"
+#include "page/page.h"
 
 namespace lockstep::commands {
 
@@ -103,6 +104,18 @@ void report(const std::string& json, const nlohmann::ordered_json& object, const
   }
   print_text("{}", text);
   if (!json.empty()) write_result(json, dump(2));
+}
+
+std::string write_page(const page::Page& page, const std::string& html, const std::string& figures) {
+  const std::string content = page.html();
+  write_result(html, content);
+  std::string text = fmt::format("{}: {} figures, {} kB\n", html, page.figures().size(), (content.size() + 999) / 1000);
+  if (figures.empty()) return text;
+  const page::WrittenFigures written = page::write_figures(page, figures);
+  for (const std::string& path : written.paths) text += path + "\n";
+  if (!written.has_png)
+    text += "There are no PNG files, because rsvg-convert is not installed (Debian: librsvg2-bin).\n";
+  return text;
 }
 
 }  // namespace lockstep::commands

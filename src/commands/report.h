@@ -12,6 +12,10 @@
 #include "base/printable.h"
 #include "lockstep/config.h"
 
+namespace lockstep::page {
+class Page;
+}
+
 namespace lockstep::commands {
 
 /// --json, --json=FILE.
@@ -40,5 +44,9 @@ void print_text(fmt::format_string<Args...> format, Args&&... args) {
 
 /// Writes `content` to a file, which is replaced as a whole or stays as it was.
 void write_result(const std::string& path, const std::string& content);
+
+/// Writes the page to `html` and, if `figures` is not empty, each figure to that folder. Returns the names of
+/// what was written, one per line, for users.
+std::string write_page(const page::Page& page, const std::string& html, const std::string& figures);
 
 }  // namespace lockstep::commands

@@ -1,5 +1,4 @@
-#include "commands/run_page.h"
-
+// The page of `lockstep report RUN`, from what the files of the run tell.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "base/number_text.h"
 #include "base/printable.h"
+#include "commands/run_record.h"
 #include "config/table.h"
 #include "page/ticks.h"
 
@@ -42,6 +42,7 @@ std::string memory_text(double bytes) {
   return fmt::format("{} {}", value_text(bytes / unit.size), unit.name);
 }
 
+/// Of the finite values; NaN if there are none.
 double median(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
   if (values.empty()) return std::nan("");
@@ -347,6 +348,12 @@ void add_tables(Page& page, const RunRecord& run) {
   }
 }
 
+Json columns_of(const EventTable& events) {
+  Json columns = Json::object();
+  for (const std::string& key : events.keys()) columns[key] = events.column(key);
+  return columns;
+}
+
 }  // namespace
 
 Page page_of_run(const RunRecord& run) {
@@ -365,16 +372,6 @@ Page page_of_run(const RunRecord& run) {
   add_tables(page, run);
   return page;
 }
-
-namespace {
-
-Json columns_of(const EventTable& events) {
-  Json columns = Json::object();
-  for (const std::string& key : events.keys()) columns[key] = events.column(key);
-  return columns;
-}
-
-}  // namespace
 
 /// Unknown figures are null.
 Json json_of_run(const RunRecord& run, const std::string& page) {

@@ -1,6 +1,6 @@
-// What the files of a run tell about it, for the page of `lockstep report RUN`: metrics.jsonl, metrics.json, status,
-// the log, and one step of trace.json. The run may be in progress, resumed or crashed, so any of them may be missing or
-// end in the middle of a line.
+// What the files of a run tell about it, and the page of `lockstep report RUN` that shows it: metrics.jsonl,
+// metrics.json, status, the log, and one step of trace.json. The run may be in progress, resumed or crashed, so any of
+// them may be missing or end in the middle of a line.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/config.h"
-#include "page/chart.h"
+#include "page/page.h"
 
 namespace lockstep::commands {
 
@@ -68,12 +68,12 @@ struct RunRecord {
   std::vector<std::string> notes;  // what is damaged, in sentences
 };
 
-/// Throws usage if there is no such run, an error of the configuration if config.yaml cannot be read, and usage
+/// `run`: its directory (run_argument()). Throws an error of the configuration if config.yaml cannot be read, and usage
 /// if metrics.jsonl has no event that can be used.
-RunRecord read_run_record(std::string path);
+RunRecord read_run_record(const std::string& run);
 
-/// One step of all ranks: the one with the median duration on rank 0, without the first two, which warm up. At most
-/// four ranks are drawn. Empty if the file has no steps or cannot be read; `note` says why.
-std::optional<page::Timeline> read_step_timeline(const std::string& trace, std::string& note);
+page::Page page_of_run(const RunRecord& run);
+/// The figures on the page as JSON for programs, by the keys of metrics.jsonl. `page`: where the page was written.
+nlohmann::ordered_json json_of_run(const RunRecord& run, const std::string& page);
 
 }  // namespace lockstep::commands

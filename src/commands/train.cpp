@@ -18,7 +18,6 @@
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "commands/commands.h"
-#include "commands/plan_text.h"
 #include "config/parser.h"
 #include "config/table.h"
 #include "doctor/doctor.h"
@@ -180,8 +179,7 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
   if (world.rank() != 0) return kExitDone;
   run::RunLock::require_free(session.run.path());
   session.run.check_can_be_created();
-  log::info("This is a dry run: nothing is trained or written.\n{}",
-            plan_report(config, world.size(), world.n_nodes()).text);
+  log::info("This is a dry run: nothing is trained or written.\n{}", plan_text(config, world.size(), world.n_nodes()));
   for (const std::string& note : session.notes) log::info("{}", note);
   checkpoint::Reader* from = session.first_checkpoint();
   if (from == nullptr)

@@ -1,7 +1,9 @@
 #include "data/image_set.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <fmt/format.h>
 #include <cstring>
 
 #include "base/hash.h"
@@ -306,6 +308,15 @@ ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
 }
 
 }  // namespace
+
+std::string shape_text(const ImageSetInfo& info) {
+  return info.height > 0 ? fmt::format("{} x {} x {}", info.height, info.width, info.channels) : "several sizes";
+}
+
+std::string per_class_text(const std::vector<std::int64_t>& samples_per_class) {
+  const auto [least, most] = std::ranges::minmax(samples_per_class);
+  return least == most ? fmt::format("{} per class", least) : fmt::format("{} to {} per class", least, most);
+}
 
 std::vector<Field> ImageSet::fields() const {
   const ImageSetInfo& set = info();

@@ -35,6 +35,10 @@ struct ImageSetInfo : DatasetInfo {
   std::size_t image_bytes() const { return static_cast<std::size_t>(height) * width * channels; }
   bool operator==(const ImageSetInfo&) const = default;
 };
+/// "32 x 32 x 3", "several sizes"
+std::string shape_text(const ImageSetInfo& info);
+/// "200 per class", "17 to 21 per class"
+std::string per_class_text(const std::vector<std::int64_t>& samples_per_class);
 
 inline constexpr char kImageField[] = "image";  // (H, W, C) uint8
 inline constexpr char kLabelField[] = "label";  // int32; -1: the sample has no label and is not counted

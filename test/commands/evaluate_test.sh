@@ -101,12 +101,12 @@ check "a pipe instead of a checkpoint is refused at once" refused 1 'is not a re
 one_error() { refused "$@" && [[ $(grep -c 'error:' "$work/.refused") == 1 ]] && ! grep -q skipped "$work/.refused"; }
 check "a checkpoint of another model is one error" one_error 1 'model.depth is 18 in the file and 34 in the configuration' \
   evaluate model.depth=34 --checkpoint "$best"
-check "only a configuration is refused" one_error 2 'name the file with --checkpoint FILE' evaluate
+check "only a configuration is refused" one_error 2 'or a configuration with --checkpoint FILE' evaluate
 check "a file without a data set is refused" one_error 2 'set data.validation=FILE' "$lockstep" evaluate "$work/new.h5"
-check "a file that does not exist" one_error 1 'nope does not exist: expected the directory of a run or of a model, a checkpoint' "$lockstep" evaluate nope
+check "a file that does not exist" one_error 1 'nope does not exist: expected a model: the directory of a run' "$lockstep" evaluate nope
 touch "$work/model.onnx"
-check "a file of another format" one_error 2 'model.onnx cannot be evaluated: .*a .safetensors file, .*, found the extension .onnx' "$lockstep" evaluate "$work/model.onnx"
-check "a configuration through a pipe is read" refused 2 'name the file with --checkpoint FILE' "$lockstep" evaluate <(cat jobs/configs/quickstart.yaml)
+check "a file of another format" one_error 1 'model.onnx is empty' "$lockstep" evaluate "$work/model.onnx" data.validation=synthetic
+check "a configuration through a pipe is read" refused 2 'or a configuration with --checkpoint FILE' "$lockstep" evaluate <(cat jobs/configs/quickstart.yaml)
 check "a picture that is not SVG is refused before the evaluation" one_error 2 'expected a name that ends in .svg, found .*a.png' \
   "$lockstep" evaluate "$work/a" "${options[@]}" --confusion "$work/a.png"
 check "  and there is no file" test ! -e "$work/a.png"

@@ -1,7 +1,15 @@
-// The second part of `lockstep evaluate` for conversations: a language model answers the last message of each, and the
-// answers are compared with those of the data: ROUGE (text/answer_match.h), and whether they are the same
-// (text/answer_match.h). Each rank of a job generates its part of the answers. They do not depend on the number of
-// ranks.
+// The parts of `lockstep evaluate` for language models that need more than the loss. Each rank of a job has its part of
+// the conversations or questions; the results do not depend on the number of ranks.
+//
+// Conversations: the model answers the last message of each, and the answers are compared with those of the data: ROUGE
+// and whether they are the same (text/answer_match.h).
+//
+// --choices: how often the model finds the right choice more probable than the others, as lm-evaluation-harness
+// measures it for multiple-choice tasks.
+//   acc        the choice with the greatest log probability is right
+//   acc_norm   the same, where the log probability of a choice is divided by its length in bytes
+// The harness's acc_norm divides by the length in characters, and its acc_bytes by that in bytes. All three are in the
+// JSON object. They differ only where choices have characters outside of ASCII.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +17,8 @@
 #include <string>
 
 #include "checkpoint/model_file.h"
+#include "commands/commands.h"
+#include "commands/model_argument.h"
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
@@ -36,5 +46,13 @@ struct AnswersOutcome {
 /// data_range if no conversation leaves room for an answer in the context of the model.
 AnswersOutcome evaluate_answers(const AnswersArguments& arguments, const Config& config,
                                 const checkpoint::ModelFile& file, Backend& backend, World& world);
+
+struct ChoicesArguments {
+  ModelRequest model{};
+  std::string choices{}, answers{}, json{};  // files; `answers` and `json` may be empty
+};
+
+/// Starts MPI; rank 0 reports.
+int evaluate_choices(const ChoicesArguments& arguments, const Arguments& program);
 
 }  // namespace lockstep::commands

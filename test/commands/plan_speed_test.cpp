@@ -1,5 +1,5 @@
 // What `lockstep plan --model` predicts, with a cost model whose figures can be worked out by hand.
-#include "commands/plan_cost.h"
+#include "commands/plan_speed.h"
 
 #include <gtest/gtest.h>
 

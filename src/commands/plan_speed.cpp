@@ -1,20 +1,20 @@
-#include "commands/plan_rates.h"
+#include "commands/plan_speed.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "base/byte_size.h"
+#include "base/file.h"
 #include "base/number_text.h"
 
 namespace lockstep::commands {
 namespace {
 
-constexpr double kGigabyte = 1e9, kMegapixel = 1e6;
+using Json = nlohmann::ordered_json;
 
-/// "110 kB"
-std::string size_text(double size_bytes) {
-  return size_bytes < 1e6 ? fmt::format("{:.3g} kB", size_bytes / 1e3) : fmt::format("{:.3g} MB", size_bytes / 1e6);
-}
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
+constexpr double kGigabyte = 1e9, kMegapixel = 1e6;
 
 PartRate unknown(PartRate part, const char* key) {
   part.is_unknown = true;
@@ -30,8 +30,8 @@ PartRate storage_of(const Config::Hardware& h, const data::Dataset& set, int ran
   }
   if (h.storage_gb_per_second == 0) return unknown(part, "storage_gb_per_second");
   part.rate = h.storage_gb_per_second * kGigabyte / ranks_on_node / part.bytes_per_sample;
-  part.reason =
-      fmt::format("{:g} GB/s for a node, {} per sample", h.storage_gb_per_second, size_text(part.bytes_per_sample));
+  part.reason = fmt::format("{:g} GB/s for a node, {} per sample", h.storage_gb_per_second,
+                            size_text(static_cast<std::uint64_t>(part.bytes_per_sample)));
   return part;
 }
 
@@ -87,7 +87,8 @@ PartRate transfer_of(const Config::Hardware& h, const data::Dataset& set, bool h
   part.bytes_per_sample = data::mean_sample_bytes(set);
   if (h.pcie_gb_per_second == 0) return unknown(part, "pcie_gb_per_second");
   part.rate = h.pcie_gb_per_second * kGigabyte / part.bytes_per_sample;
-  part.reason = fmt::format("{:g} GB/s, {} per sample", h.pcie_gb_per_second, size_text(part.bytes_per_sample));
+  part.reason = fmt::format("{:g} GB/s, {} per sample", h.pcie_gb_per_second,
+                            size_text(static_cast<std::uint64_t>(part.bytes_per_sample)));
   return part;
 }
 
@@ -102,6 +103,17 @@ PartRate device_of(const Config::Hardware& h, bool has_device) {
 bool is_set(const Config::Hardware& h) {
   return h.cores_per_rank > 0 || h.core_samples_per_second > 0 || h.core_gb_per_second > 0 ||
          h.storage_gb_per_second > 0 || h.pcie_gb_per_second > 0 || h.device_samples_per_second > 0;
+}
+
+/// "52 s", "3.1 min", "17.5 h"
+std::string duration_text(double seconds) {
+  if (seconds < 90) return fmt::format("{:.3g} s", seconds);
+  if (seconds < 5400) return fmt::format("{:.3g} min", seconds / 60);
+  return fmt::format("{:.3g} h", seconds / 3600);
+}
+
+double rate_per_rank(const scaling::Prediction& prediction) {
+  return prediction.size.samples_per_rank / prediction.step_seconds();
 }
 
 }  // namespace
@@ -141,15 +153,68 @@ std::string text_of(const DataRates& rates) {
                             rates.samples);
 }
 
-nlohmann::ordered_json json_of(const DataRates& rates) {
-  nlohmann::ordered_json parts = nlohmann::ordered_json::object();
+Json json_of(const DataRates& rates) {
+  Json parts = Json::object();
   for (const PartRate& part : rates.parts)
-    parts[part.key] = {{"samples_per_second_per_rank", part.rate ? nlohmann::ordered_json(*part.rate) : nullptr},
+    parts[part.key] = {{"samples_per_second_per_rank", part.rate ? Json(*part.rate) : nullptr},
                        {"is_unknown", part.is_unknown},
                        {"bytes_per_sample", part.bytes_per_sample}};
   const PartRate* const lowest = rates.lowest();
-  parts["lowest"] = lowest == nullptr ? nlohmann::ordered_json() : nlohmann::ordered_json(lowest->key);
+  parts["lowest"] = lowest == nullptr ? Json() : Json(lowest->key);
   return parts;
+}
+
+PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int64_t global_batch,
+                         const scaling::Exchanged& exchanged) {
+  scaling::CostModel model = scaling::cost_model_in(read_file(path, kMaxBytes), path);
+  model.exchanged = exchanged;
+  PlannedCost cost{.prediction = model.predict(model.size(ranks, nodes, static_cast<double>(global_batch))),
+                   .machines = machines_text(model),
+                   .error = model.error};
+  cost.knows_network =
+      nodes == 1 || std::ranges::any_of(model.fitted, [](const scaling::CostSize& size) { return size.nodes > 1; });
+  const scaling::CostSize& baseline = model.fitted.front();
+  cost.baseline_ranks = baseline.ranks;
+  cost.efficiency = rate_per_rank(cost.prediction) / rate_per_rank(model.predict(baseline));
+  return cost;
+}
+
+std::string text_of(const PlannedCost& cost) {
+  const scaling::Prediction& p = cost.prediction;
+  return fmt::format(
+      "\nTime, by the cost model of the study (error of the fit: {:.1f} %)\n"
+      "  cores       {} per core: {}\n"
+      "  step        {:.4f} s ({:.4f} to {:.4f}): compute {:.4f}, exposed communication {:.4f}, data {:.4f}\n"
+      "  epoch       {} ({})\n"
+      "  training    {} ({}), {:.3g} node-hours\n"
+      "  efficiency  {:.0f} % of the speed per rank on {}\n{}",
+      100 * cost.error, sharing_text(p.size) + (p.size.sharing > 1 ? " ranks" : " rank"), cost.machines,
+      p.step_seconds(), p.low, p.high, p.compute_seconds, p.exposed_seconds, p.data_seconds,
+      duration_text(cost.epoch_seconds()), counted(cost.steps_per_epoch, "step"), duration_text(cost.seconds()),
+      counted(cost.steps, "step"), cost.node_hours(), 100 * cost.efficiency, counted(cost.baseline_ranks, "rank"),
+      cost.knows_network ? ""
+                         : "  The study had no case on several nodes: what the network between nodes costs is not in "
+                           "these figures.\n");
+}
+
+Json json_of(const PlannedCost& cost) {
+  const scaling::Prediction& p = cost.prediction;
+  return {{"samples_per_rank", p.size.samples_per_rank},
+          {"sharing", p.size.sharing},
+          {"step_seconds", p.step_seconds()},
+          {"interval_low", p.low},
+          {"interval_high", p.high},
+          {"compute_seconds", p.compute_seconds},
+          {"exposed_communication_seconds", p.exposed_seconds},
+          {"data_wait_seconds", p.data_seconds},
+          {"steps_per_epoch", cost.steps_per_epoch},
+          {"epoch_seconds", cost.epoch_seconds()},
+          {"steps", cost.steps},
+          {"seconds", cost.seconds()},
+          {"node_hours", cost.node_hours()},
+          {"efficiency", cost.efficiency},
+          {"baseline_ranks", cost.baseline_ranks},
+          {"knows_network", cost.knows_network}};
 }
 
 }  // namespace lockstep::commands

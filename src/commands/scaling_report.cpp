@@ -1,16 +1,26 @@
-#include "commands/scaling_page.h"
-
+// lockstep scaling report: how a study scales, as text, tables, JSON or one HTML page.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/number_text.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "lockstep/error.h"
+#include "page/page.h"
 #include "page/ticks.h"
+#include "scaling/cases.h"
+#include "scaling/predictions.h"
 #include "scaling/report.h"
+#include "scaling/results.h"
+#include "scaling/study.h"
 
 namespace lockstep::commands {
 namespace {
@@ -205,8 +215,6 @@ void add_machine(Page& page, const Results& results) {
   page.add_table("", rows);
 }
 
-}  // namespace
-
 Page page_of_study(const Results& results) {
   Page page("Scaling study",
             fmt::format("{}. This page shows {}.", description_of(results.study), results.study.directory));
@@ -224,6 +232,81 @@ Page page_of_study(const Results& results) {
   if (results.model) page.add_paragraph("DIR/model.json has the cost model for `lockstep plan --model`.");
   add_machine(page, results);
   return page;
+}
+
+/// The files that a report must not replace.
+std::vector<std::string> files_of(const scaling::Study& study) {
+  std::vector<std::string> files{study.file(), study.configuration_file(), study.directory + "/model.json",
+                                 study.directory + "/predictions.json"};
+  for (const scaling::Case& each : study.cases)
+    for (const char* name : {"finished.json", "config.yaml", "output.txt", "job.txt", "hosts.txt"})
+      files.push_back(study.directory_of(each) + "/" + name);
+  return files;
+}
+
+std::string report_of(const std::string& format, const scaling::Results& results) {
+  if (format == "markdown") return scaling::markdown_report(results);
+  if (format == "csv") return scaling::csv_report(results);
+  if (format == "json") return scaling::json_report(results);
+  if (format == "latex") return scaling::latex_report(results);
+  return scaling::text_report(results);
+}
+
+}  // namespace
+
+void add_scaling_report(CLI::App& group, Run& run) {
+  struct CommandLine {
+    std::string directory, format = "text", output, predicted, figures;
+    std::vector<std::string> accepted;
+  };
+  auto options = std::make_shared<CommandLine>();
+  CLI::App* command = group.add_subcommand("report", "Report speed, speedup, memory and waiting times of a study");
+  command->add_option("DIR", options->directory, "The directory of the study")->required();
+  command->add_option("--format", options->format, "The format of the report")
+      ->check(CLI::IsMember({"text", "markdown", "csv", "json", "latex", "html"}))
+      ->capture_default_str();
+  command
+      ->add_option("--output", options->output,
+                   "Write the report to this file instead of printing it; html is written to DIR/report.html otherwise")
+      ->type_name("FILE");
+  command->add_option("--figures", options->figures, "With html: also write each figure to this folder, as SVG and PNG")
+      ->type_name("DIRECTORY");
+  command
+      ->add_option(
+          "--accept", options->accepted,
+          "Average cases although their warm-up was too short, they had neighbours on their nodes, or they ran "
+          "with another build")
+      ->check(CLI::IsMember({"warm-up", "neighbours", "build"}))
+      ->allow_extra_args(false);
+  command
+      ->add_option("--predict", options->predicted,
+                   "Fit the cost model, write it to DIR/model.json, and predict these numbers of ranks, or of nodes if "
+                   "the study has several, such as 16,32,64")
+      ->type_name("LIST");
+  command->callback([options, &run] {
+    run = [options] {
+      std::vector<scaling::Reason> accepted;
+      for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
+      require(options->figures.empty() || options->format == "html", ErrorCode::usage,
+              "--figures is for --format html");
+      scaling::Results results = scaling::read_results(options->directory, accepted);
+      check_outputs({options->output}, files_of(results.study));
+      if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
+      if (options->format == "html") {
+        const std::string page = options->output.empty() ? results.study.directory + "/report.html" : options->output;
+        print_text("{}", write_page(page_of_study(results), page, options->figures));
+        return kExitDone;
+      }
+      const std::string report = report_of(options->format, results);
+      if (!options->output.empty())
+        write_result(options->output, report);
+      else if (options->format == "text")
+        print_text("{}", report);
+      else
+        fmt::print("{}", report);
+      return kExitDone;
+    };
+  });
 }
 
 }  // namespace lockstep::commands

@@ -1,0 +1,65 @@
+// How fast the planned training is: what each part of the data path can sustain, according to a hardware file (the keys
+// of `hardware`), and the time, according to the cost model that a scaling study has fitted (scaling/cost_model.h).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "lockstep/config.h"
+#include "scaling/cost_model.h"
+
+namespace lockstep::commands {
+
+struct PartRate {
+  std::string name;              // "storage", "cores", "PCIe", "GPU"
+  std::string key;               // in --json
+  std::optional<double> rate{};  // samples/s of a rank; no value: unknown, or there is no limit
+  bool is_unknown = false;       // a key of `hardware` is missing
+  double bytes_per_sample = 0;   // that pass through this part; 0: not counted
+  std::string reason;            // of the rate, or why there is none
+};
+
+struct DataRates {
+  std::string samples;  // what samples are called
+  int ranks = 1;
+  std::vector<PartRate> parts;
+
+  /// The part with the lowest known rate; null if no rate is known.
+  const PartRate* lowest() const;
+};
+
+/// `ranks_on_node`: the ranks that share the storage of a node. `has_device`: batches are copied to a GPU. No value: no
+/// key of `hardware` is set.
+std::optional<DataRates> data_rates(const Config& config, const data::Dataset& set, int ranks, int ranks_on_node,
+                                    bool has_device);
+
+std::string text_of(const DataRates& rates);
+nlohmann::ordered_json json_of(const DataRates& rates);
+
+struct PlannedCost {
+  scaling::Prediction prediction{};  // of a step
+  std::string machines{};            // "each node has 8 cores, as in the study"
+  std::int64_t steps_per_epoch = 0, steps = 0;
+  double efficiency = 0;  // samples per second and rank, relative to the smallest size of the study
+  int baseline_ranks = 1;
+  double error = 0;           // of the model, where it was fitted; a part of 1
+  bool knows_network = true;  // false: several nodes are planned, and the study had cases on one node only
+
+  double epoch_seconds() const { return prediction.step_seconds() * static_cast<double>(steps_per_epoch); }
+  double seconds() const { return prediction.step_seconds() * static_cast<double>(steps); }
+  double node_hours() const { return prediction.size.nodes * seconds() / 3600; }
+};
+
+/// `exchanged`: what a step of this plan exchanges; its model may differ from that of the study. Throws study_damaged
+/// if `path` is not a cost model.
+PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int64_t global_batch,
+                         const scaling::Exchanged& exchanged);
+
+std::string text_of(const PlannedCost& cost);
+nlohmann::ordered_json json_of(const PlannedCost& cost);
+
+}  // namespace lockstep::commands
