@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -193,42 +192,37 @@ int run_info(const FileArguments& arguments) {
   return kExitDone;
 }
 
-using VerifyProgress = std::function<void(std::uint64_t bytes)>;
-
-/// Shows the progress of `verify`, and counts the bytes that it has checked.
-data::Verification verify_with_bar(std::uint64_t total_bytes, std::uint64_t& checked_bytes,
-                                   const std::function<data::Verification(const VerifyProgress&)>& verify) {
-  ProgressBar bar("verify", static_cast<std::int64_t>(total_bytes), true);
-  return verify([&](std::uint64_t bytes) {
+/// Verifies with a progress bar, and tells what was checked: bytes of these parts.
+data::Verification verify(const data::InputFile& file, bool is_text, std::uint64_t& checked_bytes, std::string& parts) {
+  std::unique_ptr<ProgressBar> bar;
+  const auto begin = [&](std::uint64_t total_bytes) {
+    bar = std::make_unique<ProgressBar>("verify", static_cast<std::int64_t>(total_bytes), true);
+  };
+  const auto progress = [&](std::uint64_t bytes) {
     checked_bytes += bytes;
-    bar.update(static_cast<std::int64_t>(checked_bytes), "");
-  });
-}
-
-data::Verification verify_images(const data::InputFile& file, std::uint64_t& checked_bytes) {
+    bar->update(static_cast<std::int64_t>(checked_bytes), "");
+  };
+  if (is_text) {
+    const data::TextFile layout = data::open_text_file(file);
+    parts = layout.has_answers() ? "tokens, documents and answers" : "tokens and documents";
+    begin(layout.tokens.size_bytes + layout.documents.size_bytes + layout.answers.size_bytes);
+    return data::verify_text_file(file, layout, progress);
+  }
   const data::ImageFile layout = data::open_image_file(file);
-  return verify_with_bar(
-      layout.images.size_bytes + layout.labels.size_bytes, checked_bytes,
-      [&](const VerifyProgress& progress) { return data::verify_image_file(file, layout, progress); });
-}
-
-data::Verification verify_text(const data::InputFile& file, std::uint64_t& checked_bytes, std::string& parts) {
-  const data::TextFile layout = data::open_text_file(file);
-  parts = layout.has_answers() ? "tokens, documents and answers" : "tokens and documents";
-  return verify_with_bar(
-      layout.tokens.size_bytes + layout.documents.size_bytes + layout.answers.size_bytes, checked_bytes,
-      [&](const VerifyProgress& progress) { return data::verify_text_file(file, layout, progress); });
+  parts = "images and labels";
+  begin(layout.images.size_bytes + layout.labels.size_bytes);
+  return data::verify_image_file(file, layout, progress);
 }
 
 int run_verify(const FileArguments& arguments) {
   check_outputs({arguments.json}, {arguments.file});
   data::Verification found;
   std::uint64_t checked_bytes = 0;
-  std::string parts = "images and labels";
+  std::string parts;
   const data::InputFile file(arguments.file);
   const bool is_text = data::is_text_file(file);
   try {
-    found = is_text ? verify_text(file, checked_bytes, parts) : verify_images(file, checked_bytes);
+    found = verify(file, is_text, checked_bytes, parts);
   } catch (const Error& error) {
     // A file that is not a data set cannot be verified. A data set that cannot be opened is damaged.
     if (error.code() == ErrorCode::data_format) throw;

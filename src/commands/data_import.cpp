@@ -103,13 +103,9 @@ void import_images(ImageArguments arguments, ImageImport import) {
 /// Which images are imported, and how they are described.
 void add_selection_options(CLI::App& app, ImageArguments& arguments) {
   data::ImageFolderOptions& options = arguments.options;
-  CLI::Option* per_class =
-      app.add_option("--per-class", options.per_class, "Import only the first N samples of each class")
-          ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
-          ->type_name("N");
-  app.add_option("--limit", options.limit, "Import only the first N samples")
-      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
-      ->type_name("N")
+  CLI::Option* per_class = add_number(app, "--per-class", options.per_class, std::int64_t{1}, kMaxSamples,
+                                      "Import only the first N samples of each class");
+  add_number(app, "--limit", options.limit, std::int64_t{1}, kMaxSamples, "Import only the first N samples")
       ->excludes(per_class);
   CLI::Option* mean = app.add_option("--mean", options.mean, "Means to store, for values in [0, 1]")
                           ->delimiter(',')
@@ -196,6 +192,19 @@ void add_image_import(CLI::App& parent, Run& run, const std::string& kind, const
 
 // ---- Text -----------------------------------------------------------------------------------------------------------
 
+void add_tokenizer(CLI::App& app, std::string& tokenizer) {
+  app.add_option("--tokenizer", tokenizer,
+                 "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
+      ->required()
+      ->type_name("FILE");
+}
+
+void add_range(CLI::App& app, std::int64_t& start, std::int64_t& end, const char* what, const char* counted) {
+  add_number(app, "--start", start, std::int64_t{0}, kMaxSamples,
+             fmt::format("The first {} to import, {}", what, counted));
+  add_number(app, "--end", end, std::int64_t{1}, kMaxSamples, fmt::format("The {} after the last one to import", what));
+}
+
 void add_max_line(CLI::App& app, std::uint64_t& max_line_bytes) {
   app.add_option("--max-line", max_line_bytes,
                  "Maximum length of a line of JSON. A line is held in memory as a whole, with its tokens")
@@ -250,19 +259,11 @@ void add_text_import(CLI::App& parent, Run& run) {
                   "files are imported in the order of their paths")
       ->required()
       ->type_name("FILE");
-  app->add_option("--tokenizer", arguments->tokenizer,
-                  "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
-      ->required()
-      ->type_name("FILE");
+  add_tokenizer(*app, arguments->tokenizer);
   app->add_option("--field", options.field, "The field of each line of JSON that contains the text")
       ->capture_default_str()
       ->type_name("NAME");
-  app->add_option("--start", options.start, "The first document to import, counted from 0 over all sources")
-      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
-      ->type_name("N");
-  app->add_option("--end", options.end, "The document after the last one to import")
-      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
-      ->type_name("N");
+  add_range(*app, options.start, options.end, "document", "counted from 0 over all sources");
   add_max_line(*app, options.max_line_bytes);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
   app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_text(*arguments); }); }; });
@@ -351,20 +352,14 @@ void import_chat(const ChatArguments& arguments) {
 
 void add_chat_selection(CLI::App& app, ChatArguments& arguments) {
   data::ChatImportOptions& options = arguments.options;
-  app.add_option("--start", options.start, "The first conversation to import, counted from 0")
-      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
-      ->type_name("N");
-  app.add_option("--end", options.end, "The conversation after the last one to import")
-      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
-      ->type_name("N");
+  add_range(app, options.start, options.end, "conversation", "counted from 0");
   app.add_option("--fraction", arguments.fraction,
                  "Import a random fraction of the conversations: 0.9 takes about nine in ten, 0.9:1 exactly the others")
       ->capture_default_str()
       ->type_name("N|A:B");
   app.add_option("--seed", options.seed, "Seed of --fraction")->capture_default_str()->type_name("N");
-  app.add_option("--max-tokens", options.max_tokens, "Maximum length of a conversation; by default, no limit")
-      ->check(CLI::Range(std::int64_t{2}, kMaxSamples))
-      ->type_name("N");
+  add_number(app, "--max-tokens", options.max_tokens, std::int64_t{2}, kMaxSamples,
+             "Maximum length of a conversation; by default, no limit");
   app.add_option("--too-long", arguments.too_long,
                  "What happens to longer conversations. truncate: only their first tokens are kept; drop: they are "
                  "left out")
@@ -382,10 +377,7 @@ void add_chat_import(CLI::App& parent, Run& run) {
       ->required()
       ->type_name("FILE");
   app->add_option("output", options.output, "The data set to create")->required()->type_name("OUT.h5");
-  app->add_option("--tokenizer", arguments->tokenizer,
-                  "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
-      ->required()
-      ->type_name("FILE");
+  add_tokenizer(*app, arguments->tokenizer);
   app->add_option("--template", arguments->chat_template,
                   "How the messages become one text: chatml, llama3, a file with a template in Jinja, or auto, the one "
                   "in tokenizer_config.json or chat_template.jinja beside the tokenizer")

@@ -59,31 +59,21 @@ void report_painted(const std::string& json, const Json& object, const std::stri
     report(json, object, text);
 }
 
-/// Colours texts from files. Their control characters have been escaped by `printable`, so the colours are added
-/// afterwards.
-class Painter {
- public:
-  explicit Painter(bool uses) : uses_(uses) {}
-  std::string answer(const std::string& text) const { return paint(text, "1;32"); }  // bold green
-  std::string prompt(const std::string& text) const { return paint(text, "36"); }    // cyan
-  std::string rest(const std::string& text) const { return paint(text, "2"); }       // dim
-  bool uses_colours() const { return uses_; }
+// Colours of ANSI terminals
+constexpr const char *kAnswer = "1;32", *kPrompt = "36", *kRest = "2";  // bold green, cyan, dim
 
- private:
-  /// Colours each line separately, because pagers require this.
-  std::string paint(const std::string& text, const char* colour) const {
-    if (!uses_) return text;
-    std::string out;
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      if (end > begin) out += fmt::format("\033[{}m{}\033[0m", colour, text.substr(begin, end - begin));
-      if (end < text.size()) out += '\n';
-      begin = end + 1;
-    }
-    return out;
+/// Colours text from files, whose control characters `printable` has escaped before. Each line is coloured separately,
+/// because pagers require this.
+std::string painted(const std::string& text, const char* colour) {
+  std::string out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) out += fmt::format("\033[{}m{}\033[0m", colour, text.substr(begin, end - begin));
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
   }
-  bool uses_;
-};
+  return out;
+}
 
 /// The text of tokens [begin, end). It depends on a few tokens before them, because some decoders drop a leading space.
 std::string text_between(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::int64_t begin,
@@ -105,13 +95,15 @@ void show_text(const ShowArguments& arguments) {
   const text::Tokenizer tokenizer = text::Tokenizer::parse(arguments.file, set.tokenizer());
   const auto n_tokens = static_cast<std::int64_t>(sample.tokens.size());
   const std::int64_t n_shown = arguments.limit == 0 ? n_tokens : std::min(arguments.limit, n_tokens);
-  const Painter painter(arguments.json.empty() && uses_colours(arguments.colour));
+  const bool has_colours = arguments.json.empty() && uses_colours(arguments.colour);
+  const auto paint = [&](const std::string& part, const char* colour) {
+    return has_colours ? painted(part, colour) : part;
+  };
   std::vector<char> counts(sample.tokens.size(), set.has_answers() ? 0 : 1);
-  std::int64_t n_counted = 0;
   counts[0] = 0;  // nothing predicts the first token
   for (const auto& [begin, end] : sample.answers)
     std::fill(counts.begin() + std::max<std::int64_t>(begin, 1), counts.begin() + end, 1);
-  n_counted = std::count(counts.begin(), counts.end(), 1);
+  const auto n_counted = std::count(counts.begin(), counts.end(), 1);
 
   std::string text = fmt::format("{}: {} {} of {}, {} tokens, {} of which count towards the loss\n", arguments.file,
                                  set.has_answers() ? "conversation" : "document", arguments.sample, set.n_documents(),
@@ -121,8 +113,7 @@ void show_text(const ShowArguments& arguments) {
     const char kind = counts[static_cast<std::size_t>(begin)];
     std::int64_t end = begin + 1;
     while (end < n_shown && counts[static_cast<std::size_t>(end)] == kind) ++end;
-    const std::string part = printable_lines(text_between(tokenizer, sample.tokens, begin, end));
-    text += kind ? painter.answer(part) : painter.prompt(part);
+    text += paint(printable_lines(text_between(tokenizer, sample.tokens, begin, end)), kind ? kAnswer : kPrompt);
     begin = end;
   }
   if (!text.ends_with('\n')) text += '\n';
@@ -134,9 +125,7 @@ void show_text(const ShowArguments& arguments) {
     const std::string line =
         fmt::format("{:>8}  {:>7}  {:<5}  {}", i, id, is_counted ? "yes" : "-",
                     Json(tokenizer.decode(std::span(&id, 1))).dump(-1, ' ', false, Json::error_handler_t::replace));
-    text += (is_counted ? painter.answer(printable(line, 2 * kTokenBytes))
-                        : painter.rest(printable(line, 2 * kTokenBytes))) +
-            '\n';
+    text += paint(printable(line, 2 * kTokenBytes), is_counted ? kAnswer : kRest) + '\n';
   }
   if (n_shown < n_tokens) text += fmt::format("... {} more tokens; --limit 0 shows all\n", n_tokens - n_shown);
   for (const std::int32_t id : sample.tokens) tokens.push_back(id);
@@ -149,7 +138,7 @@ void show_text(const ShowArguments& arguments) {
                   {"tokens", tokens},
                   {"answers", set.has_answers() ? answers : Json()},
                   {"counted", n_counted}},
-                 text, painter.uses_colours());
+                 text, has_colours);
 }
 
 /// Draws two rows of pixels per line: the character is a lower half block, and its background is the upper half.
@@ -323,14 +312,11 @@ void add_data_show(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("show", "Print a sample: its text, tokens and mask, or its class and picture");
   const auto arguments = std::make_shared<ShowArguments>();
   app->add_option("file", arguments->file, "The data set")->required()->type_name("FILE");
-  app->add_option("--sample", arguments->sample, "Index of the conversation, document or image, counted from 0")
-      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
-      ->capture_default_str()
-      ->type_name("N");
-  app->add_option("--limit", arguments->limit, "Maximum number of tokens to print. 0: all")
-      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
-      ->capture_default_str()
-      ->type_name("N");
+  const auto number = [&](const char* name, std::int64_t& value, const char* text) {
+    add_number(*app, name, value, std::int64_t{0}, kMaxSamples, text)->capture_default_str();
+  };
+  number("--sample", arguments->sample, "Index of the conversation, document or image, counted from 0");
+  number("--limit", arguments->limit, "Maximum number of tokens to print. 0: all");
   app->add_option("--colour", arguments->colour, "Whether to use colours; auto: on a terminal, unless NO_COLOR is set")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->capture_default_str();

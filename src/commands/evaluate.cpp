@@ -294,10 +294,7 @@ void check(const EvaluateArguments& a) {
 void add_text_options(CLI::App& command, EvaluateArguments& a) {
   AnswersArguments& answers = a.answers;
   const auto whole = [&](const char* name, std::int64_t& value, std::int64_t most, const char* text) {
-    command.add_option(name, value, text)
-        ->check(CLI::Range(std::int64_t{1}, most))
-        ->type_name("N")
-        ->capture_default_str();
+    add_number(command, name, value, std::int64_t{1}, most, text)->capture_default_str();
   };
   command.add_flag("--loss-only", answers.loss_only, "Conversations: evaluate the loss, and generate no answers");
   command

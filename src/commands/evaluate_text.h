@@ -1,8 +1,8 @@
 // The parts of `lockstep evaluate` for language models that need more than the loss. Each rank of a job has its part of
 // the conversations or questions; the results do not depend on the number of ranks.
 //
-// Conversations: the model answers the last message of each, and the answers are compared with those of the data: ROUGE
-// and whether they are the same (text/answer_match.h).
+// Conversations: the model answers the last message of each, and the answers are compared with those of the data:
+// ROUGE, and whether they are the same (text/answer_match.h).
 //
 // --choices: how often the model finds the right choice more probable than the others, as lm-evaluation-harness
 // measures it for multiple-choice tasks.

@@ -282,7 +282,7 @@ void add_options(CLI::App& command, GenerateArguments& a) {
                   "key=value overrides, such as precision=bf16")
       ->required();
   const auto whole = [&](const char* name, std::int64_t& value, std::int64_t low, std::int64_t high, const char* text) {
-    return command.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N")->capture_default_str();
+    add_number(command, name, value, low, high, text)->capture_default_str();
   };
   const auto number = [&](const char* name, double& value, double low, double high, const char* text) {
     const auto is_number = [](const std::string& given) {  // NaN passes every range check

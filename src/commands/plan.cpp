@@ -307,18 +307,11 @@ void add_plan(CLI::App& app, Run& run) {
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("plan", "Report the memory and communication of a step, without training");
-  command
-      ->add_option("CONFIG", options->configuration,
-                   "YAML files and key=value overrides; later ones override earlier ones")
-      ->required();
-  command->add_option("--ranks", options->ranks.n, "Number of ranks")
-      ->check(CLI::Range(1, kMaxRanks))
-      ->capture_default_str();
-  command
-      ->add_option("--nodes", options->ranks.nodes,
-                   "Number of nodes. Consecutive ranks are on one node; if they cannot be divided equally, the first "
-                   "nodes have one more")
-      ->check(CLI::Range(1, kMaxRanks))
+  add_configuration(*command, options->configuration);
+  add_number(*command, "--ranks", options->ranks.n, 1, kMaxRanks, "Number of ranks")->capture_default_str();
+  add_number(*command, "--nodes", options->ranks.nodes, 1, kMaxRanks,
+             "Number of nodes. Consecutive ranks are on one node; if they cannot be divided equally, the first nodes "
+             "have one more")
       ->capture_default_str();
   command
       ->add_option("--device", options->device,

@@ -87,6 +87,11 @@ std::vector<std::string> configuration_files(const std::vector<std::string>& com
   return files;
 }
 
+void add_configuration(CLI::App& app, std::vector<std::string>& configuration) {
+  app.add_option("CONFIG", configuration, "YAML files and key=value overrides; later ones override earlier ones")
+      ->required();
+}
+
 void add_json(CLI::App& app, std::string& json) {
   app.add_flag("--json{-}", json,
                "Print one JSON object on standard output, or with --json=FILE write it to that file");

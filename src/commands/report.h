@@ -1,4 +1,5 @@
-// The two forms in which a command reports its results: text for users, one JSON object for programs.
+// Options that several commands have, and the two forms in which a command reports its results: text for users, one
+// JSON object for programs.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,6 +21,14 @@ namespace lockstep::commands {
 
 /// --json, --json=FILE.
 void add_json(CLI::App& app, std::string& json);
+/// CONFIG: YAML files and overrides.
+void add_configuration(CLI::App& app, std::vector<std::string>& configuration);
+/// An option with a whole number.
+template <typename Number>
+CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value, Number low, Number high,
+                        const std::string& text) {
+  return app.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N");
+}
 
 /// `json` empty: prints the text on standard output. "-": prints the object on standard output and the text on standard
 /// error. Otherwise: prints the text on standard output and writes the object to that file, which is replaced as a

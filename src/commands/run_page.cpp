@@ -209,40 +209,36 @@ std::string status_text(const RunRecord& run) {
 }
 
 std::vector<Row> key_figures(const RunRecord& run) {
-  std::vector<Row> rows;
-  const auto add = [&](const std::string& name, double value, const std::string& text) {
-    if (std::isfinite(value)) rows.emplace_back(name, text);
+  std::vector<Row> rows{{"status", status_text(run)}};
+  const auto add = [&](const char* name, double value, const auto& text_of) {
+    if (std::isfinite(value)) rows.emplace_back(name, text_of(value));
   };
-  const EventTable& steps = run.steps;
-  const double step = std::fmax(std::fmax(steps.last("step"), run.epochs.last("step")), run.evaluations.last("step"));
+  const auto plain = [](double value) { return value_text(value); };
+  const auto percent = [](double value) { return value_text(100 * value, 3) + " %"; };
+  const EventTable &steps = run.steps, &evaluations = run.evaluations;
+  const auto middle = [&](const std::string& key) { return median(steps.column(key)); };
+  const double step = std::fmax(std::fmax(steps.last("step"), run.epochs.last("step")), evaluations.last("step"));
   const double last_step = steps.last("last_step");
-  rows.emplace_back("status", status_text(run));
-  add("steps", step,
-      with_commas(step) + (last_step > step ? fmt::format(" of {}", with_commas(last_step)) : std::string()));
-  add("epoch", steps.last("epoch"), value_text(steps.last("epoch")));
-  add("training loss, last", steps.last("loss"), value_text(steps.last("loss")));
-  const double loss = best(run.evaluations, "loss", false), accuracy = best(run.evaluations, "accuracy", true),
-               perplexity = best(run.evaluations, "perplexity", false);
-  add("validation loss, best", loss, value_text(loss));
-  add("accuracy, best", accuracy, value_text(100 * accuracy, 3) + " %");
-  add("perplexity, best", perplexity, value_text(perplexity));
+  add("steps", step, [&](double value) {
+    return with_commas(value) + (last_step > value ? " of " + with_commas(last_step) : std::string());
+  });
+  add("epoch", steps.last("epoch"), plain);
+  add("training loss, last", steps.last("loss"), plain);
+  add("validation loss, best", best(evaluations, "loss", false), plain);
+  add("accuracy, best", best(evaluations, "accuracy", true), percent);
+  add("perplexity, best", best(evaluations, "perplexity", false), plain);
   const std::string key = rate_key(steps);
-  const double rate = median(steps.column(key)), seconds = median(steps.column("step_seconds"));
-  add("speed, median", rate, value_text(rate, 3) + " " + rate_unit(key));
-  const double in_loss = median(steps.column("loss_" + key));
-  add("speed of what counts in the loss, median", in_loss, value_text(in_loss, 3) + " " + rate_unit(key));
-  add("time of a step, median", seconds, duration_text(seconds));
-  const double flops_rate = median(steps.column("model_flops_rate"));
-  add("FLOPs of the model, median", flops_rate, flops_rate_text(flops_rate));
-  const double mfu = median(steps.column("model_flops_utilization"));
-  add("MFU, median", mfu, value_text(100 * mfu, 3) + " %");
-  add("memory, greatest of a rank", steps.last("memory_bytes"), memory_text(steps.last("memory_bytes")));
-  add("ranks", steps.last("ranks"), ranks_text(steps));
-  const double run_seconds = std::fmax(steps.last("run_seconds"), run.evaluations.last("run_seconds"));
-  add("duration", run_seconds, duration_text(run_seconds));
-  if (const double skipped = steps.last("skipped_steps"); skipped > 0)
-    add("skipped steps", skipped, with_commas(skipped));
-  if (run.n_starts > 1) add("starts", run.n_starts, fmt::format("{}", run.n_starts));
+  const auto rate = [&](double value) { return value_text(value, 3) + " " + rate_unit(key); };
+  add("speed, median", middle(key), rate);
+  add("speed of what counts in the loss, median", middle("loss_" + key), rate);
+  add("time of a step, median", middle("step_seconds"), duration_text);
+  add("FLOPs of the model, median", middle("model_flops_rate"), flops_rate_text);
+  add("MFU, median", middle("model_flops_utilization"), percent);
+  add("memory, greatest of a rank", steps.last("memory_bytes"), memory_text);
+  add("ranks", steps.last("ranks"), [&](double) { return ranks_text(steps); });
+  add("duration", std::fmax(steps.last("run_seconds"), evaluations.last("run_seconds")), duration_text);
+  if (const double skipped = steps.last("skipped_steps"); skipped > 0) add("skipped steps", skipped, with_commas);
+  if (run.n_starts > 1) rows.emplace_back("starts", std::to_string(run.n_starts));
   return rows;
 }
 

@@ -26,16 +26,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
 
-/// Calls `use(line)` for each complete line, without its line feed. Returns false if the file cannot be opened.
-template <typename Use>
-bool for_each_line(const std::string& path, Use use) {
-  require_regular_file(path);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return false;
-  for (std::string line; std::getline(in, line) && !in.eof();) use(line);
-  return true;
-}
-
 void add_ranks(RunRecord& run, const Json& step) {
   const std::vector<double> losses = run::of_ranks(step, "loss"), data = run::of_ranks(step, "data_wait_seconds"),
                             others = run::of_ranks(step, "exposed_communication_seconds"),
@@ -131,7 +121,10 @@ void read_log(RunRecord& run) {
   constexpr std::size_t kLastLines = 12, kLongest = 400;
   constexpr const char* kOfMachine[] = {"device", "data", "model", "batch", "communication"};
   std::deque<std::string> last;
-  for_each_line(run.path + "/log.txt", [&](const std::string& line) {
+  const std::string path = run.path + "/log.txt";
+  require_regular_file(path);
+  std::ifstream in(path, std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // complete lines
     last.push_back(printable(line, kLongest));
     if (last.size() > kLastLines) last.pop_front();
     std::string message = message_of(line);
@@ -139,11 +132,11 @@ void read_log(RunRecord& run) {
       ++run.n_starts;
       run.machine.clear();
       run.machine.emplace_back("program", message.substr(0, message.find(": ")));
-      return;
+      continue;
     }
     message.erase(0, message.find_first_not_of(' '));
     const auto colon = message.find(": ");
-    if (colon == std::string::npos) return;
+    if (colon == std::string::npos) continue;
     const std::string what = message.substr(0, colon);
     const bool is_rank = what.starts_with("rank ") && message.find(" | ") != std::string::npos;
     const bool is_known = std::ranges::find(kOfMachine, what) != std::ranges::end(kOfMachine);
@@ -151,7 +144,7 @@ void read_log(RunRecord& run) {
         std::ranges::find(run.machine, what, &std::pair<std::string, std::string>::first) == run.machine.end();
     if (!run.machine.empty() && (is_rank || is_known) && is_new)
       run.machine.emplace_back(what, printable(message.substr(colon + 2), kLongest));
-  });
+  }
   for (const std::string& line : last) run.log_end += line + "\n";
 }
 

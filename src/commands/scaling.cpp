@@ -191,17 +191,13 @@ int run_study(const RunArguments& arguments) {
 void add_run(CLI::App& group, Run& run) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = group.add_subcommand("run", "Run a study, or continue one that is not finished");
-  command
-      ->add_option("CONFIG", arguments->configuration,
-                   "YAML files and key=value overrides; later ones override earlier ones")
-      ->required();
+  add_configuration(*command, arguments->configuration);
   command->add_option("--out", arguments->directory, "The directory of the study")->required()->type_name("DIR");
   auto* ranks = command->add_option("--ranks", arguments->ranks, "Numbers of ranks, such as 1,2,4")->type_name("LIST");
   command->add_option("--nodes", arguments->nodes, "Numbers of nodes, such as 1,2,4,8; submits to Slurm")
       ->type_name("LIST")
       ->excludes(ranks);
-  command->add_option("--repeat", arguments->repeats, "How many times each number of ranks or nodes is run")
-      ->check(CLI::Range(1, 1000))
+  add_number(*command, "--repeat", arguments->repeats, 1, 1000, "How many times each number of ranks or nodes is run")
       ->capture_default_str();
   auto* strong = command->add_flag("--strong", arguments->is_strong,
                                    "Keep the global batch; the default if train.global_batch is in effect");
@@ -213,30 +209,20 @@ void add_run(CLI::App& group, Run& run) {
       command->add_flag("--submit", arguments->submits, "Submit each case to Slurm; the default of --nodes");
   command->add_flag("--local", arguments->is_local, "Run the cases with mpirun on this machine; the default of --ranks")
       ->excludes(submits);
-  command
-      ->add_option("--steps", arguments->steps,
-                   "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little")
-      ->check(CLI::Range(2, 1'000'000))
+  constexpr std::int64_t kMostSteps = 1'000'000;
+  add_number(*command, "--steps", arguments->steps, std::int64_t{2}, kMostSteps,
+             "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little")
       ->capture_default_str();
-  command
-      ->add_option(
-          "--warmup", arguments->warmup_steps,
-          "First steps, which are not measured. The report rejects a case that still becomes faster after them")
-      ->check(CLI::Range(0, 1'000'000))
+  add_number(*command, "--warmup", arguments->warmup_steps, std::int64_t{0}, kMostSteps,
+             "First steps, which are not measured. The report rejects a case that still becomes faster after them")
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Determines the order of the cases")->capture_default_str();
-  command
-      ->add_option("--ranks-per-node", arguments->ranks_per_node,
-                   "With Slurm; by default what the job script sets, or all ranks of --ranks on one node")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  add_number(*command, "--ranks-per-node", arguments->ranks_per_node, 1, 1024,
+             "With Slurm; by default what the job script sets, or all ranks of --ranks on one node");
   command->add_option("--job", arguments->job, "The job script of --submit; by default jobs/scaling.sh")
       ->type_name("FILE");
-  command
-      ->add_option("--parallel", arguments->submission.parallel,
-                   "With Slurm, run up to N cases at the same time, each on nodes of its own. They share the network")
-      ->check(CLI::Range(1, 10'000))
-      ->type_name("N")
+  add_number(*command, "--parallel", arguments->submission.parallel, 1, 10'000,
+             "With Slurm, run up to N cases at the same time, each on nodes of its own. They share the network")
       ->capture_default_str();
   command->add_flag("--share-nodes", arguments->submission.shares_nodes,
                     "Let other jobs, and other cases, run on the nodes of a case; the report rejects cases that did");

@@ -18,6 +18,7 @@
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "commands/commands.h"
+#include "commands/report.h"
 #include "config/parser.h"
 #include "config/table.h"
 #include "doctor/doctor.h"
@@ -109,13 +110,6 @@ void explain_slow_rank(train::Session& session, const run::SlowRank& slow) {
                    : "`lockstep doctor` reports:\n" + problems);
 }
 
-mlflow::UploadOptions mlflow_options(const train::Session& session) {
-  return {.run = session.run.path(),
-          .address = session.config.log.mlflow,
-          .experiment = session.config.log.mlflow_experiment,
-          .config = session.config};
-}
-
 /// Everything that can refuse a start is in the constructor of Session, which writes nothing. So a refused start leaves
 /// RUN as it was. `sender` is created when the run begins. If the run does not end in this function, the caller tells
 /// the sender how it ended.
@@ -136,7 +130,11 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   if (config.trace) trace.emplace(world, session.run.path());
   session.start();
   train::write_banner(session);
-  if (session.leader() && !config.log.mlflow.empty()) sender.emplace(mlflow_options(session));
+  if (session.leader() && !config.log.mlflow.empty())
+    sender.emplace(mlflow::UploadOptions{.run = session.run.path(),
+                                         .address = config.log.mlflow,
+                                         .experiment = config.log.mlflow_experiment,
+                                         .config = session.config});
   std::optional<run::UsageLog> usage;
   if (config.log.usage_seconds > 0) {
     Backend& backend = *session.backend;
@@ -241,10 +239,7 @@ int run_training(const TrainArguments& arguments, const Arguments& program) {
 void add_train(CLI::App& app, Run& run, const Arguments& program) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model, or resume an existing run");
-  command
-      ->add_option("CONFIG", arguments->configuration,
-                   "YAML files and key=value overrides; later ones override earlier ones")
-      ->required();
+  add_configuration(*command, arguments->configuration);
   command->add_flag("--fresh", arguments->session.fresh, "Start over; an existing run is moved aside");
   command
       ->add_option("--allow-change", arguments->session.allow_change,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -68,11 +69,7 @@ void check_path_text(const Config& c, std::string_view key, const std::string& p
   require(!has_control_characters(path), ErrorCode::config_invalid,
           "{}{}: expected a name without control characters, found \"{}\"", place, key, printable(path));
   std::size_t longest = 0;
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('/', begin), path.size());
-    longest = std::max(longest, end - begin);
-    begin = end + 1;
-  }
+  for (const auto& part : std::filesystem::path(path)) longest = std::max(longest, part.native().size());
   require(longest <= kMaxPart && path.size() <= kMaxPath, ErrorCode::config_invalid,
           "{}{}: expected a name of at most {} bytes (a path of at most {}), found one of {}", place, key, kMaxPart,
           kMaxPath, longest > kMaxPart ? longest : path.size());
