@@ -141,7 +141,7 @@ SOURCES   := $(if $(UNIT_TESTS_ONLY),$(filter-out $(filter-out $(patsubst test/%
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own: the kernels,
 # and all other files except those that need a device (the backend, and the calls of cuDNN and cuBLASLt).
-ON_HOST   := $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
+ON_HOST   := $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend.% kernels/cuda/backend_gpu% kernels/cuda/backend_planning% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of code that is built only with CUDA, and fake libraries that replace the real ones without a GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_% test/kernels/nvml% test/kernels/nvtx%

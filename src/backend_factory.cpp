@@ -4,7 +4,6 @@
 #include "kernels/cpu/base/health.h"
 #ifdef LOCKSTEP_CUDA
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/backend_gpu_report.h"
 #include "kernels/cuda/backend_planning.h"
 #include "kernels/cuda/base/nvml.h"
 #endif

@@ -13,9 +13,9 @@
 
 #include "lockstep/algorithms.h"
 #include "lockstep/dtype.h"
+#include "lockstep/error.h"
 #include "lockstep/event.h"
 #include "lockstep/op.h"
-#include "lockstep/op_table.h"
 #include "lockstep/shape.h"
 
 namespace lockstep {
@@ -109,7 +109,7 @@ class Backend {
     std::unique_ptr<Op> op = make_op({typeid(Description), Description::kName, &description});
     return std::unique_ptr<typename Description::Op>(static_cast<typename Description::Op*>(op.release()));
   }
-  /// For make(): finds the description's row in the backend's table (op_table.h). The result is a Description::Op.
+  /// For make(): makes the op of a request (op_list.h). The result is a Description::Op.
   virtual std::unique_ptr<Op> make_op(const OpRequest& request) = 0;
 };
 

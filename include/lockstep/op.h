@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 
 #include "lockstep/event.h"
 
@@ -38,7 +39,7 @@ struct OpMemory {
 class Op {
  public:
   virtual ~Op() = default;
-  virtual OpMemoryRequirements memory_requirements() const = 0;
+  virtual OpMemoryRequirements memory_requirements() const { return {}; }
   /// One line for `lockstep plan`: the algorithm chosen, and what is fused.
   virtual std::string describe() const = 0;
 
@@ -54,6 +55,63 @@ class Op {
     else
       (self->*call)(args, memory, stream);
   }
+};
+
+// The calls of most ops. `Calls` has a struct with the arguments of each: Forward, Forward and Backward, or Apply. They
+// are names of the op too. The name of a call is "conv2d.forward".
+
+template <typename Description, typename Calls>
+class ForwardOp : public Op, public Calls {
+ public:
+  void forward(const typename Calls::Forward& args, const OpMemory& memory, Stream& stream) {
+    static const std::string name = std::string(Description::kName) + ".forward";
+    submit(name, &ForwardOp::run_forward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const typename Calls::Forward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+template <typename Description, typename Calls>
+class TwoWayOp : public ForwardOp<Description, Calls> {
+ public:
+  void backward(const typename Calls::Backward& args, const OpMemory& memory, Stream& stream) {
+    static const std::string name = std::string(Description::kName) + ".backward";
+    this->submit(name, &TwoWayOp::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_backward(const typename Calls::Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+template <typename Description, typename Calls>
+class ApplyOp : public Op, public Calls {
+ public:
+  void apply(const typename Calls::Apply& args, const OpMemory& memory, Stream& stream) {
+    static const std::string name = std::string(Description::kName) + ".apply";
+    submit(name, &ApplyOp::run_apply, args, memory, stream);
+  }
+
+ private:
+  virtual void run_apply(const typename Calls::Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+/// An op as a backend plans it: its description, and what the backend knows about the device.
+template <typename Description, typename Context>
+class PlannedOp : public Description::Op {
+ public:
+  PlannedOp(const Description& description, const Context& context) : d_(description), context_(context) {}
+
+ protected:
+  Description d_;
+  Context context_;
+};
+
+/// A request for the op of a description, whose type is erased.
+struct OpRequest {
+  const std::type_info& type;
+  std::string_view name;  // "conv2d"
+  const void* description;
 };
 
 /// How a parameter is laid out in memory. Files hold the canonical form: row-major, no padding, fp32.

@@ -2,9 +2,14 @@
 //
 //   std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription&, const Context&)
 //
-// To add an op, add the include of its header and a row. A backend that cannot compute it throws not_supported.
+// To add an op, add the include of its header and a row. A backend that cannot compute it throws not_supported. Sizes
+// that no backend can have are refused by require_possible() in the op's header.
 #pragma once
 
+#include <memory>
+
+#include "lockstep/error.h"
+#include "lockstep/op.h"
 #include "lockstep/ops/activation.h"
 #include "lockstep/ops/add.h"
 #include "lockstep/ops/attention.h"
@@ -59,3 +64,29 @@
   row(SoftmaxCrossEntropyDescription, make_softmax_cross_entropy) \
   row(SwiGluDescription, make_swiglu)
 // clang-format on
+
+namespace lockstep {
+
+/// Throws op_description for a description that no backend can plan, and calls the factory otherwise.
+template <typename Planned, typename Description, typename Context>
+std::unique_ptr<Op> make_if_possible(std::unique_ptr<Planned> (*make)(const Description&, const Context&),
+                                     const OpRequest& request, const Context& context) {
+  const auto& description = *static_cast<const Description*>(request.description);
+  if constexpr (requires { require_possible(description); }) require_possible(description);
+  return make(description, context);
+}
+
+}  // namespace lockstep
+
+/// Declares the factories of a backend, and defines its make_op(), which calls the one for a request.
+#define LOCKSTEP_DEFINE_MAKE_OP(Context)                                            \
+  using OpContext = Context;                                                        \
+  LOCKSTEP_OPS(LOCKSTEP_DECLARE_FACTORY)                                            \
+  std::unique_ptr<Op> make_op(const OpRequest& request, const OpContext& context) { \
+    LOCKSTEP_OPS(LOCKSTEP_MAKE_IF_REQUESTED)                                        \
+    fail(ErrorCode::not_supported, "there is no op {} in the list", request.name);  \
+  }
+#define LOCKSTEP_DECLARE_FACTORY(Description, make) \
+  std::unique_ptr<Description::Op> make(const Description&, const OpContext&);
+#define LOCKSTEP_MAKE_IF_REQUESTED(Description, make) \
+  if (request.type == typeid(Description)) return make_if_possible(make, request, context);

@@ -27,57 +27,44 @@ struct ActivationTask {
 namespace lockstep::cpu {
 namespace {
 
-void run(ActivationFunction function, DType dtype, const void* x, const void* dy, void* out, bool accumulate,
-         std::int64_t n, const CpuContext& context) {
-  const int parts = part_count(context, 2 * n * static_cast<std::int64_t>(size_bytes(dtype)));
-  with_elements(dtype, [&](auto element) {
-    using E = decltype(element);
-    const ActivationTask<E> task{.function = function,
-                                 .x = static_cast<const E*>(x),
-                                 .dy = static_cast<const E*>(dy),
-                                 .out = static_cast<E*>(out),
-                                 .accumulate = accumulate};
-    run_parts(parts, [&](int part) { LOCKSTEP_DISPATCH(activation_pass<E>)(task, part_of(n, part, parts)); });
-  });
-}
-
-class CpuActivation final : public Activation {
+class CpuActivation final : public CpuOp<ActivationDescription> {
  public:
-  CpuActivation(const ActivationDescription& d, const CpuContext& context) : d_(d), context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return fmt::format("{}: own kernel, one pass", name(d_.function)); }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    activate(d_.function, d_.dtype, args.x, args.y, d_.n_elements, context_);
+    run_activation({.function = d_.function, .dtype = d_.dtype, .n = d_.n_elements, .x = args.x, .out = args.y},
+                   context_);
   }
   void run_backward(const Backward& args, const OpMemory&, Stream&) override {
     if (args.dx_mode == GradientMode::skip) return;
-    activation_gradient(d_.function, d_.dtype, args.x, args.dy, args.dx, args.dx_mode == GradientMode::accumulate,
-                        d_.n_elements, context_);
+    run_activation({.function = d_.function,
+                    .dtype = d_.dtype,
+                    .n = d_.n_elements,
+                    .x = args.x,
+                    .dy = args.dy,
+                    .out = args.dx,
+                    .accumulate = args.dx_mode == GradientMode::accumulate},
+                   context_);
   }
-
- private:
-  ActivationDescription d_;
-  CpuContext context_;
 };
 
 }  // namespace
 
-void activate(ActivationFunction function, DType dtype, const void* x, void* y, std::int64_t n,
-              const CpuContext& context) {
-  run(function, dtype, x, nullptr, y, false, n, context);
-}
-
-void activation_gradient(ActivationFunction function, DType dtype, const void* x, const void* dy, void* dx,
-                         bool accumulate, std::int64_t n, const CpuContext& context) {
-  run(function, dtype, x, dy, dx, accumulate, n, context);
+void run_activation(const ActivationPass& pass, const CpuContext& context) {
+  const int parts = part_count(context, 2 * pass.n * static_cast<std::int64_t>(size_bytes(pass.dtype)));
+  with_elements(pass.dtype, [&]<typename E>(E) {
+    const ActivationTask<E> task{.function = pass.function,
+                                 .x = static_cast<const E*>(pass.x),
+                                 .dy = static_cast<const E*>(pass.dy),
+                                 .out = static_cast<E*>(pass.out),
+                                 .accumulate = pass.accumulate};
+    run_ranges(parts, pass.n, [&](Range range) { LOCKSTEP_DISPATCH(activation_pass<E>)(task, range); });
+  });
 }
 
 std::unique_ptr<Activation> make_activation(const ActivationDescription& d, const CpuContext& context) {
-  require(d.n_elements > 0 && d.function != ActivationFunction::none, ErrorCode::op_description,
-          "an activation of {} elements by {}: both a function and elements are needed", d.n_elements,
-          name(d.function));
   require_float_or_bf16(d.dtype, "an activation");
   return std::make_unique<CpuActivation>(d, context);
 }

@@ -9,11 +9,16 @@
 
 namespace lockstep::cpu {
 
-/// y = f(x), n elements of fp32 or bf16; y may be x.
-void activate(ActivationFunction function, DType dtype, const void* x, void* y, std::int64_t n,
-              const CpuContext& context);
-/// dx = f'(x) * dy, or dx += that; dx may be dy. With relu `x` may be y.
-void activation_gradient(ActivationFunction function, DType dtype, const void* x, const void* dy, void* dx,
-                         bool accumulate, std::int64_t n, const CpuContext& context);
+/// out = f(x), or with dy out = f'(x) * dy, or out += that. `out` may be x in the former case, and dy in the latter.
+struct ActivationPass {
+  ActivationFunction function = ActivationFunction::none;
+  DType dtype = DType::fp32;
+  std::int64_t n = 0;
+  const void* x = nullptr;   // with relu and dy, this may be the result f(x) too
+  const void* dy = nullptr;  // null: out = f(x)
+  void* out = nullptr;
+  bool accumulate = false;
+};
+void run_activation(const ActivationPass& pass, const CpuContext& context);
 
 }  // namespace lockstep::cpu

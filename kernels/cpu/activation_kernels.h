@@ -56,16 +56,9 @@ void activate_all(const ActivationTask<E>& task, Range range) {
 
 template <typename E>
 void activation_pass(const ActivationTask<E>& task, Range range) {
-  switch (task.function) {
-    case ActivationFunction::none:
-      return;  // refused when the op is planned
-    case ActivationFunction::relu:
-      return activate_all<Relu>(task, range);
-    case ActivationFunction::gelu:
-      return activate_all<Gelu>(task, range);
-    case ActivationFunction::silu:
-      return activate_all<Silu>(task, range);
-  }
+  if (task.function == ActivationFunction::relu) activate_all<Relu>(task, range);
+  if (task.function == ActivationFunction::gelu) activate_all<Gelu>(task, range);
+  if (task.function == ActivationFunction::silu) activate_all<Silu>(task, range);
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/add.h"
@@ -15,11 +13,10 @@
 namespace lockstep::cpu {
 namespace {
 
-class CpuAdd final : public Add {
+class CpuAdd final : public CpuOp<AddDescription> {
  public:
-  CpuAdd(const AddDescription& d, const CpuContext& context) : d_(d), context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel, one pass"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override { add(args.a, args.b, args.y); }
@@ -32,11 +29,10 @@ class CpuAdd final : public Add {
  private:
   void add(const void* a, const void* b, void* sum) const {
     const int parts = part_count(context_, 3 * d_.n_elements * static_cast<std::int64_t>(size_bytes(d_.dtype)));
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
-      run_parts(parts, [&](int part) {
+    with_elements(d_.dtype, [&]<typename E>(E) {
+      run_ranges(parts, d_.n_elements, [&](Range range) {
         LOCKSTEP_DISPATCH(add_elements<E>)
-        (static_cast<const E*>(a), static_cast<const E*>(b), static_cast<E*>(sum), part_of(d_.n_elements, part, parts));
+        (static_cast<const E*>(a), static_cast<const E*>(b), static_cast<E*>(sum), range);
       });
     });
   }
@@ -45,16 +41,11 @@ class CpuAdd final : public Add {
     if (mode == GradientMode::accumulate) return add(gradient, dy, gradient);
     if (mode == GradientMode::skip || gradient == dy) return;
     const auto n_bytes = d_.n_elements * static_cast<std::int64_t>(size_bytes(d_.dtype));
-    const int parts = part_count(context_, 2 * n_bytes);
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(n_bytes, part, parts);
+    run_ranges(part_count(context_, 2 * n_bytes), n_bytes, [&](Range range) {
       std::memcpy(static_cast<std::byte*>(gradient) + range.begin, static_cast<const std::byte*>(dy) + range.begin,
                   static_cast<std::size_t>(range.end - range.begin));
     });
   }
-
-  AddDescription d_;
-  CpuContext context_;
 };
 
 }  // namespace

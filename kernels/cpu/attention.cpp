@@ -17,11 +17,9 @@
 #include <utility>
 
 #include "kernels/cpu/base/amx.h"
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/base/workspace.h"
+#include "lockstep/workspace.h"
 
 #define LOCKSTEP_KERNELS "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
@@ -81,7 +79,7 @@ Products products_of(DType dtype) {
 #define LOCKSTEP_ATTENTION(function) LOCKSTEP_DISPATCH(function<Types>)
 #endif
 
-class CpuAttention final : public Attention {
+class CpuAttention final : public CpuOp<AttentionDescription> {
  public:
   CpuAttention(const AttentionDescription& d, const CpuContext& context);
 
@@ -148,13 +146,12 @@ class CpuAttention final : public Attention {
   static constexpr std::size_t kGroupBytes = std::size_t{16} << 20;  // of packed keys; more only for a single pair
   static constexpr double kProductsPerPart = 2e6;
 
-  AttentionDescription d_;
   Products products_;
   Direction forward_, backward_;
 };
 
 CpuAttention::CpuAttention(const AttentionDescription& d, const CpuContext& context)
-    : d_(d),
+    : PlannedOp(d, context),
       products_(products_of(d.dtype)),
       forward_{.tiling = tiling(kForwardRows)},
       backward_{.tiling = tiling(kBackwardRows), .is_backward = true} {
@@ -192,14 +189,10 @@ void CpuAttention::plan(Direction& direction, const CpuContext& context) {
     direction.v_rows = plan.take(n * keys);
   }
   Scratch scratch;
-  if (has_pairs && is_backward)
-    BackwardScratch<Bf16Pair>(t, scratch);
-  else if (has_pairs)
-    ForwardScratch<Bf16Pair>(t, scratch);
-  else if (is_backward)
-    BackwardScratch<float>(t, scratch);
-  else
-    ForwardScratch<float>(t, scratch);
+  with_types([&]<typename Types>(Types) {
+    using N = typename Types::Number;
+    is_backward ? static_cast<void>(BackwardScratch<N>(t, scratch)) : static_cast<void>(ForwardScratch<N>(t, scratch));
+  });
   direction.scratch_bytes = scratch.size_bytes();
   direction.scratch = plan.take(static_cast<std::size_t>(direction.parts) * direction.scratch_bytes);
 }
@@ -214,8 +207,8 @@ AttentionKeys<N> CpuAttention::keys_of(const Direction& direction, std::int64_t 
   if (direction.is_backward) {
     keys.v_transposed = at<N>(workspace, direction.v_transposed) + n;
     keys.k_rows = at<N>(workspace, direction.k_rows) + n;
-    keys.dk = at(workspace, direction.dk) + sums;
-    keys.dv = at(workspace, direction.dv) + sums;
+    keys.dk = at<float>(workspace, direction.dk) + sums;
+    keys.dv = at<float>(workspace, direction.dv) + sums;
   } else {
     keys.v_rows = at<N>(workspace, direction.v_rows) + n;
   }
@@ -234,8 +227,7 @@ void CpuAttention::run_groups(const Direction& direction, const AttentionTask<ty
   for (std::int64_t first = 0; first < all; first += direction.n_pairs) {
     const std::int64_t n = std::min(direction.n_pairs, all - first);
     const auto for_blocks = [&](const auto& work) {
-      run_parts(direction.parts, [&](int part) {
-        const Range range = part_of(n * t.n_blocks, part, direction.parts);
+      run_ranges(direction.parts, n * t.n_blocks, [&](Range range) {
         for (std::int64_t i = range.begin; i < range.end; ++i)
           work(first + i / t.n_blocks, i % t.n_blocks, keys_of<N>(direction, i / t.n_blocks, workspace));
       });
@@ -297,7 +289,6 @@ void CpuAttention::backward(const Backward& args, const OpMemory& memory) {
 }  // namespace
 
 std::unique_ptr<Attention> make_attention(const AttentionDescription& d, const CpuContext& context) {
-  require_possible(d);
   require_float_or_bf16(d.dtype, "attention");
   return std::make_unique<CpuAttention>(d, context);
 }

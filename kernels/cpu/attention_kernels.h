@@ -99,12 +99,12 @@ void softmax_row(const ForwardScratch<N>& scratch, std::int64_t row, std::int64_
     store_p(p, c, value);
   }
   if (after == before) {
-    scratch.total[row] += sum_of_lanes(total);
+    scratch.total[row] += lanes_total(total);
     return;
   }
   const float factor = exponential_to_zero(broadcast<Floats>(before - after))[0];
   scratch.greatest[row] = after;
-  scratch.total[row] = scratch.total[row] * factor + sum_of_lanes(total);
+  scratch.total[row] = scratch.total[row] * factor + lanes_total(total);
   for (std::int64_t c = 0; c < width; c += kLanes)
     store(scratch.sums + row * width + c, load<Floats>(scratch.sums + row * width + c) * factor);
 }

@@ -1,6 +1,7 @@
 // Products of tiles, and the packing of their numbers, for one instruction set (each_isa.h). Bf16Pair exists where
 // LOCKSTEP_BF16_PRODUCTS is defined: vdpbf16ps multiplies two pairs and adds both products to an fp32 sum. Where
 // LOCKSTEP_AMX_PRODUCTS is defined too, AMX computes products of pairs.
+#include "kernels/cpu/base/lane_sums.h"
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
@@ -21,13 +22,6 @@ inline float greatest_lane(Floats v) {
   if constexpr (kLanes > 4) with(swap_lanes<4 % kLanes>(v));
   with(swap_lanes<2>(v));
   with(swap_lanes<1>(v));
-  return v[0];
-}
-inline float sum_of_lanes(Floats v) {
-  if constexpr (kLanes > 8) v += swap_lanes<8 % kLanes>(v);
-  if constexpr (kLanes > 4) v += swap_lanes<4 % kLanes>(v);
-  v += swap_lanes<2>(v);
-  v += swap_lanes<1>(v);
   return v[0];
 }
 
@@ -72,7 +66,7 @@ inline float product_of_rows(const E* a, const E* b, std::int64_t width) {
     else
       sums += load<T>(a + c) * load<T>(b + c);
   });
-  return sum_of_lanes(sums) + rest;
+  return lanes_total(sums) + rest;
 }
 
 /// Columns [c, c + kLanes) of a row.

@@ -10,23 +10,14 @@
 #include "kernels/cpu/base/machine.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/ops.h"
 #include "lockstep/error.h"
 #include "lockstep/memory_limit.h"
-#include "lockstep/ops/batch_norm.h"
-#include "lockstep/ops/cast.h"
-#include "lockstep/ops/clip_norm.h"
-#include "lockstep/ops/conv2d.h"
-#include "lockstep/ops/cross_entropy.h"
-#include "lockstep/ops/hash.h"
-#include "lockstep/ops/image_input.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/moving_average.h"
-#include "lockstep/ops/optimizer.h"
-#include "lockstep/ops/ordered_sum.h"
-#include "lockstep/ops/pool2d.h"
+#include "lockstep/op_list.h"
 
 namespace lockstep::cpu {
+
+LOCKSTEP_DEFINE_MAKE_OP(CpuContext)
+
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;

@@ -5,9 +5,7 @@
 
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/normalization_tiling.h"
-#include "lockstep/bf16.h"
-#include "lockstep/error.h"
+#include "kernels/cpu/normalization.h"
 #include "lockstep/ops/batch_norm.h"
 
 namespace lockstep::cpu {
@@ -34,17 +32,15 @@ namespace {
 constexpr int kBackwardTensors = 3;
 constexpr int kCoefficients = 4;
 
-class CpuBatchNorm final : public BatchNorm {
+class CpuBatchNorm final : public CpuOp<BatchNormDescription> {
  public:
   CpuBatchNorm(const BatchNormDescription& d, const CpuContext& context)
-      : description_(d),
+      : PlannedOp(d, context),
         channels_(d.x[3]),
         tiling_({d.x[0], d.x[1] * d.x[2], d.x[3], d.layout, d.dtype}, context, kBackwardTensors) {}
 
   OpMemoryRequirements memory_requirements() const override {
-    OpMemoryRequirements requirements;
-    requirements.backward_workspace_bytes = static_cast<std::size_t>(kCoefficients * tiling_.width) * sizeof(float);
-    return requirements;
+    return {.backward_workspace_bytes = static_cast<std::size_t>(kCoefficients * tiling_.width) * sizeof(float)};
   }
 
   std::string describe() const override {
@@ -53,12 +49,12 @@ class CpuBatchNorm final : public BatchNorm {
 
   void run_finalize(const Finalize& args, const OpMemory&, Stream&) override {
     const std::int64_t n_channels = channels_;
-    const double n = description_.n_rows;
+    const double n = d_.n_rows;
     for (std::int64_t c = 0; c < n_channels; ++c) {
       const double sum = args.statistics[c], mean = sum / n;
       const double deviations = args.statistics[n_channels + c] - mean * sum;  // sum (x - mean)^2
       const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
-      const double inverse_stddev = 1.0 / std::sqrt(variance + description_.epsilon);
+      const double inverse_stddev = 1.0 / std::sqrt(variance + d_.epsilon);
       const double scale = args.gamma[c] * inverse_stddev;
       args.scale_bias[c] = static_cast<float>(scale);
       args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - mean * scale);
@@ -76,12 +72,12 @@ class CpuBatchNorm final : public BatchNorm {
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream&) override {
     for (std::int64_t c = 0; c < channels_; ++c) {
       const double variance = args.running_variance[c];
-      const double scale = args.gamma[c] / std::sqrt(variance + description_.epsilon);
+      const double scale = args.gamma[c] / std::sqrt(variance + d_.epsilon);
       args.scale_bias[c] = static_cast<float>(scale);
       args.scale_bias[channels_ + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
       if (args.mean_inverse_stddev == nullptr) continue;
       args.mean_inverse_stddev[c] = args.running_mean[c];
-      args.mean_inverse_stddev[channels_ + c] = static_cast<float>(1.0 / std::sqrt(variance + description_.epsilon));
+      args.mean_inverse_stddev[channels_ + c] = static_cast<float>(1.0 / std::sqrt(variance + d_.epsilon));
     }
     narrow(args.scale_bias, args.low_precision_scale_bias);
   }
@@ -99,9 +95,9 @@ class CpuBatchNorm final : public BatchNorm {
       const double scale = args.gamma[c] * inverse_stddev;
       dz_factor[i] = static_cast<float>(scale);
       const double sum = args.sums.data ? args.sums[c] : 0, sum_x_hat = args.sums.data ? args.sums[channels_ + c] : 0;
-      x_factor[i] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / description_.n_rows);
+      x_factor[i] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / d_.n_rows);
       mean[i] = args.mean_inverse_stddev[c];
-      constant[i] = static_cast<float>(-scale * sum / description_.n_rows);
+      constant[i] = static_cast<float>(-scale * sum / d_.n_rows);
     }
     if (args.parameter_mode != GradientMode::skip) {
       for (std::int64_t c = 0; c < channels_; ++c) {
@@ -109,8 +105,7 @@ class CpuBatchNorm final : public BatchNorm {
         put(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
       }
     }
-    with_elements(description_.dtype, [&](auto element) {
-      using E = decltype(element);
+    with_elements(d_.dtype, [&]<typename E>(E) {
       const BatchNormBackwardTask<E> task{.dz_factor = dz_factor,
                                           .x_factor = x_factor,
                                           .mean = mean,
@@ -118,8 +113,8 @@ class CpuBatchNorm final : public BatchNorm {
                                           .dz = static_cast<const E*>(args.dz),
                                           .x = static_cast<const E*>(args.x),
                                           .dx = static_cast<E*>(args.dx)};
-      run_parts(tiling_.parts, [&](int part) {
-        LOCKSTEP_DISPATCH(batch_norm_backward<E>)(task, tiling_, part_of(tiling_.units, part, tiling_.parts));
+      run_ranges(tiling_.parts, tiling_.units, [&](Range range) {
+        LOCKSTEP_DISPATCH(batch_norm_backward<E>)(task, tiling_, range);
       });
     });
   }
@@ -128,7 +123,7 @@ class CpuBatchNorm final : public BatchNorm {
   void narrow(const float* scale_bias, void* target) const {
     if (target == nullptr) return;
     for (std::int64_t i = 0; i < 2 * channels_; ++i) {
-      if (description_.dtype == DType::fp32)
+      if (d_.dtype == DType::fp32)
         static_cast<float*>(target)[i] = scale_bias[i];
       else
         static_cast<Bf16*>(target)[i] = to_bf16(scale_bias[i]);
@@ -138,7 +133,6 @@ class CpuBatchNorm final : public BatchNorm {
     target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
   }
 
-  BatchNormDescription description_;
   std::int64_t channels_;
   Tiling tiling_;
 };

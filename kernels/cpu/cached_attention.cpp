@@ -7,12 +7,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/base/workspace.h"
 #include "lockstep/ops/cached_attention.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -41,12 +40,19 @@ struct CachedAttentionTask {
 
 /// The scratch memory of a thread for the queries of a group. Rows of q and sums are `width` apart.
 struct CachedAttentionScratch {
-  std::int64_t width = 0;
-  float* q = nullptr;         // (group, width), scaled
-  float* sums = nullptr;      // (group, width) of p * v
-  float* scores = nullptr;    // (group, kCacheBlock)
-  float* greatest = nullptr;  // (group)
-  float* total = nullptr;     // (group) of the exponentials
+  CachedAttentionScratch(const CachedAttentionDescription& d, Scratch& from)
+      : width(round_up(d.head_dim, 16)),
+        q(from.take<float>(d.group() * width)),
+        sums(from.take<float>(d.group() * width)),
+        scores(from.take<float>(d.group() * kCacheBlock)),
+        greatest(from.take<float>(d.group())),
+        total(from.take<float>(d.group())) {}
+  std::int64_t width;
+  float* q;         // (group, width), scaled
+  float* sums;      // (group, width) of p * v
+  float* scores;    // (group, kCacheBlock)
+  float* greatest;  // (group)
+  float* total;     // (group) of the exponentials
 };
 
 }  // namespace lockstep::cpu
@@ -57,21 +63,15 @@ struct CachedAttentionScratch {
 namespace lockstep::cpu {
 namespace {
 
-class CpuCachedAttention final : public CachedAttention {
+class CpuCachedAttention final : public CpuOp<CachedAttentionDescription> {
  public:
   CpuCachedAttention(const CachedAttentionDescription& d, const CpuContext& context)
-      : d_(d),
+      : PlannedOp(d, context),
         // Additional threads pay off even for a short decoding step, since a token attends to hundreds of keys.
-        parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), d.rows * d.kv_heads))),
-        width_((d.head_dim + 15) / 16 * 16) {
-    const auto floats = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(float); };
-    WorkspacePlan plan;
-    at_.q = plan.take(floats(d.group() * width_));
-    at_.sums = plan.take(floats(d.group() * width_));
-    at_.scores = plan.take(floats(d.group() * kCacheBlock));
-    at_.greatest = plan.take(floats(d.group()));
-    at_.total = plan.take(floats(d.group()));
-    scratch_bytes_ = plan.size_bytes();
+        parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), d.rows * d.kv_heads))) {
+    Scratch scratch;
+    CachedAttentionScratch(d, scratch);
+    scratch_bytes_ = scratch.size_bytes();
   }
 
   OpMemoryRequirements memory_requirements() const override {
@@ -80,8 +80,7 @@ class CpuCachedAttention final : public CachedAttention {
   std::string describe() const override { return fmt::format("{}: own kernels", text(d_)); }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
+    with_elements(d_.dtype, [&]<typename E>(E) {
       const CachedAttentionTask<E> task{.slots = d_.slots,
                                         .capacity = d_.capacity,
                                         .kv_heads = d_.kv_heads,
@@ -118,28 +117,17 @@ class CpuCachedAttention final : public CachedAttention {
     }
   }
   CachedAttentionScratch scratch_of(void* workspace, int part) const {
-    void* const begin = at<void>(workspace, scratch_bytes_ * static_cast<std::size_t>(part));
-    return {.width = width_,
-            .q = at(begin, at_.q),
-            .sums = at(begin, at_.sums),
-            .scores = at(begin, at_.scores),
-            .greatest = at(begin, at_.greatest),
-            .total = at(begin, at_.total)};
+    Scratch from(at(workspace, scratch_bytes_ * static_cast<std::size_t>(part)));
+    return {d_, from};
   }
 
-  CachedAttentionDescription d_;
   int parts_;
-  std::int64_t width_;
-  struct Offsets {
-    std::size_t q = 0, sums = 0, scores = 0, greatest = 0, total = 0;
-  } at_;
   std::size_t scratch_bytes_ = 0;  // per thread
 };
 
 }  // namespace
 
 std::unique_ptr<CachedAttention> make_cached_attention(const CachedAttentionDescription& d, const CpuContext& context) {
-  require_possible(d);
   require_float_or_bf16(d.dtype, "attention over a cache");
   return std::make_unique<CpuCachedAttention>(d, context);
 }

@@ -2,7 +2,6 @@
 #include <memory>
 #include <type_traits>
 
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
@@ -20,11 +19,10 @@ void convert_one(Half from, float& to) {
 }
 
 template <typename From, typename To>
-class CpuCast final : public Cast {
+class CpuCast final : public CpuOp<CastDescription> {
  public:
-  explicit CpuCast(const CpuContext& context) : context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
@@ -32,9 +30,7 @@ class CpuCast final : public Cast {
     const From* source = static_cast<const From*>(args.source);
     To* target = static_cast<To*>(args.target);
     const auto n = static_cast<std::int64_t>(args.n_elements);
-    const int parts = part_count(context_, n * static_cast<std::int64_t>(sizeof(From) + sizeof(To)));
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(n, part, parts);
+    run_ranges(part_count(context_, n * static_cast<std::int64_t>(sizeof(From) + sizeof(To))), n, [&](Range range) {
       if constexpr (std::is_same_v<To, float>) {
         if (args.accumulate) {
           for (std::int64_t i = range.begin; i < range.end; ++i) target[i] += to_float(source[i]);
@@ -44,18 +40,15 @@ class CpuCast final : public Cast {
       for (std::int64_t i = range.begin; i < range.end; ++i) convert_one(source[i], target[i]);
     });
   }
-
- private:
-  CpuContext context_;
 };
 
 }  // namespace
 
 std::unique_ptr<Cast> make_cast(const CastDescription& d, const CpuContext& context) {
-  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CpuCast<float, Bf16>>(context);
-  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuCast<Bf16, float>>(context);
-  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CpuCast<float, Fp16>>(context);
-  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CpuCast<Fp16, float>>(context);
+  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CpuCast<float, Bf16>>(d, context);
+  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuCast<Bf16, float>>(d, context);
+  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CpuCast<float, Fp16>>(d, context);
+  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CpuCast<Fp16, float>>(d, context);
   fail(ErrorCode::not_supported, "a cast from {} to {}: only fp32 to bf16 or fp16 and back is possible", name(d.from),
        name(d.to));
 }

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
@@ -32,13 +31,11 @@ class CpuClipNorm final : public ClipNorm {
     }
   }
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
     const Tiles& tiles = ranges_.at(args.range);
-    run_parts(tiles.n_parts, [&](int part) {
-      const Range range = part_of(tiles.end - tiles.begin, part, tiles.n_parts);
+    run_ranges(tiles.n_parts, tiles.end - tiles.begin, [&](Range range) {
       for (std::int64_t i = tiles.begin + range.begin; i < tiles.begin + range.end; ++i) {
         const ParameterSegment& tile = tiles_[static_cast<std::size_t>(i)];
         args.tile_sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + tile.begin, tile.n_elements);

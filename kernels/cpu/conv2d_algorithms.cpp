@@ -5,12 +5,7 @@
 
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/timing_buffer.h"
-#include "kernels/cpu/conv2d_amx.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/conv2d_matmul.h"
-#include "kernels/cpu/conv2d_weights.h"
-#include "kernels/cpu/conv2d_widened.h"
-#include "kernels/cpu/conv2d_winograd.h"
 #include "lockstep/log.h"
 #include "lockstep/ops/conv2d.h"
 
@@ -22,7 +17,7 @@ constexpr std::int64_t kBlock = 16;  // channels per block in Layout::nchw16c
 struct ConvolutionAlgorithm {
   const char* name;
   bool (*fits)(const Conv2dDescription&, Direction);
-  std::unique_ptr<BareConvolution> (*make)(const Conv2dDescription&, Direction, const CpuContext&);
+  MakeConvolution make;
 };
 
 // Names are part of the choices that are stored on disk: a kernel whose speed changes gets a new name.
@@ -48,31 +43,26 @@ bool is_widened(const Conv2dDescription& d) {
 }
 
 // The same for bf16, multiplied in fp32.
-const ConvolutionAlgorithm kWidenedDirect{
-    .name = "widened direct",
-    .fits = [](const Conv2dDescription& d, Direction) { return is_widened(d); },
-    .make =
-        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
-          return make_widened_convolution(d, widened(d, false), direction, context, make_onednn_convolution);
-        }};
-const ConvolutionAlgorithm kWidenedBlocks{
-    .name = "widened blocks",
-    .fits =
-        [](const Conv2dDescription& d, Direction direction) {
-          return is_widened(d) && direction == Direction::weight_gradient &&
-                 weight_gradient_fits(widened_for_blocks(d), direction);
-        },
-    .make =
-        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
-          return make_widened_convolution(d, widened_for_blocks(d), direction, context, make_weight_gradient);
-        }};
+Conv2dDescription widened_in_any_layout(const Conv2dDescription& d) { return widened(d, /*needs_nhwc=*/false); }
+Conv2dDescription widened_in_nhwc(const Conv2dDescription& d) { return widened(d, /*needs_nhwc=*/true); }
+template <auto to_fp32, auto make>
+std::unique_ptr<BareConvolution> make_widened(const Conv2dDescription& d, Direction direction,
+                                              const CpuContext& context) {
+  return make_widened_convolution(d, to_fp32(d), direction, context, make);
+}
+bool widened_fits(const Conv2dDescription& d, Direction) { return is_widened(d); }
+bool widened_blocks_fit(const Conv2dDescription& d, Direction direction) {
+  return is_widened(d) && direction == Direction::weight_gradient &&
+         weight_gradient_fits(widened_for_blocks(d), direction);
+}
+const ConvolutionAlgorithm kWidenedDirect{.name = "widened direct",
+                                          .fits = widened_fits,
+                                          .make = make_widened<widened_in_any_layout, make_onednn_convolution>};
+const ConvolutionAlgorithm kWidenedBlocks{.name = "widened blocks",
+                                          .fits = widened_blocks_fit,
+                                          .make = make_widened<widened_for_blocks, make_weight_gradient>};
 const ConvolutionAlgorithm kWidenedMatmul{
-    .name = "widened matmul",
-    .fits = [](const Conv2dDescription& d, Direction) { return is_widened(d); },
-    .make =
-        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
-          return make_widened_convolution(d, widened(d, true), direction, context, make_matmul_convolution);
-        }};
+    .name = "widened matmul", .fits = widened_fits, .make = make_widened<widened_in_nhwc, make_matmul_convolution>};
 #endif
 
 /// The algorithms that fit. A fixed choice takes the first.
@@ -218,15 +208,8 @@ std::string key(const Conv2dDescription& d, Direction direction) {
 }  // namespace
 
 const char* name(Direction direction) {
-  switch (direction) {
-    case Direction::forward:
-      return "forward";
-    case Direction::data_gradient:
-      return "data gradient";
-    case Direction::weight_gradient:
-      return "weight gradient";
-  }
-  return "";
+  constexpr const char* kNames[] = {"forward", "data gradient", "weight gradient"};
+  return kNames[static_cast<std::size_t>(direction)];
 }
 
 void BareConvolution::forward(const void*, const void*, void*, void*) { made_for_another(Direction::forward); }
@@ -237,21 +220,10 @@ void BareConvolution::weight_gradient(const void*, const void*, float*, bool, vo
   made_for_another(Direction::weight_gradient);
 }
 
-std::string text(const Conv2dDescription& d) {
-  return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.kernel_size, d.kernel_size, d.stride);
-}
-
 void check(const Conv2dDescription& d) {
   require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
-  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
-          "{}: x must be (N, H, W, C) and out_channels positive", text(d));
-  require(d.kernel_size > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
-          "{}: kernel size and stride must be positive, padding {} not negative", text(d), d.padding);
-  const std::int64_t smallest = d.kernel_size - 2 * d.padding;
-  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
-          "{}: a kernel size of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d),
-          d.kernel_size, d.padding, smallest, d.x[1], d.x[2]);
+  require_possible(d);
   require(d.x_layout == Layout::nhwc || d.x[3] % kBlock == 0, ErrorCode::op_description,
           "{}: x in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock, d.x[3]);
   require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,

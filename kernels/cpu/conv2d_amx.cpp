@@ -1,4 +1,17 @@
-#include "kernels/cpu/conv2d_amx.h"
+// Own bf16 convolutions on AMX, in nhwc. All three directions are products of tiles over *positions*: the output's
+// pixels, row by row, with a border of zeros that neighbouring rows and images share, so that a tap of the window is a
+// constant distance in memory and 16 positions are the rows of a tile whatever the width of an image.
+//
+// With a stride of 2 the input is packed as four planes (even and odd rows and columns), each as large as the output,
+// so that the same holds; the data gradient is then computed plane by plane.
+//
+//   forward          y[p][k]    = sum over taps, c of x[p + tap][c] w[tap][c][k]
+//   data gradient    dx[p][c]   = sum over taps, k of dy[p - tap][k] w[tap][k][c]
+//   weight gradient  dw[c][k]  += sum over p of x[p + tap][c] dy[p][k]
+//
+// Sums are fp32, in an order that does not depend on the number of threads. Each call of forward and data gradient
+// copies the weights, which are bf16, into tiles.
+#include "kernels/cpu/conv2d_bare.h"
 
 #ifdef __x86_64__
 #include <algorithm>
@@ -6,8 +19,8 @@
 
 #include "kernels/cpu/base/amx.h"
 #include "kernels/cpu/base/parallel.h"
-#include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_amx_kernels.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -19,7 +32,7 @@ constexpr std::int64_t kTilePair = 2 * amx::kTile;
 // for a group of blocks of positions; or positions of x and dy, which are used for all taps.
 constexpr std::int64_t kWeightPairs = 18, kGroup = 8, kPositionBlocks = 10;
 
-/// Positions (conv2d_amx.h) of images of height x width pixels with a border. `begin` positions precede the first
+/// Positions of images of height x width pixels with a border. `begin` positions precede the first
 /// image.
 struct Positions {
   std::int64_t height = 0, width = 0, border = 0;
@@ -299,10 +312,9 @@ void AmxConvolution::run(const void* from, const Image& input, const std::vector
     for (std::size_t i = 0; i < product; ++i) taps += static_cast<std::int64_t>(products[i].taps.size());
     return weights + taps * x_.channels * y_.channels;
   };
-  run_parts(parts_, [&](int part) {
+  run_ranges(parts_, out_blocks, [&](Range range) {
     for (std::size_t i = 0; i < products.size(); ++i)
-      pack_weights(products[i], static_cast<const Bf16*>(weight), over_k, weights_of(i),
-                   part_of(out_blocks, part, parts_));
+      pack_weights(products[i], static_cast<const Bf16*>(weight), over_k, weights_of(i), range);
   });
   const std::int64_t at_once = run_at_once(input, planes.size()), chunks = input.channels / kBlock;
   const std::int64_t total = positions_.total(at_once), plane_size = chunks * total * kBlock;
@@ -408,9 +420,8 @@ void AmxConvolution::weight_gradient(const void* x, const void* dy, float* dweig
       Bf16* const mine = at<Bf16>(workspace, weights_at_.packed) + part * (tiles.total + 1) * kBlock;
       gather(tiles, x, dy, first, count, mine, part_of(n_gathered, part, parts_));
     });
-    run_parts(parts_, [&](int part) {
-      multiply_positions(tiles, positions_.blocks(count), dweight, accumulate || first > 0,
-                         part_of(c_chunks * k_chunks, part, parts_));
+    run_ranges(parts_, c_chunks * k_chunks, [&](Range range) {
+      multiply_positions(tiles, positions_.blocks(count), dweight, accumulate || first > 0, range);
     });
   }
 }

@@ -1,12 +1,18 @@
-#include "kernels/cpu/conv2d_widened.h"
-
+// A bare convolution of bf16 tensors that multiplies in fp32, for processors whose instructions for bf16 are missing or
+// slower: some images at a time are widened into the workspace, in the layout of an fp32 algorithm, which convolves
+// them while they are in the cache. In memory, x, y and the weights stay bf16.
+//
+//   forward, data gradient   the results of the fp32 algorithm, rounded to bf16
+//   weight gradient          the sum over images in fp32, to which the fp32 algorithm adds group after group
+//
+// Weights are widened once per call. The workspace holds one group of images and two copies of the weights in fp32.
 #include <algorithm>
 
-#include "kernels/cpu/base/add_into.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/widen.h"
-#include "kernels/cpu/base/workspace.h"
+#include "kernels/cpu/conv2d_bare.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -61,7 +67,7 @@ class WidenedConvolution final : public BareConvolution {
   /// The weights in fp32, in the layout of the fp32 algorithm.
   const float* widened_weights(const void* weight, void* workspace);
 
-  Conv2dDescription description_, fp32_;
+  Conv2dDescription d_, fp32_;
   CpuContext context_;
   std::int64_t images_;  // per group
   std::unique_ptr<BareConvolution> group_, last_group_;
@@ -75,7 +81,7 @@ class WidenedConvolution final : public BareConvolution {
 
 WidenedConvolution::WidenedConvolution(const Conv2dDescription& d, const Conv2dDescription& fp32, Direction direction,
                                        const CpuContext& context, MakeConvolution make)
-    : description_(d), fp32_(fp32), context_(context), images_(images_at_once(fp32, context)) {
+    : d_(d), fp32_(fp32), context_(context), images_(images_at_once(fp32, context)) {
   if (!fp32_.weight_layout) fp32_.weight_layout = make(fp32_, Direction::forward, context)->weight_layout();
   group_ = make(with_images(fp32_, images_), direction, context);
   if (const std::int64_t rest = d.x[0] % images_; rest > 0)
@@ -94,8 +100,8 @@ void WidenedConvolution::place(Direction direction) {
     return static_cast<std::size_t>(s.n_elements() / s[0] * images_) * sizeof(float);
   };
   WorkspacePlan workspace;
-  at_.x = workspace.take(fp32_bytes(description_.x));
-  at_.y = workspace.take(fp32_bytes(description_.y()));
+  at_.x = workspace.take(fp32_bytes(d_.x));
+  at_.y = workspace.take(fp32_bytes(d_.y()));
   if (direction != Direction::weight_gradient || reorder_)
     at_.weights = workspace.take(layout_->n_elements() * sizeof(float));
   if (reorder_) at_.inner_weights = workspace.take(inner_layout_->n_elements() * sizeof(float));
@@ -113,7 +119,7 @@ std::string WidenedConvolution::describe() const {
 
 template <typename Work>
 void WidenedConvolution::for_each_group(const Work& work) {
-  ImageRows x = rows_of(description_.x), y = rows_of(description_.y());
+  ImageRows x = rows_of(d_.x), y = rows_of(d_.y());
   const std::int64_t total = x.images;
   for (std::int64_t first = 0; first < total; first += images_) {
     x.images = y.images = std::min(images_, total - first);
@@ -126,48 +132,48 @@ void WidenedConvolution::for_each_group(const Work& work) {
 }
 
 const float* WidenedConvolution::widened_weights(const void* weight, void* workspace) {
-  float* const weights = at(workspace, at_.weights);
+  float* const weights = at<float>(workspace, at_.weights);
   widen(static_cast<const Bf16*>(weight), weights, static_cast<std::int64_t>(layout_->n_elements()), context_);
   if (!reorder_) return weights;
-  float* const inner = at(workspace, at_.inner_weights);
-  reorder_->execute(weights, inner, at<void>(workspace, at_.scratchpad));
+  float* const inner = at<float>(workspace, at_.inner_weights);
+  reorder_->execute(weights, inner, at(workspace, at_.scratchpad));
   return inner;
 }
 
 void WidenedConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
   const float* const weights = widened_weights(weight, workspace);
-  float *const group_x = at(workspace, at_.x), *const group_y = at(workspace, at_.y);
+  float *const group_x = at<float>(workspace, at_.x), *const group_y = at<float>(workspace, at_.y);
   for_each_group([&](const Group& group) {
     widen(group.x, static_cast<const Bf16*>(x) + group.x_offset, fp32_.x_layout, group_x, context_);
-    group.convolution.forward(group_x, weights, group_y, at<void>(workspace, at_.group));
+    group.convolution.forward(group_x, weights, group_y, at(workspace, at_.group));
     narrow(group.y, fp32_.y_layout, group_y, static_cast<Bf16*>(y) + group.y_offset, context_);
   });
 }
 
 void WidenedConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
   const float* const weights = widened_weights(weight, workspace);
-  float *const group_x = at(workspace, at_.x), *const group_y = at(workspace, at_.y);
+  float *const group_x = at<float>(workspace, at_.x), *const group_y = at<float>(workspace, at_.y);
   for_each_group([&](const Group& group) {
     widen(group.y, static_cast<const Bf16*>(dy) + group.y_offset, fp32_.y_layout, group_y, context_);
-    group.convolution.data_gradient(group_y, weights, group_x, at<void>(workspace, at_.group));
+    group.convolution.data_gradient(group_y, weights, group_x, at(workspace, at_.group));
     narrow(group.x, fp32_.x_layout, group_x, static_cast<Bf16*>(dx) + group.x_offset, context_);
   });
 }
 
 void WidenedConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate,
                                          void* workspace) {
-  float *const group_x = at(workspace, at_.x), *const group_y = at(workspace, at_.y);
-  float* const sums = reorder_ ? at(workspace, at_.inner_weights) : dweight;
+  float *const group_x = at<float>(workspace, at_.x), *const group_y = at<float>(workspace, at_.y);
+  float* const sums = reorder_ ? at<float>(workspace, at_.inner_weights) : dweight;
   bool adds = accumulate && !reorder_;
   for_each_group([&](const Group& group) {
     widen(group.x, static_cast<const Bf16*>(x) + group.x_offset, fp32_.x_layout, group_x, context_);
     widen(group.y, static_cast<const Bf16*>(dy) + group.y_offset, fp32_.y_layout, group_y, context_);
-    group.convolution.weight_gradient(group_x, group_y, sums, adds, at<void>(workspace, at_.group));
+    group.convolution.weight_gradient(group_x, group_y, sums, adds, at(workspace, at_.group));
     adds = true;
   });
   if (!reorder_) return;
-  float* const outer = accumulate ? at(workspace, at_.weights) : dweight;
-  reorder_->execute(sums, outer, at<void>(workspace, at_.scratchpad));  // also writes zeros to the padding
+  float* const outer = accumulate ? at<float>(workspace, at_.weights) : dweight;
+  reorder_->execute(sums, outer, at(workspace, at_.scratchpad));  // also writes zeros to the padding
   if (accumulate) add_into(DType::fp32, dweight, outer, layout_->n_elements(), context_);
 }
 

@@ -1,12 +1,23 @@
-#include "kernels/cpu/conv2d_winograd.h"
-
+// 3x3 convolutions with a stride of 1 in fewer multiplications: Winograd's minimal filtering F(4x4, 3x3) (Lavin and
+// Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). Images are cut into tiles of 4x4 outputs, each
+// of which needs 6x6 inputs. With constant matrices A, B and G:
+//
+//   forward          y  = A^T [sum over c of (G w G^T) * (B^T x B)] A       for each tile; * is elementwise
+//   data gradient    the same of dy, with the window turned by 180 degrees and its two channels exchanged
+//   weight gradient  dw = G^T [sum over tiles of (B^T x B) * (A dy A^T)] G
+//
+// The sums in brackets are 36 products of matrices, which take 36 multiplications where the convolution has 144. The
+// price is rounding: against double precision, the error of random tensors with 64 channels is two to three times
+// that of adding the products directly (test/kernels/conv2d_winograd_test.cpp). It is therefore a candidate for timing
+// only, which `reproducible` rules out.
+//   Tensors of bf16 are widened as they are transformed, and everything is computed in fp32.
 #include <algorithm>
 
-#include "kernels/cpu/base/add_into.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/base/workspace.h"
+#include "kernels/cpu/base/widen.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -66,6 +77,7 @@ struct WinogradWeightGradient {
 
 #define LOCKSTEP_KERNELS "kernels/cpu/conv2d_winograd_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
+#include "kernels/cpu/conv2d_bare.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -167,11 +179,11 @@ void WinogradConvolution::multiply(const void* from, const Shape& from_shape, La
                           .weights = static_cast<const float*>(weight),
                           .is_turned = is_turned};
   if (reorder_) {
-    reorder_->execute(weight, at(workspace, at_.weights), at<void>(workspace, at_.scratchpad));
-    product.weights = at(workspace, at_.weights);
+    reorder_->execute(weight, at<float>(workspace, at_.weights), at(workspace, at_.scratchpad));
+    product.weights = at<float>(workspace, at_.weights);
   }
   run_parts(parts_, [&](int part) {
-    float* const memory = at(workspace, at_.parts + static_cast<std::size_t>(part) * part_bytes_);
+    float* const memory = at<float>(workspace, at_.parts + static_cast<std::size_t>(part) * part_bytes_);
     const Range range = part_of(n_tiles(), part, parts_);
     if (d_.dtype == DType::bf16)
       LOCKSTEP_DISPATCH(winograd_product<Bf16>)(product, tiles_, range, memory);
@@ -184,10 +196,10 @@ void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* 
                                           void* workspace) {
   WinogradWeightGradient gradient{.x = images_of(x, d_.x, d_.x_layout),
                                   .dy = images_of(dy, d_.y(), d_.y_layout),
-                                  .pixels = at(workspace, at_.pixels),
-                                  .gradients = at(workspace, at_.gradients),
-                                  .sums = at(workspace, at_.sums),
-                                  .dweight = reorder_ ? at(workspace, at_.weights) : dweight};
+                                  .pixels = at<float>(workspace, at_.pixels),
+                                  .gradients = at<float>(workspace, at_.gradients),
+                                  .sums = at<float>(workspace, at_.sums),
+                                  .dweight = reorder_ ? at<float>(workspace, at_.weights) : dweight};
   const std::int64_t pairs = d_.out_channels / 32;
   for (std::int64_t first = 0; first < n_tiles(); first += tiles_.at_once) {
     const std::int64_t n = std::min(tiles_.at_once, n_tiles() - first);
@@ -197,16 +209,16 @@ void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* 
       else
         LOCKSTEP_DISPATCH(winograd_operands<float>)(gradient, tiles_, first, part_of(n, part, parts_));
     });
-    run_parts(parts_, [&](int part) {
-      LOCKSTEP_DISPATCH(winograd_sums)(gradient, tiles_, n, first == 0, part_of(pairs, part, parts_));
+    run_ranges(parts_, pairs, [&](Range range) {
+      LOCKSTEP_DISPATCH(winograd_sums)(gradient, tiles_, n, first == 0, range);
     });
   }
-  run_parts(parts_, [&](int part) {
-    LOCKSTEP_DISPATCH(winograd_gradients)(gradient, accumulate && !reorder_, part_of(pairs, part, parts_));
+  run_ranges(parts_, pairs, [&](Range range) {
+    LOCKSTEP_DISPATCH(winograd_gradients)(gradient, accumulate && !reorder_, range);
   });
   if (!reorder_) return;
-  float* const outer = accumulate ? at(workspace, at_.outer_weights) : dweight;
-  reorder_->execute(gradient.dweight, outer, at<void>(workspace, at_.scratchpad));
+  float* const outer = accumulate ? at<float>(workspace, at_.outer_weights) : dweight;
+  reorder_->execute(gradient.dweight, outer, at(workspace, at_.scratchpad));
   if (accumulate) add_into(DType::fp32, dweight, outer, layout_->n_elements(), {.threads = parts_});
 }
 

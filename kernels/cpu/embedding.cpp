@@ -4,9 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/blocked_layout.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/embedding.h"
@@ -37,10 +35,10 @@ struct EmbeddingGradientTask {
 namespace lockstep::cpu {
 namespace {
 
-class CpuEmbedding final : public Embedding {
+class CpuEmbedding final : public CpuOp<EmbeddingDescription> {
  public:
   CpuEmbedding(const EmbeddingDescription& d, const CpuContext& context)
-      : d_(d),
+      : PlannedOp(d, context),
         row_bytes_(static_cast<std::size_t>(d.width) * size_bytes(d.dtype)),
         parts_(part_count(context, 2 * d.rows * static_cast<std::int64_t>(row_bytes_))),
         parts_of_weight_(part_count(context, static_cast<std::int64_t>(weight_bytes()))),
@@ -56,8 +54,7 @@ class CpuEmbedding final : public Embedding {
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     const auto* const weight = static_cast<const std::byte*>(args.weight);
     auto* const y = static_cast<std::byte*>(args.y);
-    run_parts(parts_, [&](int part) {
-      const Range rows = part_of(d_.rows, part, parts_);
+    run_ranges(parts_, d_.rows, [&](Range rows) {
       for (std::int64_t row = rows.begin; row < rows.end; ++row) {
         const std::int64_t id = args.ids[row];
         std::byte* const target = y + static_cast<std::size_t>(row) * row_bytes_;
@@ -78,13 +75,11 @@ class CpuEmbedding final : public Embedding {
     std::sort(sorted, sorted + d_.rows);
     const bool accumulate = args.dweight_mode == GradientMode::accumulate;
     if (!accumulate)
-      run_parts(parts_of_weight_, [&](int part) {
-        const Range ids = part_of(d_.vocabulary, part, parts_of_weight_);
+      run_ranges(parts_of_weight_, d_.vocabulary, [&](Range ids) {
         std::memset(args.dweight + ids.begin * d_.width, 0,
                     static_cast<std::size_t>((ids.end - ids.begin) * d_.width) * sizeof(float));
       });
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
+    with_elements(d_.dtype, [&]<typename E>(E) {
       const EmbeddingGradientTask<E> task{.vocabulary = d_.vocabulary,
                                           .width = d_.width,
                                           .sorted = sorted,
@@ -92,16 +87,13 @@ class CpuEmbedding final : public Embedding {
                                           .dy = static_cast<const E*>(args.dy),
                                           .dweight = args.dweight,
                                           .accumulate = accumulate};
-      run_parts(parts_, [&](int part) {
-        LOCKSTEP_DISPATCH(embedding_gradient<E>)(task, part_of(d_.rows, part, parts_));
-      });
+      run_ranges(parts_, d_.rows, [&](Range range) { LOCKSTEP_DISPATCH(embedding_gradient<E>)(task, range); });
     });
   }
 
  private:
   std::size_t weight_bytes() const { return static_cast<std::size_t>(d_.vocabulary * d_.width) * sizeof(float); }
 
-  EmbeddingDescription d_;
   std::size_t row_bytes_;
   int parts_, parts_of_weight_;
   std::shared_ptr<const ParameterLayout> layout_;

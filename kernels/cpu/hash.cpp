@@ -14,7 +14,6 @@ class CpuHash final : public Hash {
  public:
   explicit CpuHash(const HashDescription& d) : size_bytes_(d.size_bytes) {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "xxh3, 64 bits"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {

@@ -6,22 +6,13 @@
 #include <vector>
 
 #include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
-#include "kernels/cpu/base/workspace.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/image_input.h"
-#include "lockstep/philox.h"
 #include "lockstep/resize_rows.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 namespace {
-
-/// The position of an output image in its padded source.
-struct Placement {
-  std::int64_t row = 0, column = 0;  // of the output's corner in the source image; may be negative
-  bool flipped = false;              // horizontally, after the crop
-};
 
 /// The weights along one axis. Their memory is reused for the next image.
 class AxisWeights {
@@ -54,10 +45,10 @@ class AxisWeights {
 };
 
 template <typename E>
-class CpuImageInput final : public ImageInput {
+class CpuImageInput final : public CpuOp<ImageInputDescription> {
  public:
   CpuImageInput(const ImageInputDescription& d, const CpuContext& context)
-      : description_(d),
+      : PlannedOp(d, context),
         table_(static_cast<std::size_t>(d.x[3] * 256)),
         parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(E)})),
         row_bytes_(resized_row_bytes(static_cast<int>(d.x[2]), static_cast<int>(d.x[3]))) {
@@ -80,22 +71,23 @@ class CpuImageInput final : public ImageInput {
 
   std::string describe() const override {
     std::string text = "own kernel: normalisation by table";
-    if (description_.regions.exist()) text += ", antialiased resizing of regions";
-    if (description_.crop_padding > 0) text += ", crop";
-    if (description_.flip) text += ", flip";
+    if (d_.regions.exist()) text += ", antialiased resizing of regions";
+    if (d_.crop_padding > 0) text += ", crop";
+    if (d_.flip) text += ", flip";
     return text;
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
-    const std::int64_t image = description_.x[1] * description_.x[2] * description_.x[3];
+    const std::int64_t image = d_.x[1] * d_.x[2] * d_.x[3];
     run_parts(parts_, [&](int part) {
-      const Range range = part_of(description_.x[0], part, parts_);
+      const Range range = part_of(d_.x[0], part, parts_);
       for (std::int64_t n = range.begin; n < range.end; ++n) {
-        const Placement placement = draw(args.sample_ids, n, args.scalars);
+        const ImagePlacement placement =
+            draw_placement(d_.crop_padding, d_.flip, d_.seed, args.sample_ids[n], args.scalars->epoch);
         E* const out = static_cast<E*>(args.y) + n * image;
-        if (description_.regions.exist())
-          resize_image(args.images + std::int64_t{args.places[n]} * description_.regions.place_bytes, args.regions[n],
-                       placement, resizers_[static_cast<std::size_t>(part)], memory.workspace, out);
+        if (d_.regions.exist())
+          resize_image(args.images + std::int64_t{args.places[n]} * d_.regions.place_bytes, args.regions[n], placement,
+                       resizers_[static_cast<std::size_t>(part)], memory.workspace, out);
         else
           copy_image(args.images + n * image, placement, out);
       }
@@ -110,31 +102,15 @@ class CpuImageInput final : public ImageInput {
     std::size_t rows_offset = 0, row_offset = 0;
   };
 
-  Placement draw(const std::uint32_t* sample_ids, std::int64_t n, const StepScalars* scalars) const {
-    Placement placement;
-    const int padding = description_.crop_padding;
-    if (padding > 0) {
-      const auto block = Philox(description_.seed, RandomPurpose::crop, sample_ids[n], scalars->epoch).block(0);
-      const std::uint32_t n_places = 2 * static_cast<std::uint32_t>(padding) + 1;
-      placement.row = std::int64_t{Philox::below(block[0], n_places)} - padding;
-      placement.column = std::int64_t{Philox::below(block[1], n_places)} - padding;
-    }
-    if (description_.flip) {
-      const auto block = Philox(description_.seed, RandomPurpose::flip, sample_ids[n], scalars->epoch).block(0);
-      placement.flipped = (block[0] & 1u) != 0;
-    }
-    return placement;
-  }
-
   /// Writes one pixel. Bytes outside of the source are zero.
   void put(const std::uint8_t* pixel, E* out) const {
-    const std::int64_t channels = description_.x[3];
+    const std::int64_t channels = d_.x[3];
     for (std::int64_t c = 0; c < channels; ++c)
       out[c] = table_[static_cast<std::size_t>((pixel ? std::int64_t{pixel[c]} : 0) * channels + c)];
   }
 
-  void copy_image(const std::uint8_t* source, const Placement& placement, E* out) const {
-    const std::int64_t height = description_.x[1], row_values = description_.x[2] * description_.x[3];
+  void copy_image(const std::uint8_t* source, const ImagePlacement& placement, E* out) const {
+    const std::int64_t height = d_.x[1], row_values = d_.x[2] * d_.x[3];
     for (std::int64_t h = 0; h < height; ++h, out += row_values) {
       const std::int64_t source_h = h + placement.row;
       put_row(source_h >= 0 && source_h < height ? source + source_h * row_values : nullptr, placement, out);
@@ -143,18 +119,18 @@ class CpuImageInput final : public ImageInput {
 
   /// Writes one row of the output from a row of the image before the crop. If `row` is null, it is outside of the
   /// image.
-  void put_row(const std::uint8_t* row, const Placement& placement, E* out) const {
-    const std::int64_t width = description_.x[2], channels = description_.x[3];
+  void put_row(const std::uint8_t* row, const ImagePlacement& placement, E* out) const {
+    const std::int64_t width = d_.x[2], channels = d_.x[3];
     for (std::int64_t w = 0; w < width; ++w, out += channels) {
       const std::int64_t source_w = (placement.flipped ? width - 1 - w : w) + placement.column;
       put(row && source_w >= 0 && source_w < width ? row + source_w * channels : nullptr, out);
     }
   }
 
-  void resize_image(const std::uint8_t* pixels, const ImageRegion& region, const Placement& placement,
+  void resize_image(const std::uint8_t* pixels, const ImageRegion& region, const ImagePlacement& placement,
                     PartResizer& resizer, void* workspace, E* out) const {
-    const int height = static_cast<int>(description_.x[1]), channels = static_cast<int>(description_.x[3]);
-    const std::int64_t row_values = description_.x[2] * description_.x[3];
+    const int height = static_cast<int>(d_.x[1]), channels = static_cast<int>(d_.x[3]);
+    const std::int64_t row_values = d_.x[2] * d_.x[3];
     auto* const rows = at<std::uint8_t>(workspace, resizer.rows_offset);
     auto* const row = at<std::uint8_t>(workspace, resizer.row_offset);
     const bool is_empty = region.n_pixels() == 0;
@@ -184,7 +160,6 @@ class CpuImageInput final : public ImageInput {
     }
   }
 
-  ImageInputDescription description_;
   std::vector<E> table_;  // (256, C)
   int parts_;
   std::size_t row_bytes_;              // size of a resized row
@@ -196,18 +171,6 @@ class CpuImageInput final : public ImageInput {
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "image input");
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
-          "image input needs images (N, H, W, C), not {}", d.x.text());
-  const std::size_t channels = static_cast<std::size_t>(d.x[3]);
-  require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::op_description,
-          "image input needs {} means and standard deviations, one per channel, but has {} and {}", channels,
-          d.mean.size(), d.stddev.size());
-  require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
-          "image input divides by the standard deviation of each channel, which must be greater than 0");
-  require(d.crop_padding >= 0, ErrorCode::op_description,
-          "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
-  require(!d.regions.exist() || d.x[3] == 1 || d.x[3] == 3, ErrorCode::not_supported,
-          "image input resizes images of 1 or 3 channels, not {}", d.x[3]);
   return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<ImageInput> {
     return std::make_unique<CpuImageInput<decltype(element)>>(d, context);
   });

@@ -13,14 +13,12 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/base/widen.h"
-#include "kernels/cpu/base/workspace.h"
 #include "lockstep/ops/linear_cross_entropy.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -61,11 +59,10 @@ std::string text(const LinearCrossEntropyDescription& d) {
                      d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)));
 }
 
-class CpuLinearCrossEntropy final : public LinearCrossEntropy {
+class CpuLinearCrossEntropy final : public CpuOp<LinearCrossEntropyDescription> {
  public:
   CpuLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CpuContext& context)
-      : d_(d),
-        context_(context),
+      : PlannedOp(d, context),
         chunk_(rows_per_chunk(d, kLogitBytes)),
         layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})),
         inner_(product_type(d.dtype)) {
@@ -83,7 +80,8 @@ class CpuLinearCrossEntropy final : public LinearCrossEntropy {
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
     const void *x = args.x, *weight = args.weight;
     if (is_widened()) {
-      float *const inner_x = at(memory.workspace, at_.x), *const inner_weight = at(memory.workspace, at_.weight);
+      float *const inner_x = at<float>(memory.workspace, at_.x), *const inner_weight =
+                                                                     at<float>(memory.workspace, at_.weight);
       widen(static_cast<const Bf16*>(x), inner_x, d_.rows * d_.width, context_);
       widen(static_cast<const Bf16*>(weight), inner_weight, d_.vocabulary * d_.width, context_);
       x = inner_x;
@@ -108,8 +106,6 @@ class CpuLinearCrossEntropy final : public LinearCrossEntropy {
   static RowResult softmax_row(const SoftmaxRow& row, double scale, E* gradients);
   void add_rows(const Forward& args, const RowResult* results) const;
 
-  LinearCrossEntropyDescription d_;
-  CpuContext context_;
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
   DType inner_;  // the type in which tensors are multiplied
@@ -168,17 +164,17 @@ void CpuLinearCrossEntropy::run_chunk(const Forward& args, const void* all_x, co
   const bool is_last = rows < chunk_;
   ChunkProducts& products = is_last ? last_products_ : products_;
   const auto* const x = static_cast<const std::byte*>(all_x) + static_cast<std::size_t>(first) * row_bytes();
-  const void* const dlogits = at<void>(workspace, at_.dlogits);
-  float* const scratchpad = at(workspace, at_.scratchpad);
+  const void* const dlogits = at(workspace, at_.dlogits);
+  float* const scratchpad = at<float>(workspace, at_.scratchpad);
   const auto multiply = [&](Product& product, const void* a, const void* b, void* c) {
     product.execute({.a = a, .b = b, .c = c, .workspace = scratchpad});
   };
-  multiply(*products.logits, x, weight, at(workspace, at_.logits));
+  multiply(*products.logits, x, weight, at<float>(workspace, at_.logits));
   softmax(args, workspace, first, rows);
   if (wants_dx() && args.dx != nullptr) {
     void* const dx =
         static_cast<std::byte*>(args.dx) + static_cast<std::size_t>(first * d_.width) * size_bytes(d_.dtype);
-    void* const inner_dx = is_widened() ? at(workspace, at_.dx) : dx;
+    void* const inner_dx = is_widened() ? at<float>(workspace, at_.dx) : dx;
     multiply(*products.dx, dlogits, weight, inner_dx);
     if (is_widened()) narrow(static_cast<const float*>(inner_dx), static_cast<Bf16*>(dx), rows * d_.width, context_);
   }
@@ -189,17 +185,15 @@ void CpuLinearCrossEntropy::run_chunk(const Forward& args, const void* all_x, co
 
 void CpuLinearCrossEntropy::softmax(const Forward& args, void* workspace, std::int64_t first, std::int64_t rows) {
   const std::int64_t vocabulary = d_.vocabulary;
-  float* const all_logits = at(workspace, at_.logits);
+  float* const all_logits = at<float>(workspace, at_.logits);
   RowResult* const results = at<RowResult>(workspace, at_.results) + first;
   const double scale =
       d_.has_gradients() ? double{args.scalars->loss_weight} * (args.loss_scale ? args.loss_scale->scale : 1.0f) : 0.0;
   // An exponential costs about as much as moving 20 bytes.
   const int parts = part_count(context_, rows * vocabulary * 20);
-  with_elements(inner_ == DType::fp32 ? DType::fp32 : DType::bf16, [&](auto element) {
-    using E = decltype(element);
+  with_elements(inner_ == DType::fp32 ? DType::fp32 : DType::bf16, [&]<typename E>(E) {
     auto* const all_gradients = d_.has_gradients() ? at<E>(workspace, at_.dlogits) : nullptr;
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(rows, part, parts);
+    run_ranges(parts, rows, [&](Range range) {
       for (std::int64_t i = range.begin; i < range.end; ++i) {
         E* const gradients = all_gradients != nullptr ? all_gradients + i * vocabulary : nullptr;
         results[i] =
@@ -244,7 +238,6 @@ void CpuLinearCrossEntropy::add_rows(const Forward& args, const RowResult* resul
 
 std::unique_ptr<LinearCrossEntropy> make_linear_cross_entropy(const LinearCrossEntropyDescription& d,
                                                               const CpuContext& context) {
-  require_possible(d);
   require_float_or_bf16(d.dtype, "a loss with the last matmul");
   return std::make_unique<CpuLinearCrossEntropy>(d, context);
 }

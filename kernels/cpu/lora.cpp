@@ -10,15 +10,12 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/base/add_into.h"
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/base/widen.h"
-#include "kernels/cpu/base/workspace.h"
 #include "lockstep/ops/lora.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -51,7 +48,7 @@ std::string text(const LoraDescription& d) {
                      d.drops() ? fmt::format(", dropout {:g}", d.dropout) : "");
 }
 
-class CpuLora final : public Lora {
+class CpuLora final : public CpuOp<LoraDescription> {
  public:
   CpuLora(const LoraDescription& d, const CpuContext& context);
 
@@ -82,12 +79,11 @@ class CpuLora final : public Lora {
   void lay_out_b(const void* b, void* workspace) const;
   void hidden(std::int64_t group, const void* x, const void* a, void* workspace);
   const void* rows_of_a(const void* a, std::int64_t group) const;
+  void add_wide_to(void* sum, std::size_t place, std::int64_t n, void* workspace) const;
   void copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const;
   void store_db(const float* all, float* db, GradientMode mode) const;
   void data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace);
 
-  LoraDescription d_;
-  CpuContext context_;
   DType inner_;
   std::unique_ptr<Product> h_, y_, dh_, db_, da_overwrite_, da_accumulate_, dx_;
   std::size_t scratchpad_bytes_ = 0;
@@ -99,7 +95,7 @@ class CpuLora final : public Lora {
 };
 
 CpuLora::CpuLora(const LoraDescription& d, const CpuContext& context)
-    : d_(d), context_(context), inner_(product_type(d.dtype)) {
+    : PlannedOp(d, context), inner_(product_type(d.dtype)) {
   plan();
   place();
 }
@@ -147,7 +143,7 @@ void CpuLora::place() {
 
 const void* CpuLora::inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const {
   if (!is_widened()) return data;
-  float* const wide = at(workspace, place);
+  float* const wide = at<float>(workspace, place);
   widen(static_cast<const Bf16*>(data), wide, n, context_);
   return wide;
 }
@@ -166,8 +162,9 @@ void CpuLora::drop(const From* source, To* target, std::int64_t part, const Samp
                   .masks = at<std::uint8_t>(workspace, at_.masks),
                   .draws = pass == Pass::input,
                   .accumulate = pass == Pass::gradient};
-  const int parts = part_count(context_, d_.rows * d_.in_features * 8);
-  run_parts(parts, [&](int p) { LOCKSTEP_DISPATCH(drop_rows<Task>)(task, part_of(d_.rows, p, parts)); });
+  run_ranges(part_count(context_, d_.rows * d_.in_features * 8), d_.rows, [&](Range range) {
+    LOCKSTEP_DISPATCH(drop_rows<Task>)(task, range);
+  });
 }
 
 const void* CpuLora::dropped(const void* x, std::int64_t part, const Samples& samples, void* workspace) const {
@@ -178,12 +175,12 @@ const void* CpuLora::dropped(const void* x, std::int64_t part, const Samples& sa
            Pass::input, workspace);
     });
   });
-  return at<void>(workspace, at_.x);
+  return at(workspace, at_.x);
 }
 
 /// Lays out B as (out, parts * rank): the B of each part, times the scale, in its rows and columns.
 void CpuLora::lay_out_b(const void* b, void* workspace) const {
-  std::memset(at<void>(workspace, at_.b), 0, inner_bytes(d_.out_features * d_.ranks()));
+  std::memset(at(workspace, at_.b), 0, inner_bytes(d_.out_features * d_.ranks()));
   with_elements(d_.dtype, [&](auto element) {
     with_elements(inner_, [&](auto as_multiplied) {
       using To = decltype(as_multiplied);
@@ -204,6 +201,13 @@ const void* CpuLora::rows_of_a(const void* a, std::int64_t group) const {
   return static_cast<const std::byte*>(a) + inner_bytes(group * group_ranks() * d_.in_features);
 }
 
+/// Adds n fp32 values in the workspace to `sum`.
+void CpuLora::add_wide_to(void* sum, std::size_t place, std::int64_t n, void* workspace) const {
+  run_ranges(part_count(context_, 6 * n), n, [&](Range range) {
+    LOCKSTEP_DISPATCH(add_wide)(at<float>(workspace, place), static_cast<Bf16*>(sum), range);
+  });
+}
+
 /// Copies `rank` columns of each row.
 void CpuLora::copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const {
   for (std::int64_t row = 0; row < d_.rows; ++row)
@@ -213,8 +217,8 @@ void CpuLora::copy_columns(const void* from, std::int64_t from_row, void* to, st
 
 /// Computes h of the parts of a group, without the scale. `x` is the result of dropped(), and `a` has the inner type.
 void CpuLora::hidden(std::int64_t group, const void* x, const void* a, void* workspace) {
-  void* const h = at<void>(workspace, d_.drops() ? at_.h_part : at_.h);
-  h_->execute({.a = x, .b = rows_of_a(a, group), .c = h, .workspace = at<void>(workspace, at_.scratchpad)});
+  void* const h = at(workspace, d_.drops() ? at_.h_part : at_.h);
+  h_->execute({.a = x, .b = rows_of_a(a, group), .c = h, .workspace = at(workspace, at_.scratchpad)});
   if (d_.drops()) copy_columns(h, d_.rank, at<std::byte>(workspace, at_.h) + inner_bytes(group * d_.rank), d_.ranks());
 }
 
@@ -224,17 +228,11 @@ void CpuLora::run_forward(const Forward& args, const OpMemory& memory, Stream&) 
   lay_out_b(args.b, workspace);
   for (std::int64_t group = 0; group < n_groups(); ++group)
     hidden(group, dropped(args.x, group, args.samples, workspace), a, workspace);
-  void* const y = is_widened() ? at<void>(workspace, at_.y) : args.y;
-  y_->execute({.a = at<void>(workspace, at_.h),
-               .b = at<void>(workspace, at_.b),
-               .c = y,
-               .workspace = at<void>(workspace, at_.scratchpad)});
+  void* const y = is_widened() ? at(workspace, at_.y) : args.y;
+  y_->execute(
+      {.a = at(workspace, at_.h), .b = at(workspace, at_.b), .c = y, .workspace = at(workspace, at_.scratchpad)});
   if (!is_widened()) return;
-  const float* const added = at(workspace, at_.y);
-  auto* const sum = static_cast<Bf16*>(args.y);
-  const std::int64_t n = d_.rows * d_.out_features;
-  const int parts = part_count(context_, 6 * n);
-  run_parts(parts, [&](int part) { LOCKSTEP_DISPATCH(add_wide)(added, sum, part_of(n, part, parts)); });
+  add_wide_to(args.y, at_.y, d_.rows * d_.out_features, workspace);
 }
 
 /// Stores dB of each part: its rows and columns of dy^T h (out, parts * rank), times the scale.
@@ -252,16 +250,16 @@ void CpuLora::store_db(const float* all, float* db, GradientMode mode) const {
 void CpuLora::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
   require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
   void* const workspace = memory.workspace;
-  void* const scratchpad = at<void>(workspace, at_.scratchpad);
+  void* const scratchpad = at(workspace, at_.scratchpad);
   const bool wants_parameters = args.parameter_mode != GradientMode::skip;
   if (!wants_parameters && args.dx == nullptr) return;
   const void* const a = inner(args.a, d_.ranks() * d_.in_features, workspace, at_.a);
   lay_out_b(args.b, workspace);
   const void* const dy = inner(args.dy, d_.rows * d_.out_features, workspace, at_.y);
-  void* const dh = at<void>(workspace, at_.dh);
-  dh_->execute({.a = dy, .b = at<void>(workspace, at_.b), .c = dh, .workspace = scratchpad});
+  void* const dh = at(workspace, at_.dh);
+  dh_->execute({.a = dy, .b = at(workspace, at_.b), .c = dh, .workspace = scratchpad});
   for (std::int64_t group = 0; group < n_groups(); ++group) {
-    void* const own = d_.drops() ? at<void>(workspace, at_.dh_part) : dh;
+    void* const own = d_.drops() ? at(workspace, at_.dh_part) : dh;
     if (d_.drops()) copy_columns(static_cast<std::byte*>(dh) + inner_bytes(group * d_.rank), d_.ranks(), own, d_.rank);
     const void* const x = wants_parameters || d_.drops() ? dropped(args.x, group, args.samples, workspace) : nullptr;
     if (wants_parameters) {
@@ -276,26 +274,18 @@ void CpuLora::run_backward(const Backward& args, const OpMemory& memory, Stream&
     }
   }
   if (!wants_parameters) return;
-  float* const all = at(workspace, at_.db);
-  db_->execute({.a = dy, .b = at<void>(workspace, at_.h), .c = all, .workspace = scratchpad});
+  float* const all = at<float>(workspace, at_.db);
+  db_->execute({.a = dy, .b = at(workspace, at_.h), .c = all, .workspace = scratchpad});
   store_db(all, args.db, args.parameter_mode);
 }
 
 /// `args` has A of the group in the inner type, dx, and the samples.
 void CpuLora::data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace) {
   const bool is_direct = !is_widened() && !d_.drops();
-  void* const dx = is_direct ? args.dx : at<void>(workspace, at_.dx);
-  dx_->execute({.a = dh, .b = args.a, .c = dx, .workspace = at<void>(workspace, at_.scratchpad)});
+  void* const dx = is_direct ? args.dx : at(workspace, at_.dx);
+  dx_->execute({.a = dh, .b = args.a, .c = dx, .workspace = at(workspace, at_.scratchpad)});
   if (is_direct) return;
-  if (!d_.drops()) {
-    const float* const added = at(workspace, at_.dx);
-    const std::int64_t n = d_.rows * d_.in_features;
-    const int parts = part_count(context_, 6 * n);
-    run_parts(parts, [&](int part) {
-      LOCKSTEP_DISPATCH(add_wide)(added, static_cast<Bf16*>(args.dx), part_of(n, part, parts));
-    });
-    return;
-  }
+  if (!d_.drops()) return add_wide_to(args.dx, at_.dx, d_.rows * d_.in_features, workspace);
   with_elements(d_.dtype, [&](auto element) {
     with_elements(inner_, [&](auto as_multiplied) {
       drop(at<const decltype(as_multiplied)>(workspace, at_.dx), static_cast<decltype(element)*>(args.dx), group,
@@ -308,7 +298,6 @@ void CpuLora::data_gradient(const Backward& args, std::int64_t group, const void
 
 std::unique_ptr<Lora> make_lora(const LoraDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "an adapter");
-  require_possible(d);
   return std::make_unique<CpuLora>(d, context);
 }
 

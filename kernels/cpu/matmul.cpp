@@ -11,25 +11,89 @@
 // the processor has no instructions for bf16. In fp32 each call widens its inputs and rounds its result.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/base/add_into.h"
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
+#include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/base/timing_buffer.h"
 #include "kernels/cpu/base/widen.h"
-#include "kernels/cpu/base/workspace.h"
-#include "kernels/cpu/matmul_rows.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/event.h"
 #include "lockstep/ops/matmul.h"
+#include "lockstep/workspace.h"
+
+namespace lockstep::cpu {
+
+/// E is the type of weight and bias, Y that of y.
+template <typename E, typename Y>
+struct RowsTask {
+  std::int64_t rows = 0, in_features = 0, out_features = 0;
+  const float* x = nullptr;
+  const E* weight = nullptr;
+  const E* bias = nullptr;  // null if there is no bias
+  Y* y = nullptr;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/matmul_rows_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {
+
+// ---- A few rows -----------------------------------------------------------------------------------------------------
+
+// y = x * weight^T + bias for a few rows of x, as in text generation. The time is that of reading the weight. Each
+// element of y is one sum over the input features in ascending order, a vector's lanes at a time, whatever the number
+// of rows and of threads, so a row has the same bits in any batch.
+//
+// For more rows, oneDNN's kernels are faster: they read the weights once for many rows, and compute in bf16.
+constexpr std::int64_t kMostRows = 64;
+
+template <typename E, typename Y>
+void multiply(const MatmulDescription& d, const Matmul::Forward& args, const float* x, const CpuContext& context) {
+  using Task = RowsTask<E, Y>;
+  const Task task{.rows = d.rows,
+                  .in_features = d.in_features,
+                  .out_features = d.out_features,
+                  .x = x,
+                  .weight = static_cast<const E*>(args.weight),
+                  .bias = static_cast<const E*>(args.bias),
+                  .y = static_cast<Y*>(args.y)};
+  run_ranges(part_count(context, d.in_features * d.out_features * static_cast<std::int64_t>(sizeof(E))), d.out_features,
+             [&](Range range) {
+               LOCKSTEP_DISPATCH(multiply_rows<Task>)
+               (task, range);
+             });
+}
+
+bool is_for_rows(const MatmulDescription& d) { return d.inference && d.rows <= kMostRows; }
+
+std::size_t rows_workspace_bytes(const MatmulDescription& d) {
+  return d.dtype == DType::fp32 ? 0 : static_cast<std::size_t>(d.rows * d.in_features) * sizeof(float);
+}
+
+/// Computes y without the activation. The weight is (out, in), row-major; the workspace holds x in fp32.
+void multiply_rows(const MatmulDescription& d, const Matmul::Forward& args, void* workspace,
+                   const CpuContext& context) {
+  if (d.dtype == DType::fp32) {
+    multiply<float, float>(d, args, static_cast<const float*>(args.x), context);
+    return;
+  }
+  auto* const x = static_cast<float*>(workspace);
+  widen(static_cast<const Bf16*>(args.x), x, d.rows * d.in_features, context);
+  if (d.fp32_output)
+    multiply<Bf16, float>(d, args, x, context);
+  else
+    multiply<Bf16, Bf16>(d, args, x, context);
+}
+
+// ---- The op ---------------------------------------------------------------------------------------------------------
 
 std::string text(const MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {}{}{}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "",
@@ -47,7 +111,7 @@ struct Products {
   }
 };
 
-class CpuMatmul final : public Matmul {
+class CpuMatmul final : public CpuOp<MatmulDescription> {
  public:
   /// `inner` is the type in which bf16 tensors are multiplied.
   CpuMatmul(const MatmulDescription& description, DType inner, const CpuContext& context);
@@ -71,6 +135,9 @@ class CpuMatmul final : public Matmul {
   bool is_widened() const { return inner_ != d_.dtype; }
   bool has_activation() const { return d_.activation != ActivationFunction::none; }
   bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
+  ActivationPass activation_pass(const void* x, const void* dy, void* out) const {
+    return {d_.activation, d_.dtype, d_.rows * d_.out_features, x, dy, out};
+  }
   std::size_t y_bytes() const { return static_cast<std::size_t>(d_.rows * d_.out_features) * size_bytes(d_.dtype); }
   std::size_t x_bytes() const { return static_cast<std::size_t>(d_.rows * d_.in_features) * size_bytes(d_.dtype); }
   Conversion conversion(std::int64_t n_elements) const { return {.n_elements = is_widened() ? n_elements : 0}; }
@@ -78,8 +145,6 @@ class CpuMatmul final : public Matmul {
   const void* converted(const Conversion& conversion, const void* data, void* workspace) const;
   void data_gradient(const Backward& args, const void* inner_dz, void* workspace);
 
-  MatmulDescription d_;
-  CpuContext context_;
   DType inner_;  // the type in which tensors are multiplied
   std::shared_ptr<const BlockedLayout> layout_;
   Products forward_, data_, weight_;
@@ -92,12 +157,9 @@ class CpuMatmul final : public Matmul {
 };
 
 CpuMatmul::CpuMatmul(const MatmulDescription& description, DType inner, const CpuContext& context)
-    : d_(description), context_(context), inner_(inner) {
+    : PlannedOp(description, context), inner_(inner) {
   require(d_.dtype == DType::fp32 || d_.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d_), name(d_.dtype));
-  require(d_.rows > 0 && d_.in_features > 0 && d_.out_features > 0, ErrorCode::op_description,
-          "{}: rows, in_features and out_features must be positive", text(d_));
-  require_possible_output(d_, text(d_));
   layout_ = canonical_layout(d_.weight_layout, {d_.out_features, d_.in_features});
   if (is_for_rows(d_)) {
     requirements_.forward_workspace_bytes = rows_workspace_bytes(d_);
@@ -163,7 +225,7 @@ std::string CpuMatmul::describe() const {
 
 const void* CpuMatmul::converted(const Conversion& conversion, const void* data, void* workspace) const {
   if (conversion.n_elements == 0 || data == nullptr) return data;
-  float* const inner = at(workspace, conversion.at);
+  float* const inner = at<float>(workspace, conversion.at);
   widen(static_cast<const Bf16*>(data), inner, conversion.n_elements, context_);
   return inner;
 }
@@ -172,19 +234,19 @@ void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&
   void* const workspace = memory.workspace;
   if (is_for_rows(d_)) {
     multiply_rows(d_, args, workspace, context_);
-    if (has_activation()) activate(d_.activation, d_.dtype, args.y, args.y, d_.rows * d_.out_features, context_);
+    if (has_activation()) run_activation(activation_pass(args.y, nullptr, args.y), context_);
     return;
   }
   void* const z = keeps_z() ? memory.saved : args.y;
   const bool is_narrowed = y_out_.n_elements > 0;
-  void* const inner_z = is_narrowed ? at<void>(workspace, y_out_.at) : z;
+  void* const inner_z = is_narrowed ? at(workspace, y_out_.at) : z;
   forward_.overwrite->execute({.a = converted(x_in_, args.x, workspace),
                                .b = converted(weight_in_, args.weight, workspace),
                                .bias = converted(bias_in_, args.bias, workspace),
                                .c = inner_z,
-                               .workspace = at<void>(workspace, at_.scratchpad)});
+                               .workspace = at(workspace, at_.scratchpad)});
   if (is_narrowed) narrow(static_cast<const float*>(inner_z), static_cast<Bf16*>(z), y_out_.n_elements, context_);
-  if (has_activation()) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_);
+  if (has_activation()) run_activation(activation_pass(z, nullptr, args.y), context_);
 }
 
 /// dbias (+)= the sums of the columns of dz (rows, columns). The columns are divided among threads; rows are added in
@@ -193,11 +255,8 @@ void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t co
                  const CpuContext& context) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t blocks = (columns + kBlock - 1) / kBlock;
-  with_elements(dtype, [&](auto element) {
-    using E = decltype(element);
-    const int parts = part_count(context, rows * columns * static_cast<std::int64_t>(sizeof(E)));
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(blocks, part, parts);
+  with_elements(dtype, [&]<typename E>(E) {
+    run_ranges(part_count(context, rows * columns * static_cast<std::int64_t>(sizeof(E))), blocks, [&](Range range) {
       for (std::int64_t block = range.begin; block < range.end; ++block) {
         const std::int64_t first = block * kBlock, n = std::min(kBlock, columns - first);
         std::array<float, kBlock> sums{};
@@ -219,9 +278,8 @@ void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Strea
   void* const workspace = memory.workspace;
   const void* dz = args.dy;
   if (has_activation()) {
-    void* const made = at<void>(workspace, at_.dz);
-    activation_gradient(d_.activation, d_.dtype, keeps_z() ? memory.saved : args.y, args.dy, made, false,
-                        d_.rows * d_.out_features, context_);
+    void* const made = at(workspace, at_.dz);
+    run_activation(activation_pass(keeps_z() ? memory.saved : args.y, args.dy, made), context_);
     dz = made;
   }
   const bool wants_parameters = args.parameter_mode != GradientMode::skip;
@@ -233,7 +291,7 @@ void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Strea
     product.execute({.a = inner_dz,
                      .b = converted(x_in_, args.x, workspace),
                      .c = args.dweight,
-                     .workspace = at<void>(workspace, at_.scratchpad)});
+                     .workspace = at(workspace, at_.scratchpad)});
     if (d_.bias) add_columns(d_.dtype, dz, d_.rows, d_.out_features, args.dbias, args.parameter_mode, context_);
   }
   if (wants_dx) data_gradient(args, inner_dz, workspace);
@@ -241,14 +299,14 @@ void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Strea
 
 void CpuMatmul::data_gradient(const Backward& args, const void* inner_dz, void* workspace) {
   const bool accumulate = args.dx_mode == GradientMode::accumulate;
-  void* const scratchpad = at<void>(workspace, at_.scratchpad);
-  void* const inner_dx = is_widened() ? at<void>(workspace, dx_out_.at) : args.dx;
+  void* const scratchpad = at(workspace, at_.scratchpad);
+  void* const inner_dx = is_widened() ? at(workspace, dx_out_.at) : args.dx;
   // The target of an accumulation has the outer type, so a widened product cannot add to it.
   Product& product = accumulate && !is_widened() ? *data_.accumulate : *data_.overwrite;
   product.execute(
       {.a = inner_dz, .b = converted(weight_in_, args.weight, workspace), .c = inner_dx, .workspace = scratchpad});
   if (!is_widened()) return;
-  void* const dx = accumulate ? at<void>(workspace, at_.dx) : args.dx;
+  void* const dx = accumulate ? at(workspace, at_.dx) : args.dx;
   narrow(static_cast<const float*>(inner_dx), static_cast<Bf16*>(dx), dx_out_.n_elements, context_);
   if (accumulate) add_into(d_.dtype, args.dx, dx, static_cast<std::size_t>(d_.rows * d_.in_features), context_);
 }

@@ -1,4 +1,4 @@
-// Kernels of matmul_rows.cpp for one instruction set (each_isa.h).
+// Kernels of matmul.cpp for a few rows, for one instruction set (each_isa.h).
 #include "kernels/cpu/base/lane_sums.h"
 
 namespace lockstep::cpu::LOCKSTEP_ISA {

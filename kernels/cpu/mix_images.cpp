@@ -4,9 +4,7 @@
 #include <memory>
 
 #include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/mix_images.h"
 #include "lockstep/philox.h"
 
@@ -21,20 +19,18 @@ struct Mix {
 };
 
 template <typename E>
-class CpuMixImages final : public MixImages {
+class CpuMixImages final : public CpuOp<MixImagesDescription> {
  public:
   CpuMixImages(const MixImagesDescription& d, const CpuContext& context)
-      : description_(d), parts_(part_count(context, d.x.n_elements() * 3 * std::int64_t{sizeof(E)})) {}
+      : PlannedOp(d, context), parts_(part_count(context, d.x.n_elements() * 3 * std::int64_t{sizeof(E)})) {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    const std::int64_t n_images = description_.x[0];
+    const std::int64_t n_images = d_.x[0];
     const Mix mix = draw(args);
     *args.weight = mix.weight;
-    run_parts(parts_, [&](int part) {
-      const Range range = part_of(n_images, part, parts_);
+    run_ranges(parts_, n_images, [&](Range range) {
       for (std::int64_t n = range.begin; n < range.end; ++n) {
         const std::int64_t partner = n > 0 ? n - 1 : n_images - 1;
         args.partner_labels[n] = args.labels[partner] < 0 ? args.labels[n] : args.labels[partner];
@@ -51,16 +47,16 @@ class CpuMixImages final : public MixImages {
   }
 
  private:
-  std::int64_t image_elements() const { return description_.x[1] * description_.x[2] * description_.x[3]; }
+  std::int64_t image_elements() const { return d_.x[1] * d_.x[2] * d_.x[3]; }
 
   Mix draw(const Forward& args) const {
-    const auto random = Philox(description_.seed, RandomPurpose::mix, args.sample_ids[0], args.scalars->epoch).block(0);
+    const auto random = Philox(d_.seed, RandomPurpose::mix, args.sample_ids[0], args.scalars->epoch).block(0);
     Mix mix;
     mix.cuts = args.cutmix_quantiles && (!args.mixup_quantiles || (random[0] & 1u) != 0);
     const float* const quantiles = mix.cuts ? args.cutmix_quantiles : args.mixup_quantiles;
     mix.weight = quantiles[Philox::below(random[1], kBetaQuantiles)];
     if (!mix.cuts) return mix;
-    const std::int64_t height = description_.x[1], width = description_.x[2];
+    const std::int64_t height = d_.x[1], width = d_.x[2];
     const std::int64_t row = Philox::below(random[2], static_cast<std::uint32_t>(height));
     const std::int64_t column = Philox::below(random[3], static_cast<std::uint32_t>(width));
     const double side = std::sqrt(1.0 - double{mix.weight}) * 0.5;
@@ -82,7 +78,7 @@ class CpuMixImages final : public MixImages {
   }
 
   void cut(const Mix& mix, const E* own, const E* other, E* y) const {
-    const std::int64_t channels = description_.x[3], row_elements = description_.x[2] * channels;
+    const std::int64_t channels = d_.x[3], row_elements = d_.x[2] * channels;
     std::copy(own, own + image_elements(), y);
     for (std::int64_t row = mix.top; row < mix.bottom; ++row) {
       const std::int64_t begin = row * row_elements + mix.left * channels;
@@ -90,7 +86,6 @@ class CpuMixImages final : public MixImages {
     }
   }
 
-  MixImagesDescription description_;
   int parts_;
 };
 

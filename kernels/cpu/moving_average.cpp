@@ -2,28 +2,26 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/ops/moving_average.h"
 
 namespace lockstep::cpu {
 namespace {
 
-class CpuMovingAverage final : public MovingAverage {
+class CpuMovingAverage final : public CpuOp<MovingAverageDescription> {
  public:
   CpuMovingAverage(const MovingAverageDescription& d, const CpuContext& context)
-      : description_(d), parts_(part_count(context, static_cast<std::int64_t>(d.n_elements * 3 * sizeof(float)))) {}
+      : PlannedOp(d, context),
+        parts_(part_count(context, static_cast<std::int64_t>(d.n_elements * 3 * sizeof(float)))) {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
-    if (description_.momentum && args.scalars->is_applied == 0) return;
-    const float momentum = description_.momentum.value_or(args.scalars->average_momentum);
-    const bool is_average = !description_.momentum;
+    if (d_.momentum && args.scalars->is_applied == 0) return;
+    const float momentum = d_.momentum.value_or(args.scalars->average_momentum);
+    const bool is_average = !d_.momentum;
     if (is_average && momentum == 0) return;
-    run_parts(parts_, [&](int part) {
-      const Range range = part_of(static_cast<std::int64_t>(description_.n_elements), part, parts_);
+    run_ranges(parts_, static_cast<std::int64_t>(d_.n_elements), [&](Range range) {
       if (is_average && momentum == 1)
         std::copy(args.batch + range.begin, args.batch + range.end, args.running + range.begin);
       else
@@ -33,7 +31,6 @@ class CpuMovingAverage final : public MovingAverage {
   }
 
  private:
-  MovingAverageDescription description_;
   int parts_;
 };
 

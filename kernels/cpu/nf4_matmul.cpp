@@ -6,15 +6,12 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/cpu/base/add_into.h"
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/base/widen.h"
-#include "kernels/cpu/base/workspace.h"
 #include "lockstep/ops/nf4_matmul.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -46,24 +43,14 @@ std::string text(const Nf4MatmulDescription& d) {
                      d.bias ? " with bias" : "", d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)));
 }
 
-/// Products of tiles of one size and of the rest, which is smaller.
-struct TiledProduct {
-  std::int64_t tile = 0, total = 0;
-  std::unique_ptr<Product> full, rest;  // `rest` is null if there is none
-
-  std::size_t workspace_bytes() const {
-    return std::max(full->workspace_bytes(), rest ? rest->workspace_bytes() : std::size_t{0});
-  }
-};
-
-class CpuNf4Matmul final : public Nf4Matmul {
+class CpuNf4Matmul final : public CpuOp<Nf4MatmulDescription> {
  public:
   CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& context);
 
   OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override {
-    return fmt::format("{}: {} in tiles of {} rows{}{}", text(d_), forward_.full->describe(), forward_.tile,
-                       data_.full ? fmt::format(", data gradient in tiles of {} columns", data_.tile) : "",
+    return fmt::format("{}: {} in tiles of {} rows{}{}", text(d_), forward_.describe(), forward_.at_once(),
+                       data_ ? fmt::format(", data gradient in tiles of {} columns", data_.at_once()) : "",
                        is_widened() ? "; multiplied in fp32" : "");
   }
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override;
@@ -74,19 +61,17 @@ class CpuNf4Matmul final : public Nf4Matmul {
   std::size_t inner_bytes(std::int64_t n) const { return static_cast<std::size_t>(n) * size_bytes(inner_); }
   /// `make` makes a product for a number of rows or columns of the weight.
   template <typename Make>
-  TiledProduct tiled(std::int64_t total, std::int64_t other, const Make& make) const;
+  ChunkedProduct tiled(std::int64_t total, std::int64_t other, const Make& make) const;
   const void* inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const;
   /// Expands rows and columns of the weight to the tile in the workspace.
   void expand(const std::byte* weight, const float* scale_values, Range rows, Range columns, void* workspace) const;
   template <typename E>
   void expand_as(const std::byte* weight, const float* scale_values, Range rows, Range columns, E* target) const;
 
-  Nf4MatmulDescription d_;
-  CpuContext context_;
   DType inner_;
   Nf4Layout layout_;
   std::int64_t out_;
-  TiledProduct forward_, data_, data_adding_;
+  ChunkedProduct forward_, data_, data_adding_;
   OpMemoryRequirements requirements_;
   struct Places {
     std::size_t scratchpad = 0, tile = 0, x = 0, y = 0, bias = 0, dx = 0;
@@ -94,18 +79,13 @@ class CpuNf4Matmul final : public Nf4Matmul {
 };
 
 template <typename Make>
-TiledProduct CpuNf4Matmul::tiled(std::int64_t total, std::int64_t other, const Make& make) const {
+ChunkedProduct CpuNf4Matmul::tiled(std::int64_t total, std::int64_t other, const Make& make) const {
   const std::int64_t fits = kTileBytes / static_cast<std::int64_t>(inner_bytes(other)) / kMultiple * kMultiple;
-  TiledProduct out{
-      .tile = std::min(total, std::max(fits, kMultiple)), .total = total, .full = nullptr, .rest = nullptr};
-  out.full = make(out.tile);
-  if (const std::int64_t rest = total % out.tile; rest != 0) out.rest = make(rest);
-  return out;
+  return {total, std::min(total, std::max(fits, kMultiple)), make};
 }
 
 CpuNf4Matmul::CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& context)
-    : d_(d),
-      context_(context),
+    : PlannedOp(d, context),
       inner_(product_type(d.dtype)),
       layout_(Nf4Layout::of(d.matrices, d.in_features)),
       out_(d.out_features()) {
@@ -129,11 +109,11 @@ CpuNf4Matmul::CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& cont
     });
   }
   std::size_t scratchpad_bytes = forward_.workspace_bytes();
-  std::int64_t tile = forward_.tile * in;
-  for (const TiledProduct* product : {&data_, &data_adding_}) {
-    if (!product->full) continue;
+  std::int64_t tile = forward_.at_once() * in;
+  for (const ChunkedProduct* product : {&data_, &data_adding_}) {
+    if (!*product) continue;
     scratchpad_bytes = std::max(scratchpad_bytes, product->workspace_bytes());
-    tile = std::max(tile, product->tile * out_);
+    tile = std::max(tile, product->at_once() * out_);
   }
   WorkspacePlan workspace;
   at_.scratchpad = workspace.take(scratchpad_bytes);
@@ -151,7 +131,7 @@ CpuNf4Matmul::CpuNf4Matmul(const Nf4MatmulDescription& d, const CpuContext& cont
 
 const void* CpuNf4Matmul::inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const {
   if (!is_widened() || data == nullptr) return data;
-  float* const wide = at(workspace, place);
+  float* const wide = at<float>(workspace, place);
   widen(static_cast<const Bf16*>(data), wide, n, context_);
   return wide;
 }
@@ -176,9 +156,7 @@ void CpuNf4Matmul::expand_as(const std::byte* weight, const float* scale_values,
                     .n_columns = width,
                     .target = target + (matrix.first_row + mine.begin - rows.begin) * width};
     const std::int64_t n = mine.end - mine.begin;
-    const int parts = part_count(context_, n * width * 8);
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(n, part, parts);
+    run_ranges(part_count(context_, n * width * 8), n, [&](Range range) {
       LOCKSTEP_DISPATCH(expand_rows<Task>)(task, {mine.begin + range.begin, mine.begin + range.end});
     });
   }
@@ -189,7 +167,7 @@ void CpuNf4Matmul::expand(const std::byte* weight, const float* scale_values, Ra
   // Rounded to the type of x, regardless of the type in which it is multiplied.
   if (is_widened()) {
     with_elements(DType::fp32, [&](auto) {
-      float* const wide = at(workspace, at_.tile);
+      float* const wide = at<float>(workspace, at_.tile);
       expand_as(weight, scale_values, rows, columns, wide);
       const std::int64_t n = (rows.end - rows.begin) * (columns.end - columns.begin);
       for (std::int64_t i = 0; i < n; ++i) wide[i] = to_float(from_float<Bf16>(wide[i]));
@@ -205,17 +183,15 @@ void CpuNf4Matmul::run_forward(const Forward& args, const OpMemory& memory, Stre
   void* const workspace = memory.workspace;
   const void* const x = inner(args.x, d_.rows * d_.in_features, workspace, at_.x);
   const void* const bias = inner(args.bias, out_, workspace, at_.bias);
-  void* const y = is_widened() ? at<void>(workspace, at_.y) : args.y;
-  for (std::int64_t row = 0; row < out_; row += forward_.tile) {
-    const std::int64_t n = std::min(forward_.tile, out_ - row);
-    expand(args.weight, args.scale_values, {row, row + n}, {0, d_.in_features}, workspace);
-    (n < forward_.tile ? forward_.rest : forward_.full)
-        ->execute({.a = x,
-                   .b = at<void>(workspace, at_.tile),
-                   .bias = bias == nullptr ? nullptr : static_cast<const std::byte*>(bias) + inner_bytes(row),
-                   .c = static_cast<std::byte*>(y) + inner_bytes(row),
-                   .workspace = at<void>(workspace, at_.scratchpad)});
-  }
+  void* const y = is_widened() ? at(workspace, at_.y) : args.y;
+  forward_.for_each([&](Range rows, Product& product) {
+    expand(args.weight, args.scale_values, rows, {0, d_.in_features}, workspace);
+    product.execute({.a = x,
+                     .b = at(workspace, at_.tile),
+                     .bias = bias == nullptr ? nullptr : static_cast<const std::byte*>(bias) + inner_bytes(rows.begin),
+                     .c = static_cast<std::byte*>(y) + inner_bytes(rows.begin),
+                     .workspace = at(workspace, at_.scratchpad)});
+  });
   if (is_widened()) narrow(static_cast<const float*>(y), static_cast<Bf16*>(args.y), d_.rows * out_, context_);
 }
 
@@ -225,20 +201,17 @@ void CpuNf4Matmul::run_backward(const Backward& args, const OpMemory& memory, St
   void* const workspace = memory.workspace;
   const bool adds = args.dx_mode == GradientMode::accumulate;
   const void* const dy = inner(args.dy, d_.rows * out_, workspace, at_.y);
-  void* const dx = is_widened() ? at<void>(workspace, at_.x) : args.dx;
-  const TiledProduct& product = adds && !is_widened() ? data_adding_ : data_;
-  for (std::int64_t column = 0; column < d_.in_features; column += product.tile) {
-    const std::int64_t n = std::min(product.tile, d_.in_features - column);
-    expand(args.weight, args.scale_values, {0, out_}, {column, column + n}, workspace);
-    (n < product.tile ? product.rest : product.full)
-        ->execute({.a = dy,
-                   .b = at<void>(workspace, at_.tile),
-                   .c = static_cast<std::byte*>(dx) + inner_bytes(column),
-                   .workspace = at<void>(workspace, at_.scratchpad)});
-  }
+  void* const dx = is_widened() ? at(workspace, at_.x) : args.dx;
+  (adds && !is_widened() ? data_adding_ : data_).for_each([&](Range columns, Product& product) {
+    expand(args.weight, args.scale_values, {0, out_}, columns, workspace);
+    product.execute({.a = dy,
+                     .b = at(workspace, at_.tile),
+                     .c = static_cast<std::byte*>(dx) + inner_bytes(columns.begin),
+                     .workspace = at(workspace, at_.scratchpad)});
+  });
   if (!is_widened()) return;
   const std::int64_t n = d_.rows * d_.in_features;
-  void* const narrowed = adds ? at<void>(workspace, at_.dx) : args.dx;
+  void* const narrowed = adds ? at(workspace, at_.dx) : args.dx;
   narrow(static_cast<const float*>(dx), static_cast<Bf16*>(narrowed), n, context_);
   if (adds) add_into(d_.dtype, args.dx, narrowed, static_cast<std::size_t>(n), context_);
 }
@@ -247,7 +220,6 @@ void CpuNf4Matmul::run_backward(const Backward& args, const OpMemory& memory, St
 
 std::unique_ptr<Nf4Matmul> make_nf4_matmul(const Nf4MatmulDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "a matmul in NF4");
-  require_possible(d);
   return std::make_unique<CpuNf4Matmul>(d, context);
 }
 

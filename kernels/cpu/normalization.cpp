@@ -4,11 +4,10 @@
 #include <cassert>
 
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/normalization_tiling.h"
 
 namespace lockstep::cpu {
 
-/// What the kernels read. Coefficients are already repeated (normalization_tiling.h).
+/// What the kernels read. Coefficients are already repeated (Tiling).
 template <typename E>
 struct NormalizeTask {
   InputNormalization::Residual residual_kind = InputNormalization::Residual::none;
@@ -74,29 +73,25 @@ constexpr int kBackwardTensors = 3;
 
 }  // namespace
 
-void normalize(const Activation& shape, const InputNormalization& normalization, const void* x,
+void normalize(const ActivationShape& shape, const InputNormalization& normalization, const void* x,
                const NormalizationForward& args, void* z, const CpuContext& context) {
   const Tiling tiling(shape, context, kNormalizeTensors);
   RepeatedCoefficients room;
-  with_elements(shape.dtype, [&](auto element) {
-    using E = decltype(element);
+  with_elements(shape.dtype, [&]<typename E>(E) {
     const NormalizeTask<E> task = make_task<E>(tiling, normalization, x, args, z, room);
-    run_parts(tiling.parts, [&](int part) {
-      LOCKSTEP_DISPATCH(normalize<E>)(task, tiling, part_of(tiling.units, part, tiling.parts));
-    });
+    run_ranges(tiling.parts, tiling.units, [&](Range range) { LOCKSTEP_DISPATCH(normalize<E>)(task, tiling, range); });
   });
 }
 
-std::size_t channel_sums_workspace_bytes(const Activation& shape, const CpuContext& context) {
+std::size_t channel_sums_workspace_bytes(const ActivationShape& shape, const CpuContext& context) {
   return Tiling(shape, context, kStatisticsTensors).sums_bytes(kStatisticsKinds);
 }
 
-void channel_sums(const Activation& shape, const void* x, double* statistics, void* workspace,
+void channel_sums(const ActivationShape& shape, const void* x, double* statistics, void* workspace,
                   const CpuContext& context) {
   const Tiling tiling(shape, context, kStatisticsTensors);
   double* sums = static_cast<double*>(workspace);
-  with_elements(shape.dtype, [&](auto element) {
-    using E = decltype(element);
+  with_elements(shape.dtype, [&]<typename E>(E) {
     run_parts(tiling.parts, [&](int part) {
       double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kStatisticsKinds);
       std::fill_n(mine, tiling.sums_a_part(kStatisticsKinds), 0.0);
@@ -109,18 +104,17 @@ void channel_sums(const Activation& shape, const void* x, double* statistics, vo
       statistics[kind * shape.c + c] = tiling.total(sums, kStatisticsKinds, kind, c);
 }
 
-std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CpuContext& context) {
+std::size_t normalize_backward_workspace_bytes(const ActivationShape& shape, const CpuContext& context) {
   return Tiling(shape, context, kBackwardTensors).sums_bytes(kBackwardKinds);
 }
 
-void normalize_backward(const Activation& shape, const InputNormalization& normalization, const void* x,
+void normalize_backward(const ActivationShape& shape, const InputNormalization& normalization, const void* x,
                         const NormalizationForward& forward, const void* z, const void* data_gradient,
                         const NormalizationBackward& args, void* workspace, const CpuContext& context) {
   const Tiling tiling(shape, context, kBackwardTensors);
   RepeatedCoefficients room;
   double* sums = static_cast<double*>(workspace);
-  with_elements(shape.dtype, [&](auto element) {
-    using E = decltype(element);
+  with_elements(shape.dtype, [&]<typename E>(E) {
     NormalizeBackwardTask<E> task;
     task.forward = make_task<E>(tiling, normalization, x, forward, nullptr, room);
     task.z = static_cast<const E*>(z);

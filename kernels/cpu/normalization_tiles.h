@@ -1,5 +1,5 @@
-// The walk of normalization_tiling.h, for one instruction set: kernel files include this after vectors.h, so it has no
-// include guard.
+// The walk of a Tiling (normalization.h), for one instruction set: kernel files include this after vectors.h, so it has
+// no include guard.
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
@@ -17,7 +17,7 @@ inline void prefetch_ahead(const E* p) {
 /// tile of units [range.begin, range.end).
 template <typename Body>
 inline void walk(const Tiling& tiling, Range range, const Body& body) {
-  const Activation& shape = tiling.shape;
+  const ActivationShape& shape = tiling.shape;
   if (shape.layout == Layout::nchw16c) {
     for (std::int64_t unit = range.begin; unit < range.end; ++unit)
       body.template tile<Floats, kTileVectors>(unit * shape.hw * 16, 16, shape.hw, unit % (shape.c / 16) * 16);

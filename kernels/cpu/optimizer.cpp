@@ -7,12 +7,9 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/optimizer.h"
 
 namespace lockstep::cpu {
@@ -47,30 +44,22 @@ struct AdamwTask {
 namespace lockstep::cpu {
 namespace {
 
-class CpuOptimizer final : public Optimizer {
+class CpuOptimizer final : public CpuOp<OptimizerDescription> {
  public:
   CpuOptimizer(const OptimizerDescription& d, const CpuContext& context)
-      : description_(d),
+      : PlannedOp(d, context),
         blocks_(cut_into_blocks(d.segments)),
         parts_(part_count(context, static_cast<std::int64_t>(total_elements(blocks_) * 3 * sizeof(float)))) {}
 
   OpMemoryRequirements memory_requirements() const override {
-    OpMemoryRequirements requirements;
-    if (description_.kind == Kind::lars) requirements.forward_workspace_bytes = blocks_.size() * sizeof(BlockNorms);
-    return requirements;
+    return {.forward_workspace_bytes = d_.kind == Kind::lars ? blocks_.size() * sizeof(BlockNorms) : 0};
   }
 
-  std::string describe() const override {
-    const char* what = description_.kind == Kind::sgd     ? "SGD in one pass over"
-                       : description_.kind == Kind::adamw ? "AdamW in one pass over"
-                                                          : "LARS, a pass for norms and one over";
-    return fmt::format("own kernel: {} parameters, gradients and state{}", what,
-                       writes_weights() ? ", writes bf16 weights" : "");
-  }
+  std::string describe() const override { return "own kernel: " + text(d_); }
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
     if (args.scalars->is_applied == 0) return;
-    switch (description_.kind) {
+    switch (d_.kind) {
       case Kind::sgd:
         return apply_sgd(args);
       case Kind::adamw:
@@ -90,18 +79,17 @@ class CpuOptimizer final : public Optimizer {
   /// Calls work(index) for all blocks, which are divided among threads.
   template <typename Work>
   void for_blocks(const Work& work) const {
-    run_parts(parts_, [&](int part) {
-      const Range range = part_of(static_cast<std::int64_t>(blocks_.size()), part, parts_);
+    run_ranges(parts_, static_cast<std::int64_t>(blocks_.size()), [&](Range range) {
       for (std::int64_t i = range.begin; i < range.end; ++i) work(static_cast<std::size_t>(i));
     });
   }
 
-  bool writes_weights() const { return description_.weight_dtype != DType::fp32; }
+  bool writes_weights() const { return d_.weight_dtype != DType::fp32; }
   Bf16* weights_of(const Apply& args, const ParameterSegment& block) const {
     return writes_weights() ? static_cast<Bf16*>(args.weights) + block.begin : nullptr;
   }
   std::size_t place_of_parameters(const ParameterSegment& block) const {
-    return description_.parameters_are_sharded ? block.stored() : block.begin;
+    return d_.parameters_are_sharded ? block.stored() : block.begin;
   }
 
   SgdTask sgd_task(const Apply& args, const ParameterSegment& block) const {
@@ -110,10 +98,10 @@ class CpuOptimizer final : public Optimizer {
             .gradients = args.gradients + block.begin,
             .velocity = args.state ? args.state + block.stored() : nullptr,
             .learning_rate = args.scalars->learning_rate * block.learning_rate_factor,
-            .momentum = description_.momentum,
-            .weight_decay = description_.decay_of(block),
+            .momentum = d_.momentum,
+            .weight_decay = d_.decay_of(block),
             .clip_coefficient = args.scalars->clip_coefficient,
-            .nesterov = description_.nesterov};
+            .nesterov = d_.nesterov};
   }
 
   void apply_sgd(const Apply& args) const {
@@ -144,7 +132,7 @@ class CpuOptimizer final : public Optimizer {
 
   /// Runs on one thread: adds up the blocks of each segment in order. The blocks of a segment are consecutive.
   void set_trust_ratios(BlockNorms* norms, double clip_coefficient) const {
-    const OptimizerDescription& d = description_;
+    const OptimizerDescription& d = d_;
     std::size_t begin = 0;
     for (const ParameterSegment& segment : d.segments) {
       std::size_t end = begin;
@@ -164,7 +152,7 @@ class CpuOptimizer final : public Optimizer {
 
   // The scalars are combined in fp64 and rounded once, as in PyTorch, where they are Python numbers.
   void apply_adamw(const Apply& args) const {
-    const OptimizerDescription& d = description_;
+    const OptimizerDescription& d = d_;
     const StepScalars& s = *args.scalars;
     const AdamwTask of_all{.one_minus_beta1 = static_cast<float>(1.0 - d.beta1),
                            .beta2 = static_cast<float>(d.beta2),
@@ -187,7 +175,6 @@ class CpuOptimizer final : public Optimizer {
     });
   }
 
-  OptimizerDescription description_;
   std::vector<ParameterSegment> blocks_;
   int parts_;
 };

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/ordered_sum.h"
@@ -13,18 +12,15 @@ namespace lockstep::cpu {
 namespace {
 
 template <typename T>
-class CpuOrderedSum final : public OrderedSum {
+class CpuOrderedSum final : public CpuOp<OrderedSumDescription> {
  public:
-  explicit CpuOrderedSum(const CpuContext& context) : context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     const auto blocks = static_cast<std::int64_t>((args.n_elements + kBlock - 1) / kBlock);
-    const int parts = part_count(context_, blocks * kBlockBytes);
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(blocks, part, parts);
+    run_ranges(part_count(context_, blocks * kBlockBytes), blocks, [&](Range range) {
       for (std::int64_t block = range.begin; block < range.end; ++block)
         sum_block(args, static_cast<std::size_t>(block) * kBlock);
     });
@@ -44,16 +40,14 @@ class CpuOrderedSum final : public OrderedSum {
     }
     std::memcpy(static_cast<T*>(args.target) + begin, total.data(), n * sizeof(T));
   }
-
-  CpuContext context_;
 };
 
 }  // namespace
 
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CpuContext& context) {
-  if (d.dtype == DType::fp64) return std::make_unique<CpuOrderedSum<double>>(context);
+  if (d.dtype == DType::fp64) return std::make_unique<CpuOrderedSum<double>>(d, context);
   require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32 or fp64, not {}", name(d.dtype));
-  return std::make_unique<CpuOrderedSum<float>>(context);
+  return std::make_unique<CpuOrderedSum<float>>(d, context);
 }
 
 }  // namespace lockstep::cpu

@@ -8,11 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/normalization.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/pool2d.h"
 
 namespace lockstep::cpu {
@@ -101,11 +99,10 @@ struct PoolAxis {
 };
 
 template <typename Types>
-class CpuPool2d final : public Pool2d {
+class CpuPool2d final : public CpuOp<Pool2dDescription> {
  public:
   CpuPool2d(const Pool2dDescription& d, const CpuContext& context)
-      : description_(d),
-        context_(context),
+      : PlannedOp(d, context),
         activation_{d.x[0], d.x[1] * d.x[2], d.x[3], d.x_layout, d.dtype},
         max_(d.kind == Pool2dDescription::Kind::max),
         parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(X)})),
@@ -131,36 +128,32 @@ class CpuPool2d final : public Pool2d {
   }
 
   OpMemoryRequirements memory_requirements() const override {
-    OpMemoryRequirements requirements;
-    if (description_.inference) return requirements;
-    if (max_) requirements.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
-    if (description_.normalization)
-      requirements.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
-    return requirements;
+    if (d_.inference) return {};
+    return {
+        .backward_workspace_bytes = d_.normalization ? normalize_backward_workspace_bytes(activation_, context_) : 0,
+        .saved_bytes = max_ ? static_cast<std::size_t>(d_.y().n_elements()) : 0};
   }
 
   std::string describe() const override {
     std::string text = max_ ? "own kernel: max" : "own kernel: average";
-    if (!description_.normalization) return text;
-    text += description_.normalization->store ? ", normalisation a pass" : ", normalisation fused forward";
-    return description_.inference ? text : text + ", backward in two passes";
+    if (!d_.normalization) return text;
+    text += d_.normalization->store ? ", normalisation a pass" : ", normalisation fused forward";
+    return d_.inference ? text : text + ", backward in two passes";
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
     PoolTask<Types> task{.geometry = geometry_, .max = max_, .x = static_cast<const X*>(args.x)};
     task.y = static_cast<Y*>(args.y);
-    task.saved = description_.inference ? nullptr : static_cast<std::uint8_t*>(memory.saved);
-    if (description_.normalization) add_normalization(args, task);
-    const Range units{0, description_.x[0] * units_an_image(geometry_.out_h)};
-    run_parts(parts_, [&](int part) {
-      LOCKSTEP_DISPATCH(pool_forward<Types>)(task, part_of(units.end, part, parts_));
-    });
+    task.saved = d_.inference ? nullptr : static_cast<std::uint8_t*>(memory.saved);
+    if (d_.normalization) add_normalization(args, task);
+    const Range units{0, d_.x[0] * units_an_image(geometry_.out_h)};
+    run_ranges(parts_, units.end, [&](Range range) { LOCKSTEP_DISPATCH(pool_forward<Types>)(task, range); });
   }
 
   // With a normalisation, the data gradient is first written to dz (or added, if dz is `added`), and then goes back
   // through the normalisation.
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
-    const bool pending = description_.normalization.has_value();
+    const bool pending = d_.normalization.has_value();
     if (!pending && args.dx_mode == GradientMode::skip) return;
     NormalizationBackward gradient = args.gradient;
     const bool onto_added = pending && gradient.added == gradient.dz;
@@ -170,11 +163,11 @@ class CpuPool2d final : public Pool2d {
     task.saved = static_cast<const std::uint8_t*>(memory.saved);
     task.dx = static_cast<X*>(pending ? gradient.dz : args.dx);
     task.accumulate = pending ? onto_added : args.dx_mode == GradientMode::accumulate;
-    const std::int64_t units = description_.x[0] * units_an_image(geometry_.h);
-    run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(pool_backward<Types>)(task, part_of(units, part, parts_)); });
+    const std::int64_t units = d_.x[0] * units_an_image(geometry_.h);
+    run_ranges(parts_, units, [&](Range range) { LOCKSTEP_DISPATCH(pool_backward<Types>)(task, range); });
     if (!pending) return;
     if (onto_added) gradient.added = nullptr;
-    const InputNormalization& normalization = *description_.normalization;
+    const InputNormalization& normalization = *d_.normalization;
     const void* z = normalization.store ? args.normalization.z : nullptr;
     normalize_backward(activation_, normalization, args.x, args.normalization, z, task.dx, gradient, memory.workspace,
                        context_);
@@ -195,7 +188,7 @@ class CpuPool2d final : public Pool2d {
   }
 
   void add_normalization(const Forward& args, PoolTask<Types>& task) const {
-    const InputNormalization& normalization = *description_.normalization;
+    const InputNormalization& normalization = *d_.normalization;
     const NormalizationForward& n = args.normalization;
     if (normalization.store) {
       normalize(activation_, normalization, task.x, n, n.z, context_);
@@ -216,9 +209,7 @@ class CpuPool2d final : public Pool2d {
     }
   }
 
-  Pool2dDescription description_;
-  CpuContext context_;
-  Activation activation_;
+  ActivationShape activation_;
   PoolGeometry geometry_;
   bool max_;
   int parts_;
@@ -229,25 +220,8 @@ class CpuPool2d final : public Pool2d {
 
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "pooling");
-  require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
-          "pooling on the CPU returns the type of its input or fp32, not {}", name(d.y_dtype));
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
-          "pooling needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
-  require(d.kernel_size == 0 || (d.kernel_size > d.padding && d.padding >= 0 && d.stride > 0),
-          ErrorCode::op_description,
-          "pooling needs a kernel size greater than its padding and a stride of at least 1, but has kernel size {}, "
-          "padding "
-          "{}, stride {}",
-          d.kernel_size, d.padding, d.stride);
-  const Shape y = d.y();
-  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description,
-          "a pooling kernel size of {} with padding {} does not fit {}", d.kernel_size, d.padding, d.x.text());
   require((d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc) || d.x[3] % 16 == 0, ErrorCode::op_description,
           "channel blocks of 16 need a multiple of 16 channels, but {} has {}", d.x.text(), d.x[3]);
-  const std::int64_t window_elements =
-      d.kernel_size == 0 ? d.x[1] * d.x[2] : std::int64_t{d.kernel_size} * d.kernel_size;
-  require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
-          "max pooling on the CPU trains with windows of up to 256 elements, not {}", window_elements);
   if (d.dtype == DType::fp32) return std::make_unique<CpuPool2d<PoolTypes<float, float>>>(d, context);
   if (d.y_dtype == DType::fp32) return std::make_unique<CpuPool2d<PoolTypes<Bf16, float>>>(d, context);
   return std::make_unique<CpuPool2d<PoolTypes<Bf16, Bf16>>>(d, context);

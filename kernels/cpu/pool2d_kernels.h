@@ -104,55 +104,32 @@ void gather_pixel(const PoolBackwardTask<Types>& task, std::int64_t n, std::int6
   store(dx, kAccumulate ? load<T>(dx) + gradient : gradient);
 }
 
-/// Calls body.pixel<T>(n, row, column, channel) over units [range): images' rows in nhwc, 16 channels of an image in
-/// nchw16c.
-template <typename Body>
-void walk_pixels(const PoolGeometry& g, std::int64_t height, std::int64_t width, Range range, const Body& body) {
+/// Calls at(T{}, n, row, column, channel) over units [range): images' rows in nhwc, 16 channels of an image in nchw16c.
+template <typename F>
+void walk_pixels(const PoolGeometry& g, std::int64_t height, std::int64_t width, Range range, const F& at) {
   for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
     if (g.x_layout == Layout::nchw16c) {
       const std::int64_t n = unit / (g.c / 16), first = unit % (g.c / 16) * 16;
       for (std::int64_t h = 0; h < height; ++h)
         for (std::int64_t w = 0; w < width; ++w)
-          for (std::int64_t c = first; c < first + 16; c += kLanes) body.template pixel<Floats>(n, h, w, c);
+          for (std::int64_t c = first; c < first + 16; c += kLanes) at(Floats{}, n, h, w, c);
     } else {
       const std::int64_t n = unit / height, h = unit % height;
-      for (std::int64_t w = 0; w < width; ++w) {
-        std::int64_t c = 0;
-        for (; c + kLanes <= g.c; c += kLanes) body.template pixel<Floats>(n, h, w, c);
-        for (; c < g.c; ++c) body.template pixel<float>(n, h, w, c);
-      }
+      for (std::int64_t w = 0; w < width; ++w)
+        for_columns(g.c, [&](auto lanes, std::int64_t c) { at(lanes, n, h, w, c); });
     }
   }
 }
-
-template <PoolInput kInput, bool kMax, typename Types>
-struct PoolForwardBody {
-  const PoolTask<Types>& task;
-  template <typename T>
-  void pixel(std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) const {
-    if constexpr (kMax)
-      max_pixel<T, kInput>(task, n, p, q, c);
-    else
-      average_pixel<T, kInput>(task, n, p, q, c);
-  }
-};
-
-template <bool kMax, bool kAccumulate, typename Types>
-struct PoolBackwardBody {
-  const PoolBackwardTask<Types>& task;
-  template <typename T>
-  void pixel(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) const {
-    gather_pixel<T, kMax, kAccumulate>(task, n, h, w, c);
-  }
-};
 
 template <PoolInput kInput, typename Types>
 void pool_input(const PoolTask<Types>& task, Range range) {
   const PoolGeometry& g = task.geometry;
   if (task.max)
-    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, true, Types>{task});
+    walk_pixels(g, g.out_h, g.out_w, range,
+                [&](auto lanes, auto... place) { max_pixel<decltype(lanes), kInput>(task, place...); });
   else
-    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, false, Types>{task});
+    walk_pixels(g, g.out_h, g.out_w, range,
+                [&](auto lanes, auto... place) { average_pixel<decltype(lanes), kInput>(task, place...); });
 }
 
 template <typename Types>
@@ -169,18 +146,18 @@ void pool_forward(const PoolTask<Types>& task, Range range) {
   }
 }
 
-template <bool kMax, typename Types>
+template <bool kMax, bool kAccumulate, typename Types>
 void pool_gather(const PoolBackwardTask<Types>& task, Range range) {
-  const PoolGeometry& g = task.geometry;
-  if (task.accumulate)
-    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, true, Types>{task});
-  else
-    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, false, Types>{task});
+  walk_pixels(task.geometry, task.geometry.h, task.geometry.w, range,
+              [&](auto lanes, auto... place) { gather_pixel<decltype(lanes), kMax, kAccumulate>(task, place...); });
 }
 
 template <typename Types>
 void pool_backward(const PoolBackwardTask<Types>& task, Range range) {
-  task.max ? pool_gather<true>(task, range) : pool_gather<false>(task, range);
+  if (task.accumulate)
+    task.max ? pool_gather<true, true>(task, range) : pool_gather<false, true>(task, range);
+  else
+    task.max ? pool_gather<true, false>(task, range) : pool_gather<false, false>(task, range);
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -5,9 +5,7 @@
 #include <optional>
 
 #include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/random_erase.h"
 #include "lockstep/philox.h"
 
@@ -19,25 +17,23 @@ struct Rectangle {
 };
 
 template <typename E>
-class CpuRandomErase final : public RandomErase {
+class CpuRandomErase final : public CpuOp<RandomEraseDescription> {
  public:
   CpuRandomErase(const RandomEraseDescription& d, const CpuContext& context)
-      : description_(d), parts_(part_count(context, d.x.n_elements() * 2 * std::int64_t{sizeof(E)})) {}
+      : PlannedOp(d, context), parts_(part_count(context, d.x.n_elements() * 2 * std::int64_t{sizeof(E)})) {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    const std::int64_t row = description_.x[2] * description_.x[3], image = description_.x[1] * row;
-    run_parts(parts_, [&](int part) {
-      const Range range = part_of(description_.x[0], part, parts_);
+    const std::int64_t row = d_.x[2] * d_.x[3], image = d_.x[1] * row;
+    run_ranges(parts_, d_.x[0], [&](Range range) {
       for (std::int64_t n = range.begin; n < range.end; ++n) {
         const E* const x = static_cast<const E*>(args.x) + n * image;
         E* const y = static_cast<E*>(args.y) + n * image;
         std::copy(x, x + image, y);
         const std::optional<Rectangle> erased = draw(args.sample_ids[n], args.scalars->epoch);
         for (std::int64_t h = 0; erased && h < erased->height; ++h)
-          std::fill_n(y + (erased->top + h) * row + erased->left * description_.x[3], erased->width * description_.x[3],
+          std::fill_n(y + (erased->top + h) * row + erased->left * d_.x[3], erased->width * d_.x[3],
                       from_float<E>(0.0f));
       }
     });
@@ -45,9 +41,9 @@ class CpuRandomErase final : public RandomErase {
 
  private:
   std::optional<Rectangle> draw(std::uint32_t sample, std::uint32_t epoch) const {
-    const Philox random(description_.seed, RandomPurpose::erase, sample, epoch);
-    if (Philox::uniform(random.block(0), 0) >= description_.probability) return std::nullopt;
-    const std::int64_t height = description_.x[1], width = description_.x[2];
+    const Philox random(d_.seed, RandomPurpose::erase, sample, epoch);
+    if (Philox::uniform(random.block(0), 0) >= d_.probability) return std::nullopt;
+    const std::int64_t height = d_.x[1], width = d_.x[2];
     for (std::uint64_t t = 1; t <= erasing::kTries; ++t) {
       const auto size = random.block(2 * t - 1), place = random.block(2 * t);
       const double area =
@@ -64,7 +60,6 @@ class CpuRandomErase final : public RandomErase {
     return std::nullopt;
   }
 
-  RandomEraseDescription description_;
   int parts_;
 };
 

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/rms_norm.h"
@@ -47,10 +45,10 @@ struct RmsNormBackwardTask {
 namespace lockstep::cpu {
 namespace {
 
-class CpuRmsNorm final : public RmsNorm {
+class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
  public:
   CpuRmsNorm(const RmsNormDescription& d, const CpuContext& context)
-      : d_(d),
+      : PlannedOp(d, context),
         n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)),
         parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
 
@@ -65,8 +63,7 @@ class CpuRmsNorm final : public RmsNorm {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
+    with_elements(d_.dtype, [&]<typename E>(E) {
       const RmsNormForwardTask<E> task{.width = d_.width,
                                        .epsilon = d_.epsilon,
                                        .x = static_cast<const E*>(args.x),
@@ -75,9 +72,7 @@ class CpuRmsNorm final : public RmsNorm {
                                        .s = static_cast<E*>(args.s),
                                        .y = static_cast<E*>(args.y),
                                        .inverse_rms = d_.inference ? nullptr : static_cast<float*>(memory.saved)};
-      run_parts(parts_, [&](int part) {
-        LOCKSTEP_DISPATCH(rms_norm_forward<E>)(task, part_of(d_.rows, part, parts_));
-      });
+      run_ranges(parts_, d_.rows, [&](Range range) { LOCKSTEP_DISPATCH(rms_norm_forward<E>)(task, range); });
     });
   }
 
@@ -85,8 +80,7 @@ class CpuRmsNorm final : public RmsNorm {
     require(!d_.inference, ErrorCode::internal, "an RMS norm was planned for inference, and backward was called");
     const bool wants_dweight = args.dweight_mode != GradientMode::skip;
     auto* const partial = static_cast<float*>(memory.workspace);
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
+    with_elements(d_.dtype, [&]<typename E>(E) {
       const bool wants_ds = args.ds_mode != GradientMode::skip;
       const RmsNormBackwardTask<E> task{.width = d_.width,
                                         .dy = static_cast<const E*>(args.dy),
@@ -96,8 +90,7 @@ class CpuRmsNorm final : public RmsNorm {
                                         .inverse_rms = static_cast<const float*>(memory.saved),
                                         .ds = wants_ds ? static_cast<E*>(args.ds) : nullptr,
                                         .accumulate = args.ds_mode == GradientMode::accumulate};
-      run_parts(parts_, [&](int part) {
-        const Range blocks = part_of(n_blocks_, part, parts_);
+      run_ranges(parts_, n_blocks_, [&](Range blocks) {
         for (std::int64_t block = blocks.begin; block < blocks.end; ++block) LOCKSTEP_DISPATCH(rms_norm_backward<E>)
         (task, part_of(d_.rows, static_cast<int>(block), static_cast<int>(n_blocks_)),
          wants_dweight ? partial + block * d_.width : nullptr);
@@ -114,7 +107,6 @@ class CpuRmsNorm final : public RmsNorm {
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
-  RmsNormDescription d_;
   std::int64_t n_blocks_;  // blocks of rows; each has a partial sum of dweight
   int parts_;
 };

@@ -8,8 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/rotary.h"
@@ -43,10 +41,10 @@ struct RotaryTask {
 namespace lockstep::cpu {
 namespace {
 
-class CpuRotary final : public Rotary {
+class CpuRotary final : public CpuOp<RotaryDescription> {
  public:
   CpuRotary(const RotaryDescription& d, const CpuContext& context)
-      : d_(d),
+      : PlannedOp(d, context),
         n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)),
         parts_(std::min(part_count(context, 2 * d.rows * d.row_size() * static_cast<std::int64_t>(size_bytes(d.dtype))),
                         static_cast<int>(n_blocks_))) {}
@@ -60,15 +58,10 @@ class CpuRotary final : public Rotary {
   }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
-      run(RotaryTask<E>{.shape = d_,
-                        .positions = args.positions,
-                        .table = args.table,
-                        .weights = {d_.norm ? args.q_norm : nullptr, d_.norm ? args.k_norm : nullptr},
-                        .x = static_cast<const E*>(args.x),
-                        .out = static_cast<E*>(args.y)},
-          nullptr);
+    with_elements(d_.dtype, [&]<typename E>(E) {
+      RotaryTask<E> task = task_of<E>(args);
+      task.out = static_cast<E*>(args.y);
+      run(task, nullptr);
     });
   }
 
@@ -77,17 +70,12 @@ class CpuRotary final : public Rotary {
             "a rotary embedding was planned for inference, and backward was called");
     auto* const partial = d_.norm ? static_cast<float*>(memory.workspace) : nullptr;
     if (!d_.norm && args.dx_mode == GradientMode::skip) return;
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
-      run(RotaryTask<E>{.shape = d_,
-                        .positions = args.positions,
-                        .table = args.table,
-                        .weights = {d_.norm ? args.q_norm : nullptr, d_.norm ? args.k_norm : nullptr},
-                        .x = static_cast<const E*>(args.x),
-                        .dy = static_cast<const E*>(args.dy),
-                        .out = args.dx_mode == GradientMode::skip ? nullptr : static_cast<E*>(args.dx),
-                        .accumulate = args.dx_mode == GradientMode::accumulate},
-          partial);
+    with_elements(d_.dtype, [&]<typename E>(E) {
+      RotaryTask<E> task = task_of<E>(args);
+      task.dy = static_cast<const E*>(args.dy);
+      task.out = args.dx_mode == GradientMode::skip ? nullptr : static_cast<E*>(args.dx);
+      task.accumulate = args.dx_mode == GradientMode::accumulate;
+      run(task, partial);
     });
     if (!d_.norm) return;
     add_partial(partial, args.dq_norm, args.dq_norm_mode);
@@ -97,11 +85,20 @@ class CpuRotary final : public Rotary {
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
+  /// The part that forward and backward have in common.
+  template <typename E, typename Arguments>
+  RotaryTask<E> task_of(const Arguments& args) const {
+    return {.shape = d_,
+            .positions = args.positions,
+            .table = args.table,
+            .weights = {d_.norm ? args.q_norm : nullptr, d_.norm ? args.k_norm : nullptr},
+            .x = static_cast<const E*>(args.x)};
+  }
+
   /// `partial` is (n_blocks, 2, head_dim), or null if it is not needed.
   template <typename E>
   void run(const RotaryTask<E>& task, float* partial) const {
-    run_parts(parts_, [&](int part) {
-      const Range blocks = part_of(n_blocks_, part, parts_);
+    run_ranges(parts_, n_blocks_, [&](Range blocks) {
       for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
         const Range rows = part_of(d_.rows, static_cast<int>(block), static_cast<int>(n_blocks_));
         LOCKSTEP_DISPATCH(rotary_pass<E>)(task, rows, partial ? partial + block * 2 * d_.head_dim : nullptr);
@@ -118,7 +115,6 @@ class CpuRotary final : public Rotary {
     }
   }
 
-  RotaryDescription d_;
   std::int64_t n_blocks_;  // blocks of rows
   int parts_;
 };
@@ -126,7 +122,6 @@ class CpuRotary final : public Rotary {
 }  // namespace
 
 std::unique_ptr<Rotary> make_rotary(const RotaryDescription& d, const CpuContext& context) {
-  require_possible(d);
   require_float_or_bf16(d.dtype, "a rotary embedding");
   return std::make_unique<CpuRotary>(d, context);
 }

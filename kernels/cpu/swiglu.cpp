@@ -2,8 +2,6 @@
 // threads.
 #include <memory>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/swiglu.h"
@@ -27,12 +25,12 @@ struct SwiGluTask {
 namespace lockstep::cpu {
 namespace {
 
-class CpuSwiGlu final : public SwiGlu {
+class CpuSwiGlu final : public CpuOp<SwiGluDescription> {
  public:
   CpuSwiGlu(const SwiGluDescription& d, const CpuContext& context)
-      : d_(d), parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
+      : PlannedOp(d, context),
+        parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel, one pass forward and one backward"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override { run(args.x, nullptr, args.y, false); }
@@ -43,18 +41,16 @@ class CpuSwiGlu final : public SwiGlu {
 
  private:
   void run(const void* x, const void* dy, void* out, bool accumulate) const {
-    with_elements(d_.dtype, [&](auto element) {
-      using E = decltype(element);
+    with_elements(d_.dtype, [&]<typename E>(E) {
       const SwiGluTask<E> task{.width = d_.width,
                                .x = static_cast<const E*>(x),
                                .dy = static_cast<const E*>(dy),
                                .out = static_cast<E*>(out),
                                .accumulate = accumulate};
-      run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(swiglu_pass<E>)(task, part_of(d_.rows, part, parts_)); });
+      run_ranges(parts_, d_.rows, [&](Range range) { LOCKSTEP_DISPATCH(swiglu_pass<E>)(task, range); });
     });
   }
 
-  SwiGluDescription d_;
   int parts_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/activation.h"
 
 namespace lockstep::cuda {
@@ -64,68 +63,48 @@ __global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate
 
 template <typename T>
 decltype(&activation_pass<Relu, T>) kernel_of(ActivationFunction function) {
-  switch (function) {
-    case ActivationFunction::none:
-      break;  // rejected when the op is planned
-    case ActivationFunction::relu:
-      return activation_pass<Relu, T>;
-    case ActivationFunction::gelu:
-      return activation_pass<Gelu, T>;
-    case ActivationFunction::silu:
-      return activation_pass<Silu, T>;
-  }
+  if (function == ActivationFunction::relu) return activation_pass<Relu, T>;
+  if (function == ActivationFunction::gelu) return activation_pass<Gelu, T>;
+  if (function == ActivationFunction::silu) return activation_pass<Silu, T>;
   fail(ErrorCode::internal, "no kernel computes the activation function {}", name(function));
 }
 
-void run(ActivationFunction function, DType dtype, const void* x, const void* dy, void* out, bool accumulate,
-         std::int64_t n, const CudaContext& context, Stream& stream) {
-  dispatch(dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const std::int64_t n_packs = are_aligned(x, dy, out) ? n / Pack<T>::kSize : 0;
-    const auto n_items = static_cast<std::size_t>(n_packs + n - n_packs * Pack<T>::kSize);
-    const unsigned limit = static_cast<unsigned>(context.multiprocessors) * 8;
-    launch(kernel_of<T>(function), {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(x),
-           static_cast<const T*>(dy), static_cast<T*>(out), accumulate, n_packs, n);
-  });
-}
-
-class CudaActivation final : public Activation {
+class CudaActivation final : public CudaOp<ActivationDescription> {
  public:
-  CudaActivation(const ActivationDescription& d, const CudaContext& context) : d_(d), context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return fmt::format("{}: own kernel, one pass", name(d_.function)); }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    activate(d_.function, d_.dtype, args.x, args.y, d_.n_elements, context_, stream);
+    run_activation({.function = d_.function, .dtype = d_.dtype, .n = d_.n_elements, .x = args.x, .out = args.y},
+                   context_, stream);
   }
   void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {
     if (args.dx_mode == GradientMode::skip) return;
-    activation_gradient(d_.function, d_.dtype, args.x, args.dy, args.dx, args.dx_mode == GradientMode::accumulate,
-                        d_.n_elements, context_, stream);
+    run_activation({.function = d_.function,
+                    .dtype = d_.dtype,
+                    .n = d_.n_elements,
+                    .x = args.x,
+                    .dy = args.dy,
+                    .out = args.dx,
+                    .accumulate = args.dx_mode == GradientMode::accumulate},
+                   context_, stream);
   }
-
- private:
-  ActivationDescription d_;
-  CudaContext context_;
 };
 
 }  // namespace
 
-void activate(ActivationFunction function, DType dtype, const void* x, void* y, std::int64_t n,
-              const CudaContext& context, Stream& stream) {
-  run(function, dtype, x, nullptr, y, false, n, context, stream);
-}
-
-void activation_gradient(ActivationFunction function, DType dtype, const void* x, const void* dy, void* dx,
-                         bool accumulate, std::int64_t n, const CudaContext& context, Stream& stream) {
-  run(function, dtype, x, dy, dx, accumulate, n, context, stream);
+void run_activation(const ActivationPass& pass, const CudaContext& context, Stream& stream) {
+  dispatch(pass.dtype, [&]<typename T>(T*) {
+    const std::int64_t n_packs = are_aligned(pass.x, pass.dy, pass.out) ? pass.n / Pack<T>::kSize : 0;
+    const auto n_items = static_cast<std::size_t>(n_packs + pass.n - n_packs * Pack<T>::kSize);
+    launch(kernel_of<T>(pass.function), {.blocks = blocks_for(n_items, 256, context.blocks(8))}, stream,
+           static_cast<const T*>(pass.x), static_cast<const T*>(pass.dy), static_cast<T*>(pass.out), pass.accumulate,
+           n_packs, pass.n);
+  });
 }
 
 std::unique_ptr<Activation> make_activation(const ActivationDescription& d, const CudaContext& context) {
-  require(d.n_elements > 0 && d.function != ActivationFunction::none, ErrorCode::op_description,
-          "an activation of {} elements by {}: both a function and elements are needed", d.n_elements,
-          name(d.function));
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaActivation>(d, context);
 }

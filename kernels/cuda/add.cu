@@ -30,11 +30,10 @@ __global__ void add_pass(const T* a, const T* b, T* y, std::int64_t n_packs, std
     y[i] = b != nullptr ? from_float<T>(to_float(a[i]) + to_float(b[i])) : a[i];
 }
 
-class CudaAdd final : public Add {
+class CudaAdd final : public CudaOp<AddDescription> {
  public:
-  CudaAdd(const AddDescription& d, const CudaContext& context) : d_(d), context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel, one pass"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
@@ -53,18 +52,14 @@ class CudaAdd final : public Add {
   }
 
   void pass(const void* a, const void* b, void* y, Stream& stream) const {
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const std::int64_t n = d_.n_elements, n_packs = are_aligned(a, b, y) ? n / Pack<T>::kSize : 0;
       const auto n_items = static_cast<std::size_t>(n_packs + n - n_packs * Pack<T>::kSize);
-      const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 8;
+      const unsigned limit = context_.blocks(8);
       launch(add_pass<T>, {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(a),
              static_cast<const T*>(b), static_cast<T*>(y), n_packs, n);
     });
   }
-
-  AddDescription d_;
-  CudaContext context_;
 };
 
 }  // namespace

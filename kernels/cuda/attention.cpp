@@ -17,13 +17,13 @@
 #include "kernels/cuda/attention_bare.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/numbers.h"
-#include "kernels/cuda/base/workspace.h"
 #include "lockstep/algorithms.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
 
-class CudaAttention final : public Attention {
+class CudaAttention final : public CudaOp<AttentionDescription> {
  public:
   CudaAttention(const AttentionDescription& d, const CudaContext& context);
 
@@ -43,7 +43,6 @@ class CudaAttention final : public Attention {
                            std::int64_t kv_head, void* lists) const;
   AttentionCondition condition(void* lists) const;
 
-  AttentionDescription d_;
   AttentionShape forward_shape_, backward_shape_;
   std::unique_ptr<PlannedAttention> forward_, backward_;  // null if our own kernels are used
   OpMemoryRequirements requirements_;
@@ -53,7 +52,7 @@ class CudaAttention final : public Attention {
 };
 
 CudaAttention::CudaAttention(const AttentionDescription& d, const CudaContext& context)
-    : d_(d), forward_shape_{d, d.batch, d.kv_heads}, backward_shape_{forward_shape_} {
+    : PlannedOp(d, context), forward_shape_{d, d.batch, d.kv_heads}, backward_shape_{forward_shape_} {
   plan_graphs(context);
   plan_memory();
 }
@@ -215,7 +214,6 @@ void CudaAttention::run_backward(const Backward& args, const OpMemory& memory, S
 }  // namespace
 
 std::unique_ptr<Attention> make_attention(const AttentionDescription& d, const CudaContext& context) {
-  require_possible(d);
   require(d.batch < 65536 && d.sequence * d.heads < std::int64_t{1} << 31, ErrorCode::not_supported,
           "{}: on a GPU, a micro-batch may have at most 65,535 samples, and 2^31 rows of all heads of a sample",
           text(d));

@@ -5,17 +5,8 @@
 namespace lockstep::cuda {
 
 const char* name(AttentionGraph graph) {
-  switch (graph) {
-    case AttentionGraph::inference:
-      return "inference";
-    case AttentionGraph::forward:
-      return "forward";
-    case AttentionGraph::backward:
-      return "backward";
-    case AttentionGraph::deterministic_backward:
-      return "deterministic backward";
-  }
-  return "";
+  constexpr const char* kNames[kAttentionGraphs] = {"inference", "forward", "backward", "deterministic backward"};
+  return kNames[static_cast<std::size_t>(graph)];
 }
 
 std::string text(const AttentionShape& shape) {

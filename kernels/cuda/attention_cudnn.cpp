@@ -37,35 +37,10 @@ enum class Role : std::int64_t {
 };
 
 void* pointer_of(Role role, const AttentionTensors& t) {
-  switch (role) {
-    case Role::q:
-      return const_cast<void*>(t.q);
-    case Role::k:
-      return const_cast<void*>(t.k);
-    case Role::v:
-      return const_cast<void*>(t.v);
-    case Role::y:
-      return t.y;
-    case Role::log_sum_exp:
-      return t.log_sum_exp;
-    case Role::dy:
-      return const_cast<void*>(t.dy);
-    case Role::dq:
-      return t.dq;
-    case Role::dk:
-      return t.dk;
-    case Role::dv:
-      return t.dv;
-    case Role::length:
-      return t.documents.length;
-    case Role::qkv_offset:
-      return t.documents.qkv_offset;
-    case Role::y_offset:
-      return t.documents.y_offset;
-    case Role::log_sum_exp_offset:
-      return t.documents.log_sum_exp_offset;
-  }
-  return nullptr;
+  const AttentionDocuments& d = t.documents;
+  const void* const pointers[] = {t.q,  t.k,      t.v,          t.y,        t.log_sum_exp,       t.dy, t.dq, t.dk,
+                                  t.dv, d.length, d.qkv_offset, d.y_offset, d.log_sum_exp_offset};
+  return const_cast<void*>(pointers[static_cast<std::size_t>(role) - 1]);
 }
 
 /// Builds a graph, and records which tensors it has.
@@ -265,7 +240,7 @@ std::size_t attention_workspace_limit() { return std::size_t{256} << 20; }
 std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const AttentionShape& shape,
                                                  const CudaContext& context) {
   if (!may_have_plan(shape, context.compute_capability)) return nullptr;
-  if (context.described && context.described->json.empty()) return std::make_unique<OfflineAttention>(graph, shape);
+  if (context.is_offline()) return std::make_unique<OfflineAttention>(graph, shape);
   // Layers of the same shape share a plan. The plans are never destroyed, since cuDNN may already be unloaded when the
   // process exits.
   static auto& known = *new std::map<std::string, std::shared_ptr<CudnnAttention::Planned>>;

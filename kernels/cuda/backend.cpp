@@ -5,9 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "kernels/cuda/backend_gpu_report.h"
 #include "kernels/cuda/backend_ops.h"
-#include "kernels/cuda/base/captured_graph.h"
 #include "kernels/cuda/base/check.h"
 #include "kernels/cuda/base/cublaslt.h"
 #include "kernels/cuda/base/cudnn.h"
@@ -24,72 +22,51 @@ constexpr int kLeastForBf16 = 80;  // compute capability
 
 double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
 
-class DeviceMemory final : public Memory {
+/// Memory of the device or of the host, which `release` gives back; null: nothing is to be done.
+class CudaMemory final : public Memory {
  public:
-  DeviceMemory(std::size_t size_bytes, const std::string& purpose) : size_bytes_(size_bytes) {
-    const cudaError_t status = cudaMalloc(&data_, std::max<std::size_t>(size_bytes, 1));
-    if (status == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError();  // clears the error, so that the next call does not report it
-      std::size_t free_bytes = 0, total_bytes = 0;
-      LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-      fail(ErrorCode::out_of_memory,
-           "{}: {:.3f} GiB are needed, but only {:.3f} GiB of the device's {:.3f} GiB are free", purpose,
-           gib(size_bytes), gib(free_bytes), gib(total_bytes));
-    }
-    LOCKSTEP_CUDA_CHECK(status);
-    LOCKSTEP_CUDA_CHECK(cudaMemset(data_, 0, std::max<std::size_t>(size_bytes, 1)));
-    LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // other streams do not wait for this one
+  CudaMemory(void* data, std::size_t size_bytes, cudaError_t (*release)(void*))
+      : data_(data), size_bytes_(size_bytes), release_(release) {}
+  ~CudaMemory() override {
+    if (release_ != nullptr) LOCKSTEP_CUDA_REPORT(release_(data_));
   }
-  ~DeviceMemory() override { LOCKSTEP_CUDA_REPORT(cudaFree(data_)); }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
 
   void* data() const override { return data_; }
   std::size_t size_bytes() const override { return size_bytes_; }
 
  private:
+  void* data_;
   std::size_t size_bytes_;
-  void* data_ = nullptr;
+  cudaError_t (*release_)(void*);
 };
+
+std::unique_ptr<Memory> device_memory(std::size_t size_bytes, const std::string& purpose) {
+  void* data = nullptr;
+  const std::size_t n_bytes = std::max<std::size_t>(size_bytes, 1);
+  const cudaError_t status = cudaMalloc(&data, n_bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // clears the error, so that the next call does not report it
+    std::size_t free_bytes = 0, total_bytes = 0;
+    LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    fail(ErrorCode::out_of_memory, "{}: {:.3f} GiB are needed, but only {:.3f} GiB of the device's {:.3f} GiB are free",
+         purpose, gib(size_bytes), gib(free_bytes), gib(total_bytes));
+  }
+  LOCKSTEP_CUDA_CHECK(status);
+  auto memory = std::make_unique<CudaMemory>(data, size_bytes, cudaFree);
+  LOCKSTEP_CUDA_CHECK(cudaMemset(data, 0, n_bytes));
+  LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // other streams do not wait for this one
+  return memory;
+}
 
 /// Pinned memory: copies run concurrently with the host, and can be part of a captured graph.
-class PinnedMemory final : public Memory {
- public:
-  explicit PinnedMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
-    LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&data_, std::max<std::size_t>(size_bytes, 1), cudaHostAllocDefault));
-    std::memset(data_, 0, size_bytes);
-  }
-  ~PinnedMemory() override { LOCKSTEP_CUDA_REPORT(cudaFreeHost(data_)); }
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
-
-  void* data() const override { return data_; }
-  std::size_t size_bytes() const override { return size_bytes_; }
-
- private:
-  std::size_t size_bytes_;
-  void* data_ = nullptr;
-};
-
-/// Host memory that was allocated elsewhere, pinned in this process.
-class PinnedByUs final : public Memory {
- public:
-  PinnedByUs(void* data, std::size_t size_bytes) : size_bytes_(size_bytes), data_(data) {
-    if (size_bytes > 0) LOCKSTEP_CUDA_CHECK(cudaHostRegister(data, size_bytes, cudaHostRegisterDefault));
-  }
-  ~PinnedByUs() override {
-    if (size_bytes_ > 0) LOCKSTEP_CUDA_REPORT(cudaHostUnregister(data_));
-  }
-  PinnedByUs(const PinnedByUs&) = delete;
-  PinnedByUs& operator=(const PinnedByUs&) = delete;
-
-  void* data() const override { return data_; }
-  std::size_t size_bytes() const override { return size_bytes_; }
-
- private:
-  std::size_t size_bytes_;
-  void* data_;
-};
+std::unique_ptr<Memory> pinned_memory(std::size_t size_bytes) {
+  void* data = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&data, std::max<std::size_t>(size_bytes, 1), cudaHostAllocDefault));
+  std::memset(data, 0, size_bytes);
+  return std::make_unique<CudaMemory>(data, size_bytes, cudaFreeHost);
+}
 
 int count_devices() {
   int n = 0;
@@ -163,10 +140,10 @@ class CudaBackend final : public OpsBackend {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
     require(!frozen_, ErrorCode::internal, "{}: {} bytes were requested inside a step, where nothing may be allocated",
             purpose, size_bytes);
-    return std::make_unique<DeviceMemory>(size_bytes, purpose);
+    return device_memory(size_bytes, purpose);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {
-    return std::make_unique<PinnedMemory>(size_bytes);
+    return pinned_memory(size_bytes);
   }
   void freeze() override { frozen_ = true; }
   void unfreeze() override { frozen_ = false; }
@@ -174,7 +151,8 @@ class CudaBackend final : public OpsBackend {
   MemorySpace memory_space() const override { return MemorySpace::device; }
   void enter_thread() override { LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device)); }
   std::unique_ptr<Memory> pin_host(void* h_data, std::size_t size_bytes) override {
-    return std::make_unique<PinnedByUs>(h_data, size_bytes);
+    if (size_bytes > 0) LOCKSTEP_CUDA_CHECK(cudaHostRegister(h_data, size_bytes, cudaHostRegisterDefault));
+    return std::make_unique<CudaMemory>(h_data, size_bytes, size_bytes > 0 ? cudaHostUnregister : nullptr);
   }
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
     return std::make_unique<CudaStream>(priority);

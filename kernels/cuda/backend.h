@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/backend.h"
+#include "lockstep/gpu_report.h"
 
 namespace lockstep::cuda {
 
@@ -20,5 +21,16 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
 /// "CUDA 13.0", and the version of each library that the backend loads when it is first used. Loads nothing.
 std::vector<std::string> library_versions();
+
+/// This machine's GPUs, and the libraries that training on them needs (backend_gpu_report.cpp).
+GpuReport gpu_report();
+
+/// Loads cuDNN and cuBLASLt to find out whether they are usable.
+std::vector<GpuReport::Library> libraries();
+
+/// "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77" of the device with this number.
+std::string uuid_of(int device);
+/// "0000:18:00.0"
+std::string pci_bus_of(int device);
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,3 @@
-#include "kernels/cuda/backend_gpu_report.h"
-
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -12,11 +10,6 @@
 
 namespace lockstep::cuda {
 namespace {
-
-/// Returns "9.13.0" for 91300.
-std::string dotted(std::size_t version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 

@@ -1,14 +1,16 @@
-// The base of all backends that use the ops of kernels/cuda: the one for a device, the one that only plans, and the one
-// with which tests run the ops on the host.
+// The ops of lockstep/op_list.h, and the base of all backends that use them: the one for a device, the one that only
+// plans, and the one with which tests run the ops on the host.
 #pragma once
 
 #include <memory>
 #include <utility>
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/base/context.h"
 #include "lockstep/backend.h"
 
 namespace lockstep::cuda {
+
+std::unique_ptr<Op> make_op(const OpRequest& request, const CudaContext& context);
 
 class OpsBackend : public Backend {
  public:

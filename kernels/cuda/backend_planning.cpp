@@ -2,6 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "kernels/cuda/backend.h"
 #include "lockstep/error.h"
@@ -29,6 +35,7 @@ constexpr KnownDevice kKnown[] = {
     {"h200", "NVIDIA H200", 90, 132, 139.7},
     {"b200", "NVIDIA B200", 100, 148, 178.3},
 };
+constexpr std::uintmax_t kMaxDescriptionBytes = 1 << 20;
 constexpr double kContextGib = 0.6;  // memory that CUDA and the libraries use before a step is planned
 
 DeviceDescription describe(const std::string& device) {
@@ -74,6 +81,43 @@ void PlanningBackend::not_here() const {
 
 std::unique_ptr<Backend> make_planning_backend(const std::string& device) {
   return std::make_unique<PlanningBackend>(std::make_shared<DeviceDescription>(describe(device)));
+}
+
+DeviceDescription read_device_description(const std::string& path) {
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  require(is_file && std::filesystem::file_size(path, error) <= kMaxDescriptionBytes, ErrorCode::usage,
+          "{}: expected the description of a GPU, found {}", path,
+          error     ? error.message()
+          : is_file ? "a file of more than a megabyte"
+                    : "a directory or a special file");
+  std::ifstream file(path, std::ios::binary);
+  require(file.good(), ErrorCode::usage, "{}: the description of a GPU cannot be opened: {}", path,
+          std::strerror(errno));
+  DeviceDescription description;
+  description.json.assign(std::istreambuf_iterator<char>(file), {});
+  double memory_bytes = 0;
+  try {
+    const nlohmann::json keys = nlohmann::json::parse(description.json);
+    description.name = keys.at("deviceName").get<std::string>();
+    description.compute_capability = keys.at("deviceVer").get<int>() / 10;
+    description.multiprocessors = keys.at("multiProcessorCount").get<int>();
+    memory_bytes = keys.at("totalGlobalMem").get<double>();
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::usage, "{}: this is not the description of a GPU that cuDNN writes: {}", path, error.what());
+  }
+  const auto in_range = [&](const char* key, double value, double least, double greatest) {
+    require(value >= least && value <= greatest, ErrorCode::usage, "{}: {} must be from {} to {}, but is {}", path, key,
+            least, greatest, value);
+  };
+  in_range("deviceVer", 10 * description.compute_capability, 500, 5000);
+  in_range("multiProcessorCount", description.multiprocessors, 1, 10000);
+  in_range("totalGlobalMem", memory_bytes, 1 << 28, 0x1p50);
+  require(
+      description.name.size() <= 200 && std::ranges::none_of(description.name, [](unsigned char c) { return c < ' '; }),
+      ErrorCode::usage, "{}: deviceName is not the name of a GPU", path);
+  description.memory_bytes = static_cast<std::size_t>(memory_bytes);
+  return description;
 }
 
 std::string known_devices() {

@@ -31,8 +31,11 @@ class PlanningBackend : public OpsBackend {
   [[noreturn]] void not_here() const;
 };
 
-/// One of the known GPUs by its short name, or FILE.json (device_description.h). Throws usage if it is neither.
+/// One of the known GPUs by its short name, or FILE.json (DeviceDescription). Throws usage if it is neither.
 std::unique_ptr<Backend> make_planning_backend(const std::string& device);
+
+/// Throws usage if the file cannot be read or lacks a key.
+DeviceDescription read_device_description(const std::string& path);
 
 /// "t4, v100, ..."
 std::string known_devices();

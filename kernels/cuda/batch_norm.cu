@@ -144,12 +144,10 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kNorms))
   }
 }
 
-class CudaBatchNorm final : public BatchNorm {
+class CudaBatchNorm final : public CudaOp<BatchNormDescription> {
  public:
   CudaBatchNorm(const BatchNormDescription& d, const CudaContext& context)
-      : description_(d), context_(context), rows_(d.x[0] * d.x[1] * d.x[2]), channels_(d.x[3]) {}
-
-  OpMemoryRequirements memory_requirements() const override { return {}; }
+      : PlannedOp(d, context), rows_(d.x[0] * d.x[1] * d.x[2]), channels_(d.x[3]) {}
 
   std::string describe() const override {
     return "own kernels: scale and bias in fp64; backward one pass over dz and x";
@@ -163,7 +161,7 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream& stream) override {
-    dispatch(description_.dtype, [&](auto* type) {
+    dispatch(d_.dtype, [&](auto* type) {
       launch(finalize_channels_for_inference<std::remove_pointer_t<decltype(type)>>, channel_grid(), stream, args,
              channels_, epsilon());
     });
@@ -181,24 +179,22 @@ class CudaBatchNorm final : public BatchNorm {
   void finalize_norms(const FinalizeBoth& args, unsigned n_norms, Stream& stream) const {
     Grid grid = channel_grid();
     grid.blocks_y = n_norms;
-    dispatch(description_.dtype, [&](auto* type) {
-      launch(finalize_channels<std::remove_pointer_t<decltype(type)>>, grid, stream, args, channels_,
-             description_.n_rows, epsilon());
+    dispatch(d_.dtype, [&](auto* type) {
+      launch(finalize_channels<std::remove_pointer_t<decltype(type)>>, grid, stream, args, channels_, d_.n_rows,
+             epsilon());
     });
   }
 
   template <int kNorms>
   void backward_of(const BackwardBoth& args, Stream& stream) const {
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const Backward &a = args.first, &b = args.second;  // null pointers count as aligned
       const bool packs = allows_packs<T>(channels_, a.dz, a.x, a.dx, b.x, b.dx);
       const RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads,
-                         static_cast<unsigned>(context_.multiprocessors) * blocks_per_multiprocessor(kNorms),
-                         kLeastRows);
+                         context_.blocks(blocks_per_multiprocessor(kNorms)), kLeastRows);
       launch(packs ? batch_norm_backward<T, kPack, kNorms> : batch_norm_backward<T, 1, kNorms>, walk.grid, stream, args,
-             rows_, description_.n_rows, walk);
+             rows_, d_.n_rows, walk);
     });
   }
 
@@ -207,10 +203,8 @@ class CudaBatchNorm final : public BatchNorm {
     return {.blocks = static_cast<unsigned>((channels_ + kChannelThreads - 1) / kChannelThreads),
             .threads = kChannelThreads};
   }
-  double epsilon() const { return description_.epsilon; }
+  double epsilon() const { return d_.epsilon; }
 
-  BatchNormDescription description_;
-  CudaContext context_;
   std::int64_t rows_;
   std::int64_t channels_;
 };

@@ -14,8 +14,8 @@
 #include "kernels/cuda/base/block_sum.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/numbers.h"
-#include "kernels/cuda/base/workspace.h"
 #include "lockstep/ops/cached_attention.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -92,13 +92,9 @@ struct Running {
 
 template <typename T, int kPack>
 __device__ void load(const T* source, float (&numbers)[kPack]) {
-  if constexpr (kPack == 1) {
-    numbers[0] = to_float(source[0]);
-  } else {
-    const Pack<T> pack = load_pack(source);
+  const Pack<T> pack = load_values<kPack>(source);
 #pragma unroll
-    for (int e = 0; e < kPack; ++e) numbers[e] = to_float(pack.values[e]);
-  }
+  for (int e = 0; e < kPack; ++e) numbers[e] = to_float(pack.values[e]);
 }
 
 /// blockIdx.x selects the token and a part of its tiles, blockIdx.y the key-value head and a part of its heads of q.
@@ -247,9 +243,9 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
   }
 }
 
-class CudaCachedAttention final : public CachedAttention {
+class CudaCachedAttention final : public CudaOp<CachedAttentionDescription> {
  public:
-  CudaCachedAttention(const CachedAttentionDescription& d, const CudaContext& context) : d_(d) {
+  CudaCachedAttention(const CachedAttentionDescription& d, const CudaContext& context) : PlannedOp(d, context) {
     heads_together_ = static_cast<int>(std::min({d.group(), std::int64_t{kMaxHeads}, kMaxValues / d.head_dim}));
     head_parts_ = static_cast<int>((d.group() + heads_together_ - 1) / heads_together_);
     const std::int64_t most = d.window > 0 ? std::min(d.capacity, d.window) : d.capacity;  // keys of a token
@@ -270,8 +266,7 @@ class CudaCachedAttention final : public CachedAttention {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const bool is_packed = d_.head_dim % kPack == 0;
       const auto threads_of_head = std::bit_ceil(static_cast<unsigned>(is_packed ? d_.head_dim / kPack : d_.head_dim));
@@ -307,7 +302,6 @@ class CudaCachedAttention final : public CachedAttention {
   }
 
  private:
-  CachedAttentionDescription d_;
   int heads_together_ = 1, head_parts_ = 1;
   unsigned parts_ = 1;
   std::size_t workspace_bytes_ = 0;
@@ -320,7 +314,6 @@ class CudaCachedAttention final : public CachedAttention {
 
 std::unique_ptr<CachedAttention> make_cached_attention(const CachedAttentionDescription& d,
                                                        const CudaContext& context) {
-  require_possible(d);
   require(d.heads < 65536, ErrorCode::op_description, "{}: there may be at most 65,535 heads", text(d));
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaCachedAttention>(d, context);

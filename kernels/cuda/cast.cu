@@ -4,7 +4,6 @@
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "lockstep/error.h"
 #include "lockstep/ops/cast.h"
 
 namespace lockstep::cuda {
@@ -56,15 +55,14 @@ __global__ void cast(const From* source, To* target, std::size_t n_packed, std::
 }
 
 template <typename From, typename To>
-class CudaCast final : public Cast {
+class CudaCast final : public CudaOp<CastDescription> {
  public:
-  explicit CudaCast(const CudaContext& context) : context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
-    const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 8;
+    const unsigned limit = context_.blocks(8);
     const auto* source = static_cast<const From*>(args.source);
     auto* target = static_cast<To*>(args.target);
     const std::size_t n_packed = are_aligned(source, target) ? args.n_elements / kWidth * kWidth : 0;
@@ -77,18 +75,15 @@ class CudaCast final : public Cast {
     }
     launch(kernel, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed, args.n_elements);
   }
-
- private:
-  CudaContext context_;
 };
 
 }  // namespace
 
 std::unique_ptr<Cast> make_cast(const CastDescription& d, const CudaContext& context) {
-  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CudaCast<float, Bfloat16>>(context);
-  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CudaCast<Bfloat16, float>>(context);
-  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CudaCast<float, Half>>(context);
-  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CudaCast<Half, float>>(context);
+  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CudaCast<float, Bfloat16>>(d, context);
+  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CudaCast<Bfloat16, float>>(d, context);
+  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CudaCast<float, Half>>(d, context);
+  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CudaCast<Half, float>>(d, context);
   fail(ErrorCode::not_supported, "a cast from {} to {}: only fp32 to bf16 or fp16 and back is possible", name(d.from),
        name(d.to));
 }

@@ -57,7 +57,6 @@ class CudaClipNorm final : public ClipNorm {
     }
   }
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernels: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream& stream) override {

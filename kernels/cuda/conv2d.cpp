@@ -14,22 +14,22 @@
 
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/timing.h"
-#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/conv2d_plan.h"
 #include "kernels/cuda/normalization.h"
 #include "lockstep/error.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
 
 using Residual = InputNormalization::Residual;
 
-Activation activation(const Shape& s, DType dtype) { return {s[0] * s[1] * s[2], s[3], dtype}; }
+ActivationShape activation(const Shape& s, DType dtype) { return {s[0] * s[1] * s[2], s[3], dtype}; }
 std::size_t bytes_of(const Shape& s, DType dtype) {
   return static_cast<std::size_t>(s.n_elements()) * size_bytes(dtype);
 }
 
-class CudaConv2d final : public Conv2d {
+class CudaConv2d final : public CudaOp<Conv2dDescription> {
  public:
   CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level, const CudaContext& context,
              Algorithms* algorithms);
@@ -89,22 +89,18 @@ class CudaConv2d final : public Conv2d {
   void gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream);
   void plain_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
 
-  Conv2dDescription d_;
   ConvolutionUnit unit_;
   Level level_;
   std::string levels_;
   BytesMoved by_passes_;
-  CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
   std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_,
       fused_gradient_;  // null if not computed
-  Activation x_shape_, y_shape_;
+  ActivationShape x_shape_, y_shape_;
   OpMemoryRequirements requirements_;
   PartWorkspaces part_workspaces_;
 
-  struct KeptOffsets {
-    std::size_t z = 0;  // or the padded or blocked x
-  } kept_at_;
+  std::size_t kept_z_at_ = 0;  // of z, or of the padded or blocked x
   struct ForwardOffsets {
     std::size_t weight = 0, statistics = 0, graph = 0, sums = 0;
   } forward_at_;
@@ -117,10 +113,9 @@ class CudaConv2d final : public Conv2d {
 
 CudaConv2d::CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level,
                        const CudaContext& context, Algorithms* algorithms)
-    : d_(description),
+    : PlannedOp(description, context),
       unit_(unit),
       level_(level),
-      context_(context),
       x_shape_(activation(description.x, description.dtype)),
       y_shape_(activation(description.y(), description.dtype)) {
   layout_ = d_.weight_layout;
@@ -149,7 +144,7 @@ std::unique_ptr<PlannedConvolution> CudaConv2d::planned(ConvolutionGraph graph, 
 void CudaConv2d::plan_kept() {
   WorkspacePlan kept;
   if (unit_.input == ConvolutionInput::saved || unit_.input == ConvolutionInput::temporary || unit_.has_own_input())
-    kept_at_.z = kept.take(bytes_of(unit_.shape.x, d_.dtype));
+    kept_z_at_ = kept.take(bytes_of(unit_.shape.x, d_.dtype));
   requirements_.saved_bytes = kept.size_bytes();
 }
 
@@ -221,19 +216,8 @@ std::string CudaConv2d::describe() const {
 }
 
 void* CudaConv2d::input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const {
-  switch (unit_.input) {
-    case ConvolutionInput::x:
-    case ConvolutionInput::inside:
-      return const_cast<void*>(x);
-    case ConvolutionInput::stored:
-      return normalization.z;
-    case ConvolutionInput::padded:
-    case ConvolutionInput::blocks:
-    case ConvolutionInput::saved:
-    case ConvolutionInput::temporary:
-      return kept(memory, kept_at_.z);
-  }
-  return nullptr;
+  if (unit_.input == ConvolutionInput::x || unit_.input == ConvolutionInput::inside) return const_cast<void*>(x);
+  return unit_.input == ConvolutionInput::stored ? normalization.z : kept(memory, kept_z_at_);
 }
 
 const void* CudaConv2d::forward_weight(const void* given, const OpMemory& memory, Stream& stream) {

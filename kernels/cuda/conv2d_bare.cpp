@@ -5,35 +5,43 @@
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr int kLeastForFusion = 80;  // the first compute capability for which cuDNN compiles fused kernels
+
+class OfflineConvolution final : public PlannedConvolution {
+ public:
+  explicit OfflineConvolution(std::string what) : what_(std::move(what)) {}
+  std::size_t workspace_bytes() const override { return kWorkspaceBytes; }
+  std::string plan() const override { return "a plan that the device chooses"; }
+  std::size_t n_plans() const override { return 1; }
+  void run(const ConvolutionTensors&, void*, Stream&) override {
+    fail(ErrorCode::internal, "the convolution {} was planned for a device that is not here", what_);
+  }
+
+ private:
+  std::string what_;
+};
+
+}  // namespace
 
 const char* name(ConvolutionGraph graph) {
-  switch (graph) {
-    case ConvolutionGraph::forward:
-      return "forward";
-    case ConvolutionGraph::forward_statistics:
-      return "forward, statistics";
-    case ConvolutionGraph::normalized_forward:
-      return "norm, forward, statistics";
-    case ConvolutionGraph::residual_forward:
-      return "norm + residual, forward, statistics";
-    case ConvolutionGraph::normalized_residual_forward:
-      return "norm + norm, forward, statistics";
-    case ConvolutionGraph::data_gradient:
-      return "data gradient";
-    case ConvolutionGraph::normalized_data_gradient:
-      return "data gradient, norm";
-    case ConvolutionGraph::normalized_data_gradient_added:
-      return "data gradient + added, norm";
-    case ConvolutionGraph::residual_data_gradient_added:
-      return "data gradient + added, norm + residual";
-    case ConvolutionGraph::normalized_residual_data_gradient_added:
-      return "data gradient + added, norm + norm";
-    case ConvolutionGraph::weight_gradient:
-      return "weight gradient";
-    case ConvolutionGraph::normalized_weight_gradient:
-      return "norm, weight gradient";
-  }
-  return "";
+  constexpr const char* kNames[kConvolutionGraphs] = {
+      "forward",
+      "forward, statistics",
+      "norm, forward, statistics",
+      "norm + residual, forward, statistics",
+      "norm + norm, forward, statistics",
+      "data gradient",
+      "data gradient, norm",
+      "data gradient + added, norm",
+      "data gradient + added, norm + residual",
+      "data gradient + added, norm + norm",
+      "weight gradient",
+      "norm, weight gradient",
+  };
+  return kNames[static_cast<std::size_t>(graph)];
 }
 
 std::string text(const ConvolutionShape& shape) {
@@ -53,5 +61,35 @@ bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape) {
 }
 
 bool aligns_reductions(const ConvolutionShape& shape) { return shape.out_channels % 4 == 0; }
+
+bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability) {
+  using Graph = ConvolutionGraph;
+  if (graph == Graph::forward || graph == Graph::data_gradient || graph == Graph::weight_gradient) return true;
+  if (compute_capability < kLeastForFusion) return false;
+  const bool has_channels = shape.x[3] % 8 == 0 && shape.out_channels % 8 == 0;
+  if (ends_in_reductions(graph, shape))
+    return (shape.tf32 && aligns_reductions(shape)) || (shape.dtype == DType::bf16 && has_channels);
+  if (shape.dtype != DType::fp16) return false;
+  switch (graph) {
+    case Graph::residual_forward:
+    case Graph::normalized_residual_forward:
+      return has_channels && shape.kernel_size == 1 && shape.stride == 1;
+    case Graph::normalized_data_gradient_added:
+    case Graph::residual_data_gradient_added:
+    case Graph::normalized_residual_data_gradient_added:
+      return has_channels && shape.stride == 1;
+    case Graph::forward_statistics:
+    case Graph::normalized_forward:
+      return has_channels && shape.kernel_size < 7;
+    default:
+      return has_channels;
+  }
+}
+
+std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
+                                                 const CudaContext& context) {
+  if (!has_plan_offline(graph, shape, context.compute_capability)) return nullptr;
+  return std::make_unique<OfflineConvolution>(text(shape));
+}
 
 }  // namespace lockstep::cuda

@@ -114,6 +114,15 @@ std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, c
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms* algorithms);
 
+// ---- For a GPU that is not here, if cuDNN cannot be asked either ----------------------------------------------------
+
+/// Predicts which graphs have plans, by rules derived from cuDNN's answers (test/golden/cuda_plans_*.txt;
+/// test/cuda/plans.cpp compares them with cuDNN).
+bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability);
+/// Its workspace is as large as a plan without timing may need, and it cannot run.
+std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
+                                                 const CudaContext& context);
+
 /// The key under which choices for the device and its libraries are stored: "NVIDIA H200, cuDNN 9.19.0".
 std::string convolution_device(const CudaContext& context);
 

@@ -10,12 +10,10 @@
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/stream.h"
 #include "kernels/cuda/base/timing.h"
-#include "kernels/cuda/conv2d_offline.h"
 #include "kernels/cuda/conv2d_plan.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
-
 namespace {
 
 // A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
@@ -222,20 +220,15 @@ std::optional<std::size_t> choose_by_workspace(PlanList& list) {
 
 }  // namespace
 
-namespace {
-/// A device that is known only by its properties.
-bool is_offline(const CudaContext& context) { return context.described && context.described->json.empty(); }
-}  // namespace
-
 std::string convolution_device(const CudaContext& context) {
-  if (is_offline(context)) return context.device_name;
+  if (context.is_offline()) return context.device_name;
   return fmt::format("{}, cuDNN {}", context.described ? context.described->name : context.device_name,
                      cudnn_version());
 }
 
 std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
                         const Algorithms* algorithms) {
-  if (is_offline(context)) return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
+  if (context.is_offline()) return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
   std::size_t n = 0;
   for (const fe::HeurMode_t heuristic : kHeuristics)
     if (n == 0) n = plans_of(graph, shape, context, algorithms == nullptr, heuristic)->names.size();
@@ -270,7 +263,7 @@ std::unique_ptr<PlannedConvolution> plan_by(fe::HeurMode_t heuristic, Convolutio
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms* algorithms) {
-  if (is_offline(context)) return plan_offline(graph, shape, context);
+  if (context.is_offline()) return plan_offline(graph, shape, context);
   for (const fe::HeurMode_t heuristic : kHeuristics)
     if (auto planned = plan_by(heuristic, graph, shape, context, algorithms)) return planned;
   return nullptr;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -61,74 +62,41 @@ enum class Role : std::int64_t {
   residual_unused_c,
 };
 
-/// Part `part` of an array of parts of `size_bytes` each.
-template <typename T>
-void* part_of(T* data, int part, std::int64_t size_bytes) {
-  return const_cast<char*>(reinterpret_cast<const char*>(data)) + part * size_bytes;
-}
-
 inline void* pointer_of(Role role, const ConvolutionTensors& t, const ConvolutionShape& shape) {
-  const std::int64_t in = shape.x[3], io_bytes = static_cast<std::int64_t>(size_bytes(shape.dtype)) * in;
-  const std::int64_t c_bytes = in * std::int64_t{sizeof(float)};
+  // Each array is the one of its first role, and those that follow have further parts of it.
+  struct Array {
+    Role first;
+    const void* data;
+    std::int64_t part_bytes = 0;
+  };
+  const std::int64_t io_bytes = static_cast<std::int64_t>(size_bytes(shape.dtype)) * shape.x[3];
+  const std::int64_t c_bytes = shape.x[3] * std::int64_t{sizeof(float)};
   const std::int64_t k_bytes = shape.out_channels * std::int64_t{sizeof(float)};
-  switch (role) {
-    case Role::x:
-      return const_cast<void*>(t.x);
-    case Role::weight:
-      return const_cast<void*>(t.weight);
-    case Role::y:
-      return t.y;
-    case Role::sum:
-    case Role::square_sum:
-      return part_of(t.statistics, role == Role::square_sum, k_bytes);
-    case Role::scale:
-    case Role::bias:
-      return part_of(static_cast<const char*>(t.scale_bias), role == Role::bias, io_bytes);
-    case Role::residual:
-      return const_cast<void*>(t.residual);
-    case Role::residual_scale:
-    case Role::residual_bias:
-      return part_of(static_cast<const char*>(t.residual_scale_bias), role == Role::residual_bias, io_bytes);
-    case Role::z:
-      return t.z;
-    case Role::dy:
-      return const_cast<void*>(t.dy);
-    case Role::dx:
-      return t.dx;
-    case Role::added:
-      return const_cast<void*>(t.added);
-    case Role::dweight:
-      return t.dweight;
-    case Role::mean:
-    case Role::inverse_stddev:
-      return part_of(t.mean_inverse_stddev, role == Role::inverse_stddev, c_bytes);
-    case Role::gamma:
-      return const_cast<float*>(t.gamma);
-    case Role::beta:
-      return const_cast<float*>(t.beta);
-    case Role::dz_sum:
-    case Role::dz_x_hat_sum:
-      return part_of(t.sums, role == Role::dz_x_hat_sum, c_bytes);
-    case Role::unused_a:
-    case Role::unused_b:
-    case Role::unused_c:
-      return part_of(t.unused, static_cast<int>(role) - static_cast<int>(Role::unused_a), c_bytes);
-    case Role::residual_mean:
-    case Role::residual_inverse_stddev:
-      return part_of(t.residual_mean_inverse_stddev, role == Role::residual_inverse_stddev, c_bytes);
-    case Role::residual_gamma:
-      return const_cast<float*>(t.residual_gamma);
-    case Role::residual_beta:
-      return const_cast<float*>(t.residual_beta);
-    case Role::residual_dz_sum:
-    case Role::residual_dz_x_hat_sum:
-      return part_of(t.residual_sums, role == Role::residual_dz_x_hat_sum, c_bytes);
-    case Role::residual_unused_a:
-    case Role::residual_unused_b:
-    case Role::residual_unused_c:
-      return part_of(t.residual_unused, static_cast<int>(role) - static_cast<int>(Role::residual_unused_a), c_bytes);
-  }
-  return nullptr;
+  const Array arrays[] = {{Role::x, t.x},
+                          {Role::weight, t.weight},
+                          {Role::y, t.y},
+                          {Role::sum, t.statistics, k_bytes},
+                          {Role::scale, t.scale_bias, io_bytes},
+                          {Role::residual, t.residual},
+                          {Role::residual_scale, t.residual_scale_bias, io_bytes},
+                          {Role::z, t.z},
+                          {Role::dy, t.dy},
+                          {Role::dx, t.dx},
+                          {Role::added, t.added},
+                          {Role::dweight, t.dweight},
+                          {Role::mean, t.mean_inverse_stddev, c_bytes},
+                          {Role::gamma, t.gamma},
+                          {Role::beta, t.beta},
+                          {Role::dz_sum, t.sums, c_bytes},
+                          {Role::unused_a, t.unused, c_bytes},
+                          {Role::residual_mean, t.residual_mean_inverse_stddev, c_bytes},
+                          {Role::residual_gamma, t.residual_gamma},
+                          {Role::residual_beta, t.residual_beta},
+                          {Role::residual_dz_sum, t.residual_sums, c_bytes},
+                          {Role::residual_unused_a, t.residual_unused, c_bytes}};
+  const Array& array = *std::prev(std::ranges::upper_bound(arrays, role, {}, &Array::first));
+  const auto part = static_cast<std::int64_t>(role) - static_cast<std::int64_t>(array.first);
+  return const_cast<char*>(static_cast<const char*>(array.data)) + part * array.part_bytes;
 }
 
 /// Builds the description of one graph, with one or two lines for each part.

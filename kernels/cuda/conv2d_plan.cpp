@@ -23,19 +23,6 @@ ConvolutionShape shape_of(const Conv2dDescription& d) {
           .tf32 = d.tf32};
 }
 
-/// Determines for one unit whether graphs have plans.
-class Plans {
- public:
-  Plans(const CudaContext& context, const Algorithms* algorithms) : context_(context), algorithms_(algorithms) {}
-  bool has(Graph graph, const ConvolutionShape& shape) const {
-    return count_plans(graph, shape, context_, algorithms_) > 0;
-  }
-
- private:
-  const CudaContext& context_;
-  const Algorithms* algorithms_;
-};
-
 /// The first layer of a network has 3 channels, which is too few for the loads of tensor cores. If the convolution also
 /// computes statistics, they are padded to 8, or for a stride of 2 arranged in blocks of 2 x 2 pixels. (A graph with
 /// statistics has no plan for fewer than 8 channels, nor for 7 x 7 windows, which become 4 x 4 in blocks.) Otherwise
@@ -58,63 +45,45 @@ ConvolutionShape in_blocks(ConvolutionShape shape) {
 
 /// The forward graph that computes z itself.
 Graph chained_forward(const InputNormalization& normalization) {
-  switch (normalization.residual) {
-    case Residual::none:
-      return Graph::normalized_forward;
-    case Residual::plain:
-      return Graph::residual_forward;
-    case Residual::normalized:
-      return Graph::normalized_residual_forward;
-  }
-  return Graph::forward;
+  constexpr Graph kGraphs[] = {Graph::normalized_forward, Graph::residual_forward, Graph::normalized_residual_forward};
+  return kGraphs[static_cast<std::size_t>(normalization.residual)];
 }
 
 /// The data-gradient graph that also goes back through the normalisation. If other layers read z, there is a gradient
 /// to add. With a residual, there are only graphs that add a gradient.
 Graph chained_gradient(const InputNormalization& normalization) {
-  switch (normalization.residual) {
-    case Residual::none:
-      return normalization.store ? Graph::normalized_data_gradient_added : Graph::normalized_data_gradient;
-    case Residual::plain:
-      return normalization.store ? Graph::residual_data_gradient_added : Graph::data_gradient;
-    case Residual::normalized:
-      return normalization.store ? Graph::normalized_residual_data_gradient_added : Graph::data_gradient;
-  }
-  return Graph::data_gradient;
+  constexpr Graph kAdding[] = {Graph::normalized_data_gradient_added, Graph::residual_data_gradient_added,
+                               Graph::normalized_residual_data_gradient_added};
+  if (normalization.store) return kAdding[static_cast<std::size_t>(normalization.residual)];
+  return normalization.residual == Residual::none ? Graph::normalized_data_gradient : Graph::data_gradient;
 }
 
-void chain(ConvolutionUnit& unit, const Conv2dDescription& d, const Plans& plans) {
+/// `has_plan` says whether a graph has plans for a shape.
+void chain(ConvolutionUnit& unit, const Conv2dDescription& d, const auto& has_plan) {
   const InputNormalization& normalization = *d.normalization;
   if (!normalization.relu) return;
   const Graph forward = chained_forward(normalization), gradient = chained_gradient(normalization);
   // Without a residual, z stays inside the graph. This is impossible if other layers read z, or if the weight gradient
   // cannot recompute it.
   const bool inside = normalization.residual == Residual::none;
-  if (inside ? !normalization.store && plans.has(forward, unit.shape) &&
-                   (d.inference || plans.has(Graph::normalized_weight_gradient, unit.shape))
-             : plans.has(forward, unit.shape)) {
+  if (inside ? !normalization.store && has_plan(forward, unit.shape) &&
+                   (d.inference || has_plan(Graph::normalized_weight_gradient, unit.shape))
+             : has_plan(forward, unit.shape)) {
     unit.forward = forward;
     if (inside) {
       unit.input = ConvolutionInput::inside;
       unit.weight_gradient = Graph::normalized_weight_gradient;
     }
   }
-  if (!d.inference && gradient != Graph::data_gradient && plans.has(gradient, unit.shape))
+  if (!d.inference && gradient != Graph::data_gradient && has_plan(gradient, unit.shape))
     unit.fused_gradient = gradient;
 }
 
 }  // namespace
 
 const char* name(Level level) {
-  switch (level) {
-    case Level::passes:
-      return "passes";
-    case Level::statistics:
-      return "statistics";
-    case Level::chain:
-      return "chain";
-  }
-  return "";
+  constexpr const char* kNames[] = {"passes", "statistics", "chain"};
+  return kNames[static_cast<std::size_t>(level)];
 }
 
 Level level_of(const std::string& wanted) {
@@ -130,14 +99,6 @@ void check(const Conv2dDescription& d) {
   const std::string what = text(shape_of(d));
   require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
           "conv2d {}: the cuda backend computes in fp32, fp16 or bf16", what);
-  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
-          "conv2d {}: x must be (N, H, W, C) and out_channels positive", what);
-  require(d.kernel_size > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
-          "conv2d {}: kernel size and stride must be positive, padding {} not negative", what, d.padding);
-  const std::int64_t smallest = d.kernel_size - 2 * d.padding;
-  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
-          "conv2d {}: a kernel size of {} with padding {} needs images of at least {} pixels, found {} x {}", what,
-          d.kernel_size, d.padding, smallest, d.x[1], d.x[2]);
   for (const Shape& shape : {d.x, shape_of(d).y()})
     require(
         shape.n_elements() <= kMaxElements, ErrorCode::not_supported,
@@ -150,25 +111,27 @@ void check(const Conv2dDescription& d) {
 
 ConvolutionUnit unit_at(Level level, const Conv2dDescription& d, const CudaContext& context,
                         const Algorithms* algorithms) {
-  const Plans plans(context, algorithms);
+  const auto has_plan = [&](Graph graph, const ConvolutionShape& shape) {
+    return count_plans(graph, shape, context, algorithms) > 0;
+  };
   ConvolutionUnit unit;
   unit.shape = shape_of(d);
   if (d.normalization)
     unit.input = d.normalization->store ? ConvolutionInput::stored
                  : d.inference          ? ConvolutionInput::temporary
                                         : ConvolutionInput::saved;
-  if (level == Level::chain && d.normalization) chain(unit, d, plans);
+  if (level == Level::chain && d.normalization) chain(unit, d, has_plan);
   const bool wants_statistics = level >= Level::statistics && d.statistics;
   if (wants_padding(d)) {
     const auto gives_statistics = [&](const ConvolutionShape& shape) {
-      return wants_statistics && plans.has(Graph::forward_statistics, shape);
+      return wants_statistics && has_plan(Graph::forward_statistics, shape);
     };
     const bool blocks = d.stride == 2 && d.kernel_size > 1 && gives_statistics(in_blocks(unit.shape));
     unit.input = blocks ? ConvolutionInput::blocks : ConvolutionInput::padded;
     const bool eight = d.x[3] > 4 || gives_statistics(padded(unit.shape, 8));
     unit.shape = blocks ? in_blocks(unit.shape) : padded(unit.shape, eight ? 8 : 4);
   }
-  if (wants_statistics && unit.forward == Graph::forward && plans.has(Graph::forward_statistics, unit.shape))
+  if (wants_statistics && unit.forward == Graph::forward && has_plan(Graph::forward_statistics, unit.shape))
     unit.forward = Graph::forward_statistics;
   return unit;
 }
@@ -255,19 +218,18 @@ std::string text(const std::optional<InputNormalization>& normalization) {
                      normalization->relu ? ", relu" : "", normalization->store ? ", stored" : "");
 }
 
-void KrscLayout::pack(std::span<const float> canonical, float* parameter) const {
+template <typename F>
+void KrscLayout::for_each(const F& f) const {
   for (std::int64_t k = 0; k < out_channels_; ++k)
     for (std::int64_t c = 0; c < in_channels_; ++c)
       for (std::int64_t tap = 0; tap < taps_; ++tap)
-        parameter[(k * taps_ + tap) * in_channels_ + c] =
-            canonical[static_cast<std::size_t>((k * in_channels_ + c) * taps_ + tap)];
+        f((k * taps_ + tap) * in_channels_ + c, static_cast<std::size_t>((k * in_channels_ + c) * taps_ + tap));
+}
+void KrscLayout::pack(std::span<const float> canonical, float* parameter) const {
+  for_each([&](std::int64_t at, std::size_t canonical_at) { parameter[at] = canonical[canonical_at]; });
 }
 void KrscLayout::unpack(const float* parameter, std::span<float> canonical) const {
-  for (std::int64_t k = 0; k < out_channels_; ++k)
-    for (std::int64_t c = 0; c < in_channels_; ++c)
-      for (std::int64_t tap = 0; tap < taps_; ++tap)
-        canonical[static_cast<std::size_t>((k * in_channels_ + c) * taps_ + tap)] =
-            parameter[(k * taps_ + tap) * in_channels_ + c];
+  for_each([&](std::int64_t at, std::size_t canonical_at) { canonical[canonical_at] = parameter[at]; });
 }
 
 }  // namespace lockstep::cuda

@@ -108,6 +108,9 @@ class KrscLayout final : public ParameterLayout {
   std::string describe() const override { return "krsc"; }
 
  private:
+  template <typename F>  // (place in memory, canonical place)
+  void for_each(const F& f) const;
+
   std::int64_t out_channels_, taps_, in_channels_;
 };
 

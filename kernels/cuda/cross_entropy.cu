@@ -223,16 +223,14 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
+class CudaSoftmaxCrossEntropy final : public CudaOp<SoftmaxCrossEntropyDescription> {
  public:
-  explicit CudaSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d) : description_(d) {}
+  using PlannedOp::PlannedOp;
 
   OpMemoryRequirements memory_requirements() const override {
-    const auto rows = static_cast<std::size_t>(description_.rows);
-    OpMemoryRequirements requirements;
-    requirements.forward_workspace_bytes = rows * sizeof(RowResult);
-    if (!description_.inference) requirements.saved_bytes = rows * sizeof(RowSaved);
-    return requirements;
+    const auto rows = static_cast<std::size_t>(d_.rows);
+    return {.forward_workspace_bytes = rows * sizeof(RowResult),
+            .saved_bytes = d_.inference ? 0 : rows * sizeof(RowSaved)};
   }
   std::string describe() const override {
     return has_long_rows() ? "own kernels: a block for each row" : "own kernels: a warp for each row";
@@ -240,21 +238,19 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
     auto* results = static_cast<RowResult*>(memory.workspace);
-    auto* saved = description_.inference ? nullptr : static_cast<RowSaved*>(memory.saved);
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    auto* saved = d_.inference ? nullptr : static_cast<RowSaved*>(memory.saved);
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       launch(has_long_rows() ? forward_rows<T, kThreads> : forward_rows<T, 32>, grid(), stream,
              static_cast<const T*>(args.logits), args.labels,
              rows<T>(args.logits, nullptr, args.class_weights, args.mixed), results, saved);
     });
     if (args.sums_mode == GradientMode::skip) return;
-    launch(add_rows, {.threads = kThreads}, stream, results, args.labels, description_.rows,
+    launch(add_rows, {.threads = kThreads}, stream, results, args.labels, d_.rows,
            args.sums_mode == GradientMode::accumulate, args.sums);
   }
 
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,
              static_cast<const T*>(args.logits), args.labels,
              rows<T>(args.logits, args.dlogits, args.class_weights, args.mixed),
@@ -263,33 +259,29 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
   }
 
  private:
-  bool has_long_rows() const { return description_.classes >= kLongRow; }
+  bool has_long_rows() const { return d_.classes >= kLongRow; }
   Grid grid() const {
-    const auto rows = static_cast<std::size_t>(description_.rows), in_block = std::size_t{kThreads / 32};
+    const auto rows = static_cast<std::size_t>(d_.rows), in_block = std::size_t{kThreads / 32};
     return {.blocks = static_cast<unsigned>(has_long_rows() ? rows : (rows + in_block - 1) / in_block),
             .threads = kThreads};
   }
   template <typename T>
   Rows rows(const void* logits, const void* dlogits, const float* class_weights, const MixedLabels& mixed) const {
-    return {.n = description_.rows,
-            .classes = description_.classes,
-            .label_smoothing = description_.label_smoothing,
-            .by_packs = description_.classes % Pack<T>::kSize == 0 && are_aligned(logits, dlogits),
+    return {.n = d_.rows,
+            .classes = d_.classes,
+            .label_smoothing = d_.label_smoothing,
+            .by_packs = d_.classes % Pack<T>::kSize == 0 && are_aligned(logits, dlogits),
             .class_weights = class_weights,
-            .class_weight_sum = description_.class_weight_sum,
+            .class_weight_sum = d_.class_weight_sum,
             .mixed = mixed};
   }
-
-  SoftmaxCrossEntropyDescription description_;
 };
 
 }  // namespace
 
 std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d,
-                                                                const CudaContext&) {
-  require(d.rows > 0 && d.classes > 0, ErrorCode::op_description,
-          "the loss needs at least one row and one class, but there are {} rows and {} classes", d.rows, d.classes);
-  return std::make_unique<CudaSoftmaxCrossEntropy>(d);
+                                                                const CudaContext& context) {
+  return std::make_unique<CudaSoftmaxCrossEntropy>(d, context);
 }
 
 }  // namespace lockstep::cuda

@@ -11,8 +11,8 @@
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/base/row_major_layout.h"
-#include "kernels/cuda/base/workspace.h"
 #include "lockstep/ops/embedding.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -170,11 +170,10 @@ __global__ void __launch_bounds__(kThreads) sum_over_tiles(Runs runs) {
 
 // ---- The op ---------------------------------------------------------------------------------------------------------
 
-class CudaEmbedding final : public Embedding {
+class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
  public:
   CudaEmbedding(const EmbeddingDescription& d, const CudaContext& context)
-      : d_(d),
-        limit_(static_cast<unsigned>(context.multiprocessors) * 8),
+      : PlannedOp(d, context),
         n_sort_tiles_(static_cast<unsigned>((d.rows + kSortTile - 1) / kSortTile)),
         n_run_tiles_(static_cast<unsigned>((d.rows + kRunTile - 1) / kRunTile)),
         n_passes_((static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(d.vocabulary))) + kBits - 1) /
@@ -196,8 +195,7 @@ class CudaEmbedding final : public Embedding {
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.weight, args.y);
       launch(by_packs ? take_rows<T, true> : take_rows<T, false>,
              {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream, args.ids,
@@ -211,7 +209,8 @@ class CudaEmbedding final : public Embedding {
     const bool accumulate = args.dweight_mode == GradientMode::accumulate;
     if (!accumulate) {
       const std::int64_t n = d_.vocabulary * d_.width;
-      launch(clear, {.blocks = blocks_for(static_cast<std::size_t>(n), 4 * kThreads, limit_), .threads = kThreads},
+      launch(clear,
+             {.blocks = blocks_for(static_cast<std::size_t>(n), 4 * kThreads, context_.blocks(8)), .threads = kThreads},
              stream, args.dweight, n, are_aligned(args.dweight));
     }
     const Runs runs{.sorted = sort(args.ids, memory, stream),
@@ -224,10 +223,8 @@ class CudaEmbedding final : public Embedding {
     const Grid grid{.blocks = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads),
                     .threads = kThreads,
                     .blocks_y = n_run_tiles_};
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      launch(sum_in_tiles<T>, grid, stream, static_cast<const T*>(args.dy), runs);
-    });
+    dispatch(d_.dtype,
+             [&]<typename T>(T*) { launch(sum_in_tiles<T>, grid, stream, static_cast<const T*>(args.dy), runs); });
     launch(sum_over_tiles, grid, stream, runs);
   }
 
@@ -237,8 +234,8 @@ class CudaEmbedding final : public Embedding {
     auto* sorted = at<Entry>(memory.workspace, at_.entries[1]);
     auto* const counts = at<unsigned>(memory.workspace, at_.counts);
     launch(make_entries,
-           {.blocks = blocks_for(static_cast<std::size_t>(d_.rows), kThreads, limit_), .threads = kThreads}, stream,
-           ids, entries, d_.rows, d_.vocabulary);
+           {.blocks = blocks_for(static_cast<std::size_t>(d_.rows), kThreads, context_.blocks(8)), .threads = kThreads},
+           stream, ids, entries, d_.rows, d_.vocabulary);
     for (unsigned pass = 0; pass < n_passes_; ++pass) {
       const unsigned shift = 32 + pass * kBits;
       const Grid grid{.blocks = n_sort_tiles_, .threads = kThreads};
@@ -249,8 +246,6 @@ class CudaEmbedding final : public Embedding {
     return entries;
   }
 
-  EmbeddingDescription d_;
-  unsigned limit_;  // on the number of blocks
   unsigned n_sort_tiles_, n_run_tiles_, n_passes_;
   std::shared_ptr<const ParameterLayout> layout_;
   struct Offsets {

@@ -60,13 +60,10 @@ __global__ void __launch_bounds__(kThreads)
 class CudaHash final : public Hash {
  public:
   CudaHash(const HashDescription& d, const CudaContext& context)
-      : size_bytes_(d.size_bytes),
-        blocks_(blocks_for((d.size_bytes + 15) / 16, kThreads, static_cast<unsigned>(context.multiprocessors) * 8)) {}
+      : size_bytes_(d.size_bytes), blocks_(blocks_for((d.size_bytes + 15) / 16, kThreads, context.blocks(8))) {}
 
   OpMemoryRequirements memory_requirements() const override {
-    OpMemoryRequirements requirements;
-    requirements.forward_workspace_bytes = blocks_ * sizeof(std::uint64_t);
-    return requirements;
+    return {.forward_workspace_bytes = blocks_ * sizeof(std::uint64_t)};
   }
   std::string describe() const override { return "own kernels: sum of mixed words, 64 bits"; }
 

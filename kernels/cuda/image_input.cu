@@ -14,7 +14,6 @@
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
 #include "lockstep/ops/image_input.h"
-#include "lockstep/philox.h"
 #include "lockstep/resize_rows.h"
 
 namespace lockstep::cuda {
@@ -38,25 +37,8 @@ struct Images {
   float shift[kMaxChannels] = {};
 };
 
-/// The position of an output image in its padded source.
-struct Placement {
-  int row = 0, column = 0;  // of the output's corner in the source image; may be negative
-  bool flipped = false;     // horizontally, after the crop
-};
-
-__device__ inline Placement draw(const Images& images, std::uint32_t sample, std::uint32_t epoch) {
-  Placement placement;
-  if (images.crop_padding > 0) {
-    const auto block = Philox(images.seed, RandomPurpose::crop, sample, epoch).block(0);
-    const std::uint32_t n_places = 2 * static_cast<std::uint32_t>(images.crop_padding) + 1;
-    placement.row = static_cast<int>(Philox::below(block[0], n_places)) - images.crop_padding;
-    placement.column = static_cast<int>(Philox::below(block[1], n_places)) - images.crop_padding;
-  }
-  if (images.flip) {
-    const auto block = Philox(images.seed, RandomPurpose::flip, sample, epoch).block(0);
-    placement.flipped = (block[0] & 1u) != 0;
-  }
-  return placement;
+__device__ inline ImagePlacement draw(const Images& images, std::uint32_t sample, std::uint32_t epoch) {
+  return draw_placement(images.crop_padding, images.flip, images.seed, sample, epoch);
 }
 
 /// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image,
@@ -64,12 +46,12 @@ __device__ inline Placement draw(const Images& images, std::uint32_t sample, std
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
   const int image_elements = images.height * images.width * images.channels;
-  __shared__ Placement shared_placement;
+  __shared__ ImagePlacement shared_placement;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
     __syncthreads();  // the previous image is finished
     if (threadIdx.x == 0) shared_placement = draw(images, args.sample_ids[n], args.scalars->epoch);
     __syncthreads();
-    const Placement placement = shared_placement;
+    const ImagePlacement placement = shared_placement;
     const std::uint8_t* source = args.images + std::size_t{static_cast<unsigned>(n)} * image_elements;
     T* target = static_cast<T*>(args.y) + std::size_t{static_cast<unsigned>(n)} * image_elements;
 
@@ -92,10 +74,7 @@ __global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Im
         column = 0;
         ++row;
       }
-      if constexpr (kWidth == 1)
-        target[i] = values.values[0];
-      else
-        store_pack(target + i, values);
+      store_values<kWidth>(target + i, values);
     }
   }
 }
@@ -139,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
   const int tiles_across = (images.width + kTileColumns - 1) / kTileColumns;
   const int n_tiles = tiles_across * ((images.height + kTileRows - 1) / kTileRows);
   constexpr int kHalf = 1 << (kResizeFractionBits - 1);
-  __shared__ Placement shared_placement;
+  __shared__ ImagePlacement shared_placement;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
     const ImageRegion region = args.regions[n];
     const std::uint8_t* source = args.images + std::int64_t{args.places[n]} * limits.place_bytes;
@@ -147,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // the previous image is finished
     if (threadIdx.x == 0) shared_placement = draw(images, args.sample_ids[n], args.scalars->epoch);
     __syncthreads();
-    const Placement placement = shared_placement;
+    const ImagePlacement placement = shared_placement;
     for (int tile = static_cast<int>(blockIdx.x); tile < n_tiles; tile += static_cast<int>(gridDim.x)) {
       const int first_row = tile / tiles_across * kTileRows, first_column = tile % tiles_across * kTileColumns;
       __syncthreads();  // the previous tile is finished
@@ -203,10 +182,9 @@ std::size_t resize_shared_bytes(int max_row_taps, int max_column_taps) {
                         static_cast<std::size_t>(kTileColumns) * static_cast<std::size_t>(2 + max_column_taps));
 }
 
-class CudaImageInput final : public ImageInput {
+class CudaImageInput final : public CudaOp<ImageInputDescription> {
  public:
-  CudaImageInput(const ImageInputDescription& d, const CudaContext& context)
-      : description_(d), limit_(static_cast<unsigned>(context.multiprocessors) * 16) {
+  CudaImageInput(const ImageInputDescription& d, const CudaContext& context) : PlannedOp(d, context) {
     images_ = {.n = static_cast<int>(d.x[0]),
                .height = static_cast<int>(d.x[1]),
                .width = static_cast<int>(d.x[2]),
@@ -222,35 +200,34 @@ class CudaImageInput final : public ImageInput {
     max_column_taps_ = max_resize_taps(d.regions.max_width, images_.width);
   }
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override {
     std::string text = "own kernel: normalisation";
-    if (description_.regions.exist()) text += ", antialiased resizing of regions";
-    if (description_.crop_padding > 0) text += ", crop";
-    if (description_.flip) text += ", flip";
+    if (d_.regions.exist()) text += ", antialiased resizing of regions";
+    if (d_.crop_padding > 0) text += ", crop";
+    if (d_.flip) text += ", flip";
     return text;
   }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const unsigned n = std::min(static_cast<unsigned>(images_.n), kMaxBlocksY);
-      if (description_.regions.exist()) {
+      if (d_.regions.exist()) {
         const int tiles =
             (images_.height + kTileRows - 1) / kTileRows * ((images_.width + kTileColumns - 1) / kTileColumns);
-        const Grid grid{.blocks = blocks_for(static_cast<std::size_t>(tiles), 1, std::max(limit_ / n, 1u)),
+        const Grid grid{.blocks = blocks_for(static_cast<std::size_t>(tiles), 1, std::max(context_.blocks(16) / n, 1u)),
                         .threads = kThreads,
                         .blocks_y = n,
                         .shared_bytes = static_cast<unsigned>(resize_shared_bytes(max_row_taps_, max_column_taps_))};
-        launch(images_.channels == 3 ? resize<T, 3> : resize<T, 1>, grid, stream, images_, description_.regions,
-               max_row_taps_, max_column_taps_, args);
+        launch(images_.channels == 3 ? resize<T, 3> : resize<T, 1>, grid, stream, images_, d_.regions, max_row_taps_,
+               max_column_taps_, args);
         return;
       }
-      const std::size_t values = image_elements(description_.x);
+      const std::size_t values = image_elements(d_.x);
       const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.y);
       const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
-      const Grid grid{
-          .blocks = blocks_for(packs, kThreads, std::max(limit_ / n, 1u)), .threads = kThreads, .blocks_y = n};
+      const Grid grid{.blocks = blocks_for(packs, kThreads, std::max(context_.blocks(16) / n, 1u)),
+                      .threads = kThreads,
+                      .blocks_y = n};
       launch(by_packs ? normalize<T, Pack<T>::kSize> : normalize<T, 1>, grid, stream, images_, args);
     });
   }
@@ -258,31 +235,17 @@ class CudaImageInput final : public ImageInput {
   static std::size_t image_elements(const Shape& x) { return static_cast<std::size_t>(x[1] * x[2] * x[3]); }
 
  private:
-  ImageInputDescription description_;
   Images images_;
-  unsigned limit_;
   int max_row_taps_ = 0, max_column_taps_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CudaContext& context) {
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
-          "image input needs images (N, H, W, C), not {}", d.x.text());
-  const std::size_t channels = static_cast<std::size_t>(d.x[3]);
-  require(channels <= Images::kMaxChannels, ErrorCode::not_supported,
-          "image input on the device supports at most {} channels, not {}", Images::kMaxChannels, channels);
+  require(d.x[3] <= Images::kMaxChannels, ErrorCode::not_supported,
+          "image input on the device supports at most {} channels, not {}", Images::kMaxChannels, d.x[3]);
   require(CudaImageInput::image_elements(d.x) < (std::size_t{1} << 30), ErrorCode::not_supported,
           "image input on the device supports images of less than 2^30 values, not {}", d.x.text());
-  require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::op_description,
-          "image input needs {} means and standard deviations, one per channel, but has {} and {}", channels,
-          d.mean.size(), d.stddev.size());
-  require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
-          "image input divides by the standard deviation of each channel, which must be greater than 0");
-  require(d.crop_padding >= 0, ErrorCode::op_description,
-          "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
-  require(!d.regions.exist() || d.x[3] == 1 || d.x[3] == 3, ErrorCode::not_supported,
-          "image input resizes images of 1 or 3 channels, not {}", d.x[3]);
   require(!d.regions.exist() ||
               resize_shared_bytes(max_resize_taps(d.regions.max_height, static_cast<int>(d.x[1])),
                                   max_resize_taps(d.regions.max_width, static_cast<int>(d.x[2]))) <= kMaxSharedBytes,

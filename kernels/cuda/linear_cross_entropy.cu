@@ -14,9 +14,9 @@
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/base/row_major_layout.h"
 #include "kernels/cuda/base/rows.h"
-#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/ops/linear_cross_entropy.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   *sums = {before.loss + loss, before.correct + correct, before.count + count, before.weight + count};
 }
 
-class CudaLinearCrossEntropy final : public LinearCrossEntropy {
+class CudaLinearCrossEntropy final : public CudaOp<LinearCrossEntropyDescription> {
  public:
   CudaLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CudaContext& context);
 
@@ -132,7 +132,6 @@ class CudaLinearCrossEntropy final : public LinearCrossEntropy {
   template <typename T>
   void run_chunk(const Forward& args, void* workspace, std::int64_t first, Stream& stream);
 
-  LinearCrossEntropyDescription d_;
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
   Products products_, last_products_;
@@ -143,7 +142,7 @@ class CudaLinearCrossEntropy final : public LinearCrossEntropy {
 };
 
 CudaLinearCrossEntropy::CudaLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CudaContext& context)
-    : d_(d),
+    : PlannedOp(d, context),
       chunk_(rows_per_chunk(d, logit_bytes(d))),
       layout_(row_major_layout(d.weight_layout, d.vocabulary * d.width, "a loss with the last matmul")),
       products_(plan_products(chunk_, context)) {
@@ -180,8 +179,7 @@ CudaLinearCrossEntropy::Products CudaLinearCrossEntropy::plan_products(std::int6
 }
 
 void CudaLinearCrossEntropy::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-  dispatch(d_.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  dispatch(d_.dtype, [&]<typename T>(T*) {
     for (std::int64_t row = 0; row < d_.rows; row += chunk_) run_chunk<T>(args, memory.workspace, row, stream);
   });
   if (args.sums_mode == GradientMode::skip && args.losses == nullptr) return;
@@ -218,7 +216,6 @@ void CudaLinearCrossEntropy::run_chunk(const Forward& args, void* workspace, std
 
 std::unique_ptr<LinearCrossEntropy> make_linear_cross_entropy(const LinearCrossEntropyDescription& d,
                                                               const CudaContext& context) {
-  require_possible(d);
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaLinearCrossEntropy>(d, context);
 }

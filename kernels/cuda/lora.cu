@@ -11,9 +11,9 @@
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/ops/lora.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class CudaLora final : public Lora {
+class CudaLora final : public CudaOp<LoraDescription> {
  public:
   CudaLora(const LoraDescription& d, const CudaContext& context);
 
@@ -107,7 +107,9 @@ class CudaLora final : public Lora {
  private:
   std::int64_t group_ranks() const { return d_.drops() ? d_.rank : d_.ranks(); }
   std::size_t n_groups() const { return d_.drops() ? d_.parts.size() : 1; }
-  Grid grid(std::int64_t n) const { return {.blocks = blocks_for(static_cast<std::size_t>(n), kThreads, limit_)}; }
+  Grid grid(std::int64_t n) const {
+    return {.blocks = blocks_for(static_cast<std::size_t>(n), kThreads, context_.blocks(8))};
+  }
   void place();
   template <typename Work>
   void for_parts(const Work& work) const;
@@ -130,8 +132,6 @@ class CudaLora final : public Lora {
   template <typename T>
   void backward_of_group(const Backward& args, std::size_t group, void* workspace, Stream& stream);
 
-  LoraDescription d_;
-  unsigned limit_;  // on the number of blocks
   std::unique_ptr<PlannedProduct> h_, y_, dh_, db_, da_, dx_;
   OpMemoryRequirements requirements_;
   struct Places {
@@ -139,8 +139,7 @@ class CudaLora final : public Lora {
   } at_;
 };
 
-CudaLora::CudaLora(const LoraDescription& d, const CudaContext& context)
-    : d_(d), limit_(static_cast<unsigned>(context.multiprocessors) * 8) {
+CudaLora::CudaLora(const LoraDescription& d, const CudaContext& context) : PlannedOp(d, context) {
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
     product.tf32 = d.tf32;
@@ -305,7 +304,6 @@ void CudaLora::backward_of_group(const Backward& args, std::size_t group, void* 
 }  // namespace
 
 std::unique_ptr<Lora> make_lora(const LoraDescription& d, const CudaContext& context) {
-  require_possible(d);
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaLora>(d, context);
 }

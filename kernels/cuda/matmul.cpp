@@ -12,10 +12,10 @@
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/row_major_layout.h"
-#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/matmul.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -25,7 +25,7 @@ std::string text(const MatmulDescription& d) {
                      d.tf32 ? "tf32" : name(d.dtype));
 }
 
-class CudaMatmul final : public Matmul {
+class CudaMatmul final : public CudaOp<MatmulDescription> {
  public:
   CudaMatmul(const MatmulDescription& description, const CudaContext& context);
 
@@ -38,9 +38,10 @@ class CudaMatmul final : public Matmul {
  private:
   bool has_activation() const { return d_.activation != ActivationFunction::none; }
   bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
+  ActivationPass activation_pass(const void* x, const void* dy, void* out) const {
+    return {d_.activation, d_.dtype, d_.rows * d_.out_features, x, dy, out};
+  }
 
-  MatmulDescription d_;
-  CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
   std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null if not computed
   OpMemoryRequirements requirements_;
@@ -50,13 +51,10 @@ class CudaMatmul final : public Matmul {
 };
 
 CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& context)
-    : d_(description), context_(context) {
+    : PlannedOp(description, context) {
   const MatmulDescription& d = d_;
-  require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
-          "{}: rows, in_features and out_features must be positive", text(d));
   require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cuda backend computes in fp32, fp16 or bf16", text(d));
-  require_possible_output(d, text(d));
   layout_ = row_major_layout(d.weight_layout, d.out_features * d.in_features, text(d));
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
@@ -101,7 +99,7 @@ void CudaMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream
   void* const z = keeps_z() ? memory.saved : args.y;
   forward_->run({.a = args.x, .b = args.weight, .bias = args.bias, .d = is_pass ? z : args.y, .z = z}, memory.workspace,
                 stream);
-  if (is_pass) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_, stream);
+  if (is_pass) run_activation(activation_pass(z, nullptr, args.y), context_, stream);
 }
 
 void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stream& stream) {
@@ -109,8 +107,7 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
   const void* dz = args.dy;
   if (has_activation()) {
     void* const made = at(memory.workspace, at_.dz);
-    activation_gradient(d_.activation, d_.dtype, keeps_z() ? memory.saved : args.y, args.dy, made, false,
-                        d_.rows * d_.out_features, context_, stream);
+    run_activation(activation_pass(keeps_z() ? memory.saved : args.y, args.dy, made), context_, stream);
     dz = made;
   }
   void* const workspace = at(memory.workspace, at_.backward);

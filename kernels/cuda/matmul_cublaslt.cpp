@@ -36,14 +36,7 @@ struct PreferenceTraits {
 };
 
 cudaDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::fp16:
-      return CUDA_R_16F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    default:
-      return CUDA_R_32F;
-  }
+  return dtype == DType::fp16 ? CUDA_R_16F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
 /// A column-major layout. `stride` is the number of elements from one column to the next; 0: `rows`.

@@ -80,17 +80,15 @@ __global__ void __launch_bounds__(kImageThreads) mix_images(Images images, MixIm
   }
 }
 
-class CudaMixImages final : public MixImages {
+class CudaMixImages final : public CudaOp<MixImagesDescription> {
  public:
   CudaMixImages(const MixImagesDescription& d, const CudaContext& context)
-      : dtype_(d.dtype), images_{image_shape(d.x, "mixing images"), d.seed}, context_(context) {}
+      : PlannedOp(d, context), dtype_(d.dtype), images_{image_shape(d.x, "mixing images"), d.seed} {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(dtype_, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(dtype_, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const bool by_packs = goes_by_packs<T>(images_, args.x, args.y);
       launch(by_packs ? mix_images<T, kPack> : mix_images<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_),
@@ -101,7 +99,6 @@ class CudaMixImages final : public MixImages {
  private:
   DType dtype_;
   Images images_;
-  CudaContext context_;
 };
 
 }  // namespace

@@ -21,24 +21,18 @@ __global__ void move_average(float* running, const float* batch, std::size_t n_e
     running[i] = kIsOfStep && momentum == 1 ? batch[i] : running[i] + momentum * (batch[i] - running[i]);
 }
 
-class CudaMovingAverage final : public MovingAverage {
+class CudaMovingAverage final : public CudaOp<MovingAverageDescription> {
  public:
-  CudaMovingAverage(const MovingAverageDescription& d, const CudaContext& context)
-      : description_(d), context_(context) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
-    const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 4;
-    launch(description_.momentum ? move_average<Momentum::fixed> : move_average<Momentum::of_step>,
-           {.blocks = blocks_for(description_.n_elements, 256, limit)}, stream, args.running, args.batch,
-           description_.n_elements, description_.momentum.value_or(0), args.scalars);
+    const unsigned limit = context_.blocks(4);
+    launch(d_.momentum ? move_average<Momentum::fixed> : move_average<Momentum::of_step>,
+           {.blocks = blocks_for(d_.n_elements, 256, limit)}, stream, args.running, args.batch, d_.n_elements,
+           d_.momentum.value_or(0), args.scalars);
   }
-
- private:
-  MovingAverageDescription description_;
-  CudaContext context_;
 };
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/ops/nf4_matmul.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -71,7 +71,7 @@ struct TiledProduct {
   std::unique_ptr<PlannedProduct> full, rest;  // `rest` is null if there is none
 };
 
-class CudaNf4Matmul final : public Nf4Matmul {
+class CudaNf4Matmul final : public CudaOp<Nf4MatmulDescription> {
  public:
   CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& context);
 
@@ -90,10 +90,8 @@ class CudaNf4Matmul final : public Nf4Matmul {
   void expand(const std::byte* weight, const float* scale_values, std::int64_t first_row, std::int64_t rows,
               std::int64_t first_column, std::int64_t columns, void* tile, Stream& stream) const;
 
-  Nf4MatmulDescription d_;
   Nf4Layout layout_;
   std::int64_t out_;
-  unsigned limit_;  // on the number of blocks
   TiledProduct forward_, data_;
   OpMemoryRequirements requirements_;
   std::size_t tile_at_ = 0, product_at_ = 0;
@@ -110,10 +108,7 @@ TiledProduct CudaNf4Matmul::tiled(std::int64_t total, std::int64_t other, const 
 }
 
 CudaNf4Matmul::CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& context)
-    : d_(d),
-      layout_(Nf4Layout::of(d.matrices, d.in_features)),
-      out_(d.out_features()),
-      limit_(static_cast<unsigned>(context.multiprocessors) * 8) {
+    : PlannedOp(d, context), layout_(Nf4Layout::of(d.matrices, d.in_features)), out_(d.out_features()) {
   const auto plan = [&](ProductDescription product) {
     product.dtype = product.d_dtype = d.dtype;
     product.tf32 = d.tf32;
@@ -156,10 +151,9 @@ void CudaNf4Matmul::expand(const std::byte* weight, const float* scale_values, s
                              .offset = reinterpret_cast<const float*>(weight + m.offset),
                              .scale_values = scale_values,
                              .in_features = d_.in_features};
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      const unsigned blocks = blocks_for(static_cast<std::size_t>(columns), kThreads, limit_);
-      const auto blocks_y = std::min<std::int64_t>(end - begin, std::max(limit_ / blocks, 1u));
+    dispatch(d_.dtype, [&]<typename T>(T*) {
+      const unsigned blocks = blocks_for(static_cast<std::size_t>(columns), kThreads, context_.blocks(8));
+      const auto blocks_y = std::min<std::int64_t>(end - begin, std::max(context_.blocks(8) / blocks, 1u));
       launch(expand_matrix<T>, {.blocks = blocks, .threads = kThreads, .blocks_y = static_cast<unsigned>(blocks_y)},
              stream, matrix, begin - m.first_row, end - begin, first_column, columns,
              static_cast<T*>(tile) + (begin - first_row) * columns);
@@ -202,7 +196,6 @@ void CudaNf4Matmul::run_backward(const Backward& args, const OpMemory& memory, S
 }  // namespace
 
 std::unique_ptr<Nf4Matmul> make_nf4_matmul(const Nf4MatmulDescription& d, const CudaContext& context) {
-  require_possible(d);
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaNf4Matmul>(d, context);
 }

@@ -12,9 +12,7 @@ constexpr unsigned kThreads = 256;  // of passes without sums
 constexpr unsigned kBlocksPerMultiprocessor = 4;
 constexpr unsigned kLeastRows = 2;
 
-unsigned block_limit(const CudaContext& context) {
-  return static_cast<unsigned>(context.multiprocessors) * kBlocksPerMultiprocessor;
-}
+unsigned block_limit(const CudaContext& context) { return context.blocks(kBlocksPerMultiprocessor); }
 
 template <typename T>
 struct NormalizeTask {
@@ -192,7 +190,7 @@ __global__ void __launch_bounds__(kThreads) add_elements(const T* value, T* targ
 }
 
 /// The maximum number of partial sums for a shape, whether elements are read in packs or one by one.
-unsigned max_parts(const Activation& shape, const CudaContext& context) {
+unsigned max_parts(const ActivationShape& shape, const CudaContext& context) {
   return dispatch(shape.dtype, [&](auto* type) {
     constexpr int kPack = Pack<std::remove_pointer_t<decltype(type)>>::kSize;
     const unsigned parts = sum_walk(shape, 1, context).grid.blocks;
@@ -202,11 +200,10 @@ unsigned max_parts(const Activation& shape, const CudaContext& context) {
 
 }  // namespace
 
-void normalize(const Activation& shape, const InputNormalization& normalization, const void* x,
+void normalize(const ActivationShape& shape, const InputNormalization& normalization, const void* x,
                const NormalizationForward& args, void* z, const CudaContext& context, Stream& stream) {
   using Residual = InputNormalization::Residual;
-  dispatch(shape.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  dispatch(shape.dtype, [&]<typename T>(T*) {
     constexpr int kPack = Pack<T>::kSize;
     const bool residual = normalization.residual != Residual::none;
     NormalizeTask<T> task;
@@ -225,14 +222,13 @@ void normalize(const Activation& shape, const InputNormalization& normalization,
   });
 }
 
-std::size_t channel_sums_workspace_bytes(const Activation& shape, const CudaContext& context) {
+std::size_t channel_sums_workspace_bytes(const ActivationShape& shape, const CudaContext& context) {
   return partial_sums_bytes(max_parts(shape, context), 2, shape.c);
 }
 
-void channel_sums(const Activation& shape, const void* x, double* statistics, void* workspace,
+void channel_sums(const ActivationShape& shape, const void* x, double* statistics, void* workspace,
                   const CudaContext& context, Stream& stream) {
-  dispatch(shape.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  dispatch(shape.dtype, [&]<typename T>(T*) {
     constexpr int kPack = Pack<T>::kSize;
     auto* partials = static_cast<double*>(workspace);
     const bool packs = allows_packs<T>(shape.c, x);
@@ -244,22 +240,21 @@ void channel_sums(const Activation& shape, const void* x, double* statistics, vo
   });
 }
 
-std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CudaContext& context) {
+std::size_t normalize_backward_workspace_bytes(const ActivationShape& shape, const CudaContext& context) {
   return partial_sums_bytes(max_parts(shape, context), 3, shape.c);
 }
 
-void finish_backward_sums(const Activation& shape, const InputNormalization& normalization, const double* partials,
+void finish_backward_sums(const ActivationShape& shape, const InputNormalization& normalization, const double* partials,
                           unsigned parts, const NormalizationBackward& args, Stream& stream) {
   const bool three = normalization.residual == InputNormalization::Residual::normalized;
   launch(three ? finish_backward<3> : finish_backward<2>, finish_grid(shape.c), stream, partials, parts, shape.c, args);
 }
 
-void normalize_backward(const Activation& shape, const InputNormalization& normalization, const void* x,
+void normalize_backward(const ActivationShape& shape, const InputNormalization& normalization, const void* x,
                         const NormalizationForward& forward, const void* z, const void* data_gradient,
                         const NormalizationBackward& args, void* workspace, const CudaContext& context,
                         Stream& stream) {
-  dispatch(shape.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  dispatch(shape.dtype, [&]<typename T>(T*) {
     const NormalizeBackwardTask<T> task = make_backward_task<T>(shape, normalization, x, forward, z, args);
     const bool packs = allows_packs<T>(shape.c, x, task.residual, task.operand, data_gradient, args.added, args.dz);
     run_normalize_backward(shape, normalization, task, TensorGradient<T>{static_cast<const T*>(data_gradient)}, packs,
@@ -268,8 +263,7 @@ void normalize_backward(const Activation& shape, const InputNormalization& norma
 }
 
 void add_into(const AddInto& shape, const void* value, void* target, const CudaContext& context, Stream& stream) {
-  dispatch(shape.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  dispatch(shape.dtype, [&]<typename T>(T*) {
     constexpr int kPack = Pack<T>::kSize;
     const bool packs = are_aligned(value, target);
     const std::size_t n_vectors = std::max<std::size_t>(shape.n_elements / (packs ? kPack : 1), 1);

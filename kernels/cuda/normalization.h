@@ -20,27 +20,27 @@
 
 namespace lockstep::cuda {
 
-struct Activation {
+struct ActivationShape {
   std::int64_t rows = 0;  // N*H*W
   std::int64_t c = 0;     // channels
   DType dtype = DType::fp32;
 };
 
 /// z = act(scale*x + bias [+ r | + scale2*r + bias2]) into `z`, which may be x or the residual.
-void normalize(const Activation& shape, const InputNormalization& normalization, const void* x,
+void normalize(const ActivationShape& shape, const InputNormalization& normalization, const void* x,
                const NormalizationForward& args, void* z, const CudaContext& context, Stream& stream);
 
 /// `statistics` (2, C) fp64, overwritten: sum x, sum x^2. `workspace` of channel_sums_workspace_bytes(), 64-byte
 /// aligned.
-std::size_t channel_sums_workspace_bytes(const Activation& shape, const CudaContext& context);
-void channel_sums(const Activation& shape, const void* x, double* statistics, void* workspace,
+std::size_t channel_sums_workspace_bytes(const ActivationShape& shape, const CudaContext& context);
+void channel_sums(const ActivationShape& shape, const void* x, double* statistics, void* workspace,
                   const CudaContext& context, Stream& stream);
 
 /// dz = act'(z) * (data_gradient + added) into args.dz, and args.sums, args.residual_sums from it.
 /// The ReLU's mask comes from `z` if it is not null; otherwise z is recomputed from x, scale, bias and residual.
 /// args.dz may be data_gradient or args.added.
-std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CudaContext& context);
-void normalize_backward(const Activation& shape, const InputNormalization& normalization, const void* x,
+std::size_t normalize_backward_workspace_bytes(const ActivationShape& shape, const CudaContext& context);
+void normalize_backward(const ActivationShape& shape, const InputNormalization& normalization, const void* x,
                         const NormalizationForward& forward, const void* z, const void* data_gradient,
                         const NormalizationBackward& args, void* workspace, const CudaContext& context, Stream& stream);
 

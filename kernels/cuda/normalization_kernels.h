@@ -123,7 +123,7 @@ struct NormalizeBackwardTask {
 };
 
 template <typename T>
-NormalizeBackwardTask<T> make_backward_task(const Activation& shape, const InputNormalization& normalization,
+NormalizeBackwardTask<T> make_backward_task(const ActivationShape& shape, const InputNormalization& normalization,
                                             const void* x, const NormalizationForward& forward, const void* z,
                                             const NormalizationBackward& args) {
   using Residual = InputNormalization::Residual;
@@ -234,19 +234,19 @@ __global__ void __launch_bounds__(kSumThreads,
 }
 
 /// The second stage of all backward passes: partial sums to args.sums and args.residual_sums.
-void finish_backward_sums(const Activation& shape, const InputNormalization& normalization, const double* partials,
+void finish_backward_sums(const ActivationShape& shape, const InputNormalization& normalization, const double* partials,
                           unsigned parts, const NormalizationBackward& args, Stream& stream);
 
 /// The walk of the passes that sum.
-inline RowWalk sum_walk(const Activation& shape, int vector_size, const CudaContext& context) {
+inline RowWalk sum_walk(const ActivationShape& shape, int vector_size, const CudaContext& context) {
   constexpr unsigned kLeastRows = 4;
-  return RowWalk(shape.rows, shape.c, vector_size, kSumThreads,
-                 static_cast<unsigned>(context.multiprocessors) * kSumBlocksPerMultiprocessor, kLeastRows);
+  return RowWalk(shape.rows, shape.c, vector_size, kSumThreads, context.blocks(kSumBlocksPerMultiprocessor),
+                 kLeastRows);
 }
 
 /// Both stages, in packs or one by one.
 template <typename T, typename Gradient>
-void run_normalize_backward(const Activation& shape, const InputNormalization& normalization,
+void run_normalize_backward(const ActivationShape& shape, const InputNormalization& normalization,
                             const NormalizeBackwardTask<T>& task, const Gradient& gradient, bool packs,
                             const NormalizationBackward& args, void* workspace, const CudaContext& context,
                             Stream& stream) {

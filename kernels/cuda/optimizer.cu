@@ -186,31 +186,21 @@ __global__ void __launch_bounds__(kTileThreads)
 
 class CudaOptimizer final : public Optimizer {
  public:
-  explicit CudaOptimizer(const OptimizerDescription& d) : description_(d) {
-    for (ParameterSegment& segment : description_.segments) segment.weight_decay = d.decay_of(segment);
-    tables_ = make_segment_tables(description_.segments);
+  explicit CudaOptimizer(const OptimizerDescription& d) : d_(d) {
+    for (ParameterSegment& segment : d_.segments) segment.weight_decay = d.decay_of(segment);
+    tables_ = make_segment_tables(d_.segments);
   }
 
   OpMemoryRequirements memory_requirements() const override {
-    OpMemoryRequirements requirements;
-    if (description_.kind == Kind::lars)
-      requirements.forward_workspace_bytes =
-          count_tiles(tables_) * sizeof(Squares) + count_segments(tables_) * sizeof(SgdFactors);
-    return requirements;
+    if (d_.kind != Kind::lars) return {};
+    return {.forward_workspace_bytes =
+                count_tiles(tables_) * sizeof(Squares) + count_segments(tables_) * sizeof(SgdFactors)};
   }
 
-  std::string describe() const override {
-    const char* what = description_.kind == Kind::sgd     ? "SGD in one pass over"
-                       : description_.kind == Kind::adamw ? "AdamW in one pass over"
-                                                          : "LARS, a pass for norms and one over";
-    const std::string weights = description_.weight_dtype == DType::fp32
-                                    ? ""
-                                    : fmt::format(", writes {} weights", name(description_.weight_dtype));
-    return fmt::format("own kernel: {} parameters, gradients and state{}", what, weights);
-  }
+  std::string describe() const override { return "own kernel: " + text(d_); }
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
-    const OptimizerDescription& d = description_;
+    const OptimizerDescription& d = d_;
     Arenas arenas{.parameters = args.parameters,
                   .weights = args.weights,
                   .gradients = args.gradients,
@@ -222,8 +212,7 @@ class CudaOptimizer final : public Optimizer {
         are_aligned(arenas.parameters, arenas.weights, arenas.gradients, arenas.first_state, arenas.second_state);
     const SgdFactors* factors =
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
-    dispatch(d.weight_dtype, [&](auto* type) {
-      using Weight = std::remove_pointer_t<decltype(type)>;
+    dispatch(d.weight_dtype, [&]<typename Weight>(Weight*) {
       for (const SegmentTable& table : tables_) {
         const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
         if (d.kind == Kind::adamw)
@@ -237,7 +226,7 @@ class CudaOptimizer final : public Optimizer {
  private:
   const SgdFactors* find_factors(const Arenas& arenas, Squares* squares, Stream& stream) const {
     auto* factors = reinterpret_cast<SgdFactors*>(squares + count_tiles(tables_));
-    const LarsConstants constants{description_.trust_coefficient, description_.epsilon};
+    const LarsConstants constants{d_.trust_coefficient, d_.epsilon};
     for (const SegmentTable& table : tables_) {
       launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, arenas, squares);
       launch(find_trust_ratios, {.blocks = table.n_segments, .threads = kTileThreads}, stream, table, squares,
@@ -246,7 +235,7 @@ class CudaOptimizer final : public Optimizer {
     return factors;
   }
 
-  OptimizerDescription description_;
+  OptimizerDescription d_;
   std::vector<SegmentTable> tables_;
 };
 

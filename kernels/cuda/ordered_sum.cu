@@ -50,11 +50,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-class CudaOrderedSum final : public OrderedSum {
+class CudaOrderedSum final : public CudaOp<OrderedSumDescription> {
  public:
-  explicit CudaOrderedSum(const CudaContext& context) : limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
@@ -68,22 +67,20 @@ class CudaOrderedSum final : public OrderedSum {
       aligned = aligned && are_aligned(sources.open[s]);
     }
     const std::size_t n_packs = aligned ? args.n_elements / Pack<T>::kSize : 0, done = n_packs * Pack<T>::kSize;
-    launch(add_packs<T>, {.blocks = blocks_for(n_packs, kThreads, limit_), .threads = kThreads}, stream, sources,
-           n_packs);
-    launch(add_elements<T>, {.blocks = blocks_for(args.n_elements - done, kThreads, limit_), .threads = kThreads},
-           stream, sources, done, args.n_elements);
+    launch(add_packs<T>, {.blocks = blocks_for(n_packs, kThreads, context_.blocks(8)), .threads = kThreads}, stream,
+           sources, n_packs);
+    launch(add_elements<T>,
+           {.blocks = blocks_for(args.n_elements - done, kThreads, context_.blocks(8)), .threads = kThreads}, stream,
+           sources, done, args.n_elements);
   }
-
- private:
-  unsigned limit_;
 };
 
 }  // namespace
 
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CudaContext& context) {
-  if (d.dtype == DType::fp64) return std::make_unique<CudaOrderedSum<double>>(context);
+  if (d.dtype == DType::fp64) return std::make_unique<CudaOrderedSum<double>>(d, context);
   require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32 or fp64, not {}", name(d.dtype));
-  return std::make_unique<CudaOrderedSum<float>>(context);
+  return std::make_unique<CudaOrderedSum<float>>(d, context);
 }
 
 }  // namespace lockstep::cuda

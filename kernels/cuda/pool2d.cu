@@ -330,38 +330,34 @@ PoolAxis make_axis(const Pool2dDescription& d, int axis) {
   return {d.x[axis], d.y()[axis], d.kernel_size, d.stride, d.padding};
 }
 
-class CudaPool2d final : public Pool2d {
+class CudaPool2d final : public CudaOp<Pool2dDescription> {
  public:
   CudaPool2d(const Pool2dDescription& d, const CudaContext& context)
-      : description_(d),
-        context_(context),
+      : PlannedOp(d, context),
         activation_{d.x[0] * d.x[1] * d.x[2], d.x[3], d.dtype},
         geometry_{make_axis(d, 1), make_axis(d, 2)},
         y_pixels_(d.y()[0] * d.y()[1] * d.y()[2]) {}
 
   OpMemoryRequirements memory_requirements() const override {
-    OpMemoryRequirements requirements;
-    if (description_.inference) return requirements;
-    if (is_max()) requirements.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
-    if (description_.normalization)
-      requirements.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
-    return requirements;
+    if (d_.inference) return {};
+    return {
+        .backward_workspace_bytes = d_.normalization ? normalize_backward_workspace_bytes(activation_, context_) : 0,
+        .saved_bytes = is_max() ? static_cast<std::size_t>(d_.y().n_elements()) : 0};
   }
 
   std::string describe() const override {
     std::string text = is_max() ? "own kernel: max" : "own kernel: average";
-    if (!description_.normalization) return text;
-    text += description_.normalization->store ? ", normalisation a pass" : ", normalisation fused forward";
-    return description_.inference ? text : text + ", backward in one pass";
+    if (!d_.normalization) return text;
+    text += d_.normalization->store ? ", normalisation a pass" : ", normalisation fused forward";
+    return d_.inference ? text : text + ", backward in one pass";
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const PoolTask<T> task = make_task<T>(args, memory, stream);
       const bool packs = allows_packs<T>(activation_.c, task.x, task.residual, task.y, task.saved);
-      if (description_.kernel_size == 0 && !is_max()) {
+      if (d_.kernel_size == 0 && !is_max()) {
         const std::int64_t image_rows = activation_.rows / task.rows;
         RowWalk walk(image_rows, activation_.c, packs ? kPack : 1, kSumThreads, 1, 1);
         const std::int64_t limit = std::max<std::int64_t>(block_limit() / walk.grid.blocks_y, 1);
@@ -377,10 +373,9 @@ class CudaPool2d final : public Pool2d {
   }
 
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
-    const bool pending = description_.normalization.has_value();
+    const bool pending = d_.normalization.has_value();
     if (!pending && args.dx_mode == GradientMode::skip) return;
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       y_is_fp32() ? backward_of<T, float>(args, memory, stream) : backward_of<T, T>(args, memory, stream);
     });
   }
@@ -392,14 +387,14 @@ class CudaPool2d final : public Pool2d {
     const auto* saved = is_max() ? static_cast<const std::uint8_t*>(memory.saved) : nullptr;
     const PoolGradient<T, Dy> gradient{geometry_, activation_.c, static_cast<const Dy*>(args.dy),
                                        static_cast<const Dy*>(args.added), saved};
-    if (!description_.normalization) {
+    if (!d_.normalization) {
       const bool packs = allows_packs<T>(activation_.c, args.dy, args.added, args.dx, saved);
       const RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
       launch(packs ? pool_backward<T, kPack, Dy> : pool_backward<T, 1, Dy>, walk.grid, stream, gradient,
              static_cast<T*>(args.dx), args.dx_mode == GradientMode::accumulate, activation_.rows, walk);
       return;
     }
-    const InputNormalization& normalization = *description_.normalization;
+    const InputNormalization& normalization = *d_.normalization;
     const void* z = normalization.store ? args.normalization.z : nullptr;
     const NormalizeBackwardTask<T> task =
         make_backward_task<T>(activation_, normalization, args.x, args.normalization, z, args.gradient);
@@ -409,9 +404,9 @@ class CudaPool2d final : public Pool2d {
                            stream);
   }
 
-  bool is_max() const { return description_.kind == Pool2dDescription::Kind::max; }
-  bool y_is_fp32() const { return description_.y_dtype == DType::fp32; }
-  unsigned block_limit() const { return static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor; }
+  bool is_max() const { return d_.kind == Pool2dDescription::Kind::max; }
+  bool y_is_fp32() const { return d_.y_dtype == DType::fp32; }
+  unsigned block_limit() const { return context_.blocks(kBlocksPerMultiprocessor); }
 
   /// What forward reads. If the normalised input is stored, it has been computed by then.
   template <typename T>
@@ -423,9 +418,9 @@ class CudaPool2d final : public Pool2d {
     task.y_is_fp32 = y_is_fp32();
     task.x = static_cast<const T*>(args.x);
     task.y = args.y;
-    task.saved = description_.inference || !is_max() ? nullptr : static_cast<std::uint8_t*>(memory.saved);
-    if (!description_.normalization) return task;
-    const InputNormalization& normalization = *description_.normalization;
+    task.saved = d_.inference || !is_max() ? nullptr : static_cast<std::uint8_t*>(memory.saved);
+    if (!d_.normalization) return task;
+    const InputNormalization& normalization = *d_.normalization;
     const NormalizationForward& n = args.normalization;
     if (normalization.store) {
       normalize(activation_, normalization, args.x, n, n.z, context_, stream);
@@ -439,9 +434,7 @@ class CudaPool2d final : public Pool2d {
     return task;
   }
 
-  Pool2dDescription description_;
-  CudaContext context_;
-  Activation activation_;
+  ActivationShape activation_;
   PoolGeometry geometry_;
   std::int64_t y_pixels_;
 };
@@ -451,27 +444,11 @@ class CudaPool2d final : public Pool2d {
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContext& context) {
   constexpr std::int64_t kMaxPixels = std::int64_t{1} << 31;  // fast_divide.h
   dispatch(d.dtype, [](auto*) {});                            // rejects other types
-  require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
-          "pooling returns the type of its input or fp32, not {}", name(d.y_dtype));
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
-          "pooling needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
   require(d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc, ErrorCode::not_supported,
           "pooling on the device needs nhwc, not {} to {}", name(d.x_layout), name(d.y_layout));
-  require(d.kernel_size == 0 || (d.kernel_size > d.padding && d.padding >= 0 && d.stride > 0),
-          ErrorCode::op_description,
-          "pooling needs a kernel size greater than its padding and a stride of at least 1, but has kernel size {}, "
-          "padding "
-          "{}, stride {}",
-          d.kernel_size, d.padding, d.stride);
   const Shape y = d.y();
-  require(y[1] > 0 && y[2] > 0, ErrorCode::op_description,
-          "a pooling kernel size of {} with padding {} does not fit {}", d.kernel_size, d.padding, d.x.text());
   require(d.x[0] * d.x[1] * d.x[2] < kMaxPixels && y[0] * y[1] * y[2] < kMaxPixels, ErrorCode::not_supported,
           "pooling on the device supports fewer than 2^31 pixels, not {} to {}", d.x.text(), y.text());
-  const std::int64_t window_elements =
-      d.kernel_size == 0 ? d.x[1] * d.x[2] : std::int64_t{d.kernel_size} * d.kernel_size;
-  require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
-          "max pooling trains with windows of up to 256 elements, not {}", window_elements);
   return std::make_unique<CudaPool2d>(d, context);
 }
 

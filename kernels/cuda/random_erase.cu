@@ -66,17 +66,15 @@ __global__ void __launch_bounds__(kImageThreads) erase(Images images, RandomEras
   }
 }
 
-class CudaRandomErase final : public RandomErase {
+class CudaRandomErase final : public CudaOp<RandomEraseDescription> {
  public:
   CudaRandomErase(const RandomEraseDescription& d, const CudaContext& context)
-      : dtype_(d.dtype), images_{image_shape(d.x, "random erasing"), d.probability, d.seed}, context_(context) {}
+      : PlannedOp(d, context), dtype_(d.dtype), images_{image_shape(d.x, "random erasing"), d.probability, d.seed} {}
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(dtype_, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(dtype_, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const bool by_packs = goes_by_packs<T>(images_, args.x, args.y);
       launch(by_packs ? erase<T, kPack> : erase<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_), stream,
@@ -87,7 +85,6 @@ class CudaRandomErase final : public RandomErase {
  private:
   DType dtype_;
   Images images_;
-  CudaContext context_;
 };
 
 }  // namespace

@@ -95,8 +95,7 @@ class CudaRmsNorm final : public RmsNorm {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       launch(rms_norm_forward<T>, {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream,
              static_cast<const T*>(args.x), d_.residual ? static_cast<const T*>(args.residual) : nullptr, args.weight,
              static_cast<T*>(args.s), static_cast<T*>(args.y),
@@ -107,8 +106,7 @@ class CudaRmsNorm final : public RmsNorm {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
     require(!d_.inference, ErrorCode::internal, "an RMS norm was planned for inference, and backward was called");
     const auto* const inverse_rms = static_cast<const float*>(memory.saved);
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const auto* const dy = static_cast<const T*>(args.dy);
       const auto* const s = static_cast<const T*>(args.s);
       if (args.dweight_mode != GradientMode::skip) {  // must come before ds, which may overwrite dy

@@ -209,8 +209,7 @@ class CudaRotary final : public Rotary {
   }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       launch(rotary_forward<T>, grid_of_heads(), stream, static_cast<const T*>(args.x), args.positions, args.table,
              args.q_norm, args.k_norm, static_cast<T*>(args.y), heads());
     });
@@ -221,8 +220,7 @@ class CudaRotary final : public Rotary {
             "a rotary embedding was planned for inference, and backward was called");
     const bool accumulate = args.dx_mode == GradientMode::accumulate, wants_dx = args.dx_mode != GradientMode::skip;
     auto* const partial = static_cast<float*>(memory.workspace);
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const auto* const dy = static_cast<const T*>(args.dy);
       auto* const dx = wants_dx ? static_cast<T*>(args.dx) : nullptr;
       if (d_.norm)
@@ -269,7 +267,6 @@ class CudaRotary final : public Rotary {
 }  // namespace
 
 std::unique_ptr<Rotary> make_rotary(const RotaryDescription& d, const CudaContext&) {
-  require_possible(d);
   require(d.rows * (d.heads + 2 * d.kv_heads) < (std::int64_t{1} << 34), ErrorCode::op_description,
           "a rotary embedding of {} rows of {} heads is too large for one launch", d.rows, d.heads + 2 * d.kv_heads);
   dispatch(d.dtype, [](auto*) {});

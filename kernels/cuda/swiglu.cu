@@ -13,35 +13,6 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// kN neighbouring numbers: a pack, or a single number.
-template <typename T, int kN>
-struct Neighbours {
-  T values[kN];
-};
-template <int kN, typename T>
-__device__ Neighbours<T, kN> load_neighbours(const T* source) {
-  Neighbours<T, kN> out;
-  if constexpr (kN == 1) {
-    out.values[0] = *source;
-  } else {
-    const Pack<T> pack = load_pack(source);
-#pragma unroll
-    for (int j = 0; j < kN; ++j) out.values[j] = pack.values[j];
-  }
-  return out;
-}
-template <int kN, typename T>
-__device__ void store_neighbours(T* target, const Neighbours<T, kN>& numbers) {
-  if constexpr (kN == 1) {
-    *target = numbers.values[0];
-  } else {
-    Pack<T> pack;
-#pragma unroll
-    for (int j = 0; j < kN; ++j) pack.values[j] = numbers.values[j];
-    store_pack(target, pack);
-  }
-}
-
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /// The column of a thread is the same in all of its rows, which blockIdx.y selects.
@@ -50,15 +21,15 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward(const T* x, T* y, std
   const std::int64_t c = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
   if (c >= width) return;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    const auto gates = load_neighbours<kN>(x + 2 * row * width + c);
-    const auto ups = load_neighbours<kN>(x + (2 * row + 1) * width + c);
-    Neighbours<T, kN> out;
+    const auto gates = load_values<kN>(x + 2 * row * width + c);
+    const auto ups = load_values<kN>(x + (2 * row + 1) * width + c);
+    Pack<T> out;
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float gate = to_float(gates.values[j]);
       out.values[j] = from_float<T>(gate * sigmoid(gate) * to_float(ups.values[j]));
     }
-    store_neighbours<kN>(y + row * width + c, out);
+    store_values<kN>(y + row * width + c, out);
   }
 }
 
@@ -69,12 +40,12 @@ __global__ void __launch_bounds__(kThreads)
   if (c >= width) return;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     const std::int64_t of_gates = 2 * row * width + c, of_ups = of_gates + width;
-    const auto gates = load_neighbours<kN>(x + of_gates), ups = load_neighbours<kN>(x + of_ups);
-    const auto gradients = load_neighbours<kN>(dy + row * width + c);
-    Neighbours<T, kN> dgates{}, dups{};
+    const auto gates = load_values<kN>(x + of_gates), ups = load_values<kN>(x + of_ups);
+    const auto gradients = load_values<kN>(dy + row * width + c);
+    Pack<T> dgates{}, dups{};
     if (accumulate) {
-      dgates = load_neighbours<kN>(dx + of_gates);
-      dups = load_neighbours<kN>(dx + of_ups);
+      dgates = load_values<kN>(dx + of_gates);
+      dups = load_values<kN>(dx + of_ups);
     }
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
@@ -83,22 +54,19 @@ __global__ void __launch_bounds__(kThreads)
       dgates.values[j] = from_float<T>(accumulate ? to_float(dgates.values[j]) + dgate : dgate);
       dups.values[j] = from_float<T>(accumulate ? to_float(dups.values[j]) + dup : dup);
     }
-    store_neighbours<kN>(dx + of_gates, dgates);
-    store_neighbours<kN>(dx + of_ups, dups);
+    store_values<kN>(dx + of_gates, dgates);
+    store_values<kN>(dx + of_ups, dups);
   }
 }
 
-class CudaSwiGlu final : public SwiGlu {
+class CudaSwiGlu final : public CudaOp<SwiGluDescription> {
  public:
-  CudaSwiGlu(const SwiGluDescription& d, const CudaContext& context)
-      : d_(d), limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
+  using PlannedOp::PlannedOp;
 
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "own kernels, one pass forward and one backward"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
       launch(by_packs ? swiglu_forward<T, Pack<T>::kSize> : swiglu_forward<T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
              stream, static_cast<const T*>(args.x), static_cast<T*>(args.y), d_.rows, d_.width);
@@ -107,8 +75,7 @@ class CudaSwiGlu final : public SwiGlu {
 
   void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {
     if (args.dx_mode == GradientMode::skip) return;
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.dy, args.dx);
       launch(by_packs ? swiglu_backward<T, Pack<T>::kSize> : swiglu_backward<T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
              stream, static_cast<const T*>(args.x), static_cast<const T*>(args.dy), static_cast<T*>(args.dx),
@@ -123,11 +90,8 @@ class CudaSwiGlu final : public SwiGlu {
     const auto columns = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
     return {.blocks = columns,
             .threads = kThreads,
-            .blocks_y = blocks_for(static_cast<std::size_t>(d_.rows), 1, std::max(limit_ / columns, 1u))};
+            .blocks_y = blocks_for(static_cast<std::size_t>(d_.rows), 1, std::max(context_.blocks(8) / columns, 1u))};
   }
-
-  SwiGluDescription d_;
-  unsigned limit_;  // on the number of blocks
 };
 
 }  // namespace

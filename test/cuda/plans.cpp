@@ -15,11 +15,11 @@
 
 #include "graph/graph.h"
 #include "kernels/cuda/attention_bare.h"
+#include "kernels/cuda/backend_ops.h"
 #include "kernels/cuda/backend_planning.h"
 #include "kernels/cuda/base/cudnn.h"
-#include "kernels/cuda/conv2d_offline.h"
+#include "kernels/cuda/conv2d_bare.h"
 #include "kernels/cuda/conv2d_plan.h"
-#include "kernels/cuda/ops.h"
 #include "layers/layers.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/config.h"
@@ -38,7 +38,6 @@ class NoConvolution final : public Conv2d {
   explicit NoConvolution(const Conv2dDescription& d) : layout_(d.weight_layout) {
     if (!layout_) layout_ = std::make_shared<KrscLayout>(d.out_channels, d.kernel_size, d.x[3]);
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "none"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward&, const OpMemory&, Stream&) override {}
@@ -147,7 +146,7 @@ class Table {
       const bool offline = has_plan_offline(graph, shape, context_.compute_capability);
       if (offline == (count_plans(graph, shape, context_, nullptr) > 0)) continue;
       ++n_failed_;
-      std::fprintf(stderr, "%s, %s: conv2d_offline.cpp predicts %s plan, but cuDNN has %s\n", name(graph),
+      std::fprintf(stderr, "%s, %s: conv2d_bare.cpp predicts %s plan, but cuDNN has %s\n", name(graph),
                    text(shape).c_str(), offline ? "a" : "no", offline ? "none" : "one");
     }
   }

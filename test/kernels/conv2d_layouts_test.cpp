@@ -2,8 +2,7 @@
 // computed with matmuls, and the weight gradient of small images. conv2d_test.cpp tests normalisations and statistics.
 #include "kernels/cpu/base/blocked_layout.h"
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/conv2d_matmul.h"
-#include "kernels/cpu/conv2d_weights.h"
+#include "kernels/cpu/conv2d_bare.h"
 #include "test/kernels/conv2d_loops.h"
 
 namespace lockstep::cpu::conv2d_loops {

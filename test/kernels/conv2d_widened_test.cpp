@@ -1,6 +1,6 @@
 // Convolutions in bf16 that are multiplied in fp32: groups of images, both modes of the weight gradient, and the
 // workspace.
-#include "kernels/cpu/conv2d_widened.h"
+#include "kernels/cpu/conv2d_bare.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 
 #include "kernels/cpu/backend.h"
 #include "kernels/cpu/base/widen.h"
-#include "kernels/cpu/conv2d_matmul.h"
 #include "lockstep/philox.h"
 #include "test/support/chosen_algorithm.h"
 #include "test/support/unit.h"

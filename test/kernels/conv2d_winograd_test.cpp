@@ -1,7 +1,7 @@
 // Winograd convolutions, compared with the reference: tiles that extend beyond the image, both layouts, both modes of
 // the weight gradient, and any number of threads; also how much larger their rounding errors are than those of direct
 // summation.
-#include "kernels/cpu/conv2d_winograd.h"
+#include "kernels/cpu/conv2d_bare.h"
 
 #include <gtest/gtest.h>
 

@@ -29,7 +29,7 @@ using test::Device;
 const CudaContext kContext{.device = 0, .multiprocessors = 3, .compute_capability = 90};
 
 struct Case {
-  Activation shape;
+  ActivationShape shape;
   bool aligned = true;
 };
 
@@ -78,7 +78,7 @@ class Tensor {
 };
 
 struct Inputs {
-  explicit Inputs(const Activation& shape)
+  explicit Inputs(const ActivationShape& shape)
       : c(static_cast<std::size_t>(shape.c)),
         x(values(shape, 1, 3)),
         residual(values(shape, 2)),
@@ -90,7 +90,7 @@ struct Inputs {
         residual_mean_inverse_stddev(test::random_uniform(2 * shape.c, 8, 1, 3)) {
     for (std::size_t i = 0; i < c; ++i) scale_bias[c + i] -= 3 * scale_bias[i];  // about half of z is positive
   }
-  static std::vector<float> values(const Activation& shape, std::uint32_t stream, double mean = 0) {
+  static std::vector<float> values(const ActivationShape& shape, std::uint32_t stream, double mean = 0) {
     return test::rounded_to(shape.dtype, test::random_uniform(shape.rows * shape.c, stream, mean - 1, mean + 1));
   }
   double before_activation(const InputNormalization& normalization, std::size_t i) const {
@@ -282,7 +282,7 @@ TEST_F(CudaNormalization, AddInto) {
 }
 
 TEST_F(CudaNormalization, PropagatesNaN) {
-  const Activation shape{1, 16, DType::fp32};
+  const ActivationShape shape{1, 16, DType::fp32};
   Device device(*backend_);
   Inputs in(shape);
   in.x[5] = std::nanf("");

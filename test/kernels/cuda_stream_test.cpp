@@ -10,7 +10,6 @@
 
 #include <utility>
 
-#include "kernels/cuda/base/captured_graph.h"
 #include "lockstep/error.h"
 
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "kernels/cpu/base/amx.h"
-#include "kernels/cpu/conv2d_amx.h"
+#include "kernels/cpu/conv2d_bare.h"
 #include "lockstep/backend.h"
 #include "lockstep/ops/attention.h"
 

@@ -18,7 +18,7 @@ namespace {
 using Residual = InputNormalization::Residual;
 
 struct Case {
-  Activation shape;
+  ActivationShape shape;
   Isa isa;
   int threads;
 };
@@ -30,7 +30,7 @@ std::string text(const Case& c) {
 }
 
 std::vector<Case> cases() {
-  std::vector<Activation> shapes;
+  std::vector<ActivationShape> shapes;
   for (const std::int64_t c : {1, 3, 8, 16, 17, 48, 63, 64, 65, 100, 130})
     for (const std::int64_t hw : {1, 35}) shapes.push_back({3, hw, c, Layout::nhwc});
   for (const std::int64_t c : {16, 48})
@@ -39,7 +39,7 @@ std::vector<Case> cases() {
   shapes.push_back({2, 1024, 64, Layout::nchw16c});
   shapes.push_back({1, 20001, 5, Layout::nhwc});  // rows that do not fill a repetition
   std::vector<Case> out;
-  for (const Activation& shape : shapes)
+  for (const ActivationShape& shape : shapes)
     for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512})
       if (isa <= detect_isa())
         for (const int threads : {1, 3})
@@ -56,7 +56,7 @@ std::vector<float> random_values(std::int64_t n, std::uint32_t stream, double me
 
 /// The inputs of one case, and the channel of an element.
 struct Inputs {
-  explicit Inputs(const Activation& shape)
+  explicit Inputs(const ActivationShape& shape)
       : shape(shape),
         x(random_values(n(), 1, 3)),
         residual(random_values(n(), 2)),
@@ -90,7 +90,7 @@ struct Inputs {
     return args;
   }
 
-  Activation shape;
+  ActivationShape shape;
   std::vector<float> x, residual, data_gradient, added, scale_bias, residual_scale_bias, mean_inverse_stddev,
       residual_mean_inverse_stddev;
 };
@@ -224,7 +224,7 @@ TEST_F(NormalizationTest, BackwardMasksAddsAndSums) {
 TEST_F(NormalizationTest, PropagatesNaN) {
   for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
     limit_isa(isa);
-    const Activation shape{1, 1, 64, Layout::nhwc};
+    const ActivationShape shape{1, 1, 64, Layout::nhwc};
     Inputs in(shape);
     in.x[5] = std::nanf("");
     normalize(shape, {}, in.x.data(), in.forward(), in.x.data(), {1});  // in place

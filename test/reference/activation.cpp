@@ -11,7 +11,6 @@ namespace {
 class ReferenceActivation final : public Activation {
  public:
   explicit ReferenceActivation(const ActivationDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

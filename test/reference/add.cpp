@@ -10,7 +10,6 @@ namespace {
 class ReferenceAdd final : public Add {
  public:
   explicit ReferenceAdd(const AddDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

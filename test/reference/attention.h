@@ -110,7 +110,6 @@ void attention_backward(const AttentionDescription& d, const AttentionBackward<T
 class ReferenceAttention final : public Attention {
  public:
   explicit ReferenceAttention(const AttentionDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

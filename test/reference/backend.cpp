@@ -52,7 +52,7 @@ void ReferenceBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
   if (size_bytes > 0) std::memset(d_target, 0, size_bytes);
 }
 
-std::unique_ptr<Op> ReferenceBackend::make_op(const OpRequest& request) { return reference::make_op(request); }
+std::unique_ptr<Op> ReferenceBackend::make_op(const OpRequest& request) { return reference::make_op(request, {}); }
 
 std::unique_ptr<Backend> make_reference_backend() { return std::make_unique<ReferenceBackend>(); }
 

@@ -87,7 +87,6 @@ class ReferenceBatchNorm final : public BatchNorm {
             "the reference batch norm computes only in fp32 and nhwc");
     require(d.n_rows > 0, ErrorCode::internal, "a batch norm over {} rows: at least one row is needed", d.n_rows);
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_finalize(const Finalize& a, const OpMemory&, Stream&) override {
     batch_norm_finalize<float>(d_, {a.statistics.as<double>(), a.gamma, a.beta, a.scale_bias, a.mean_inverse_stddev,

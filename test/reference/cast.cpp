@@ -9,7 +9,6 @@ namespace {
 class ReferenceCast final : public Cast {
  public:
   explicit ReferenceCast(const CastDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {

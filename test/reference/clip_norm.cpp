@@ -11,7 +11,6 @@ namespace {
 class ReferenceClipNorm final : public ClipNorm {
  public:
   explicit ReferenceClipNorm(const ClipNormDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
     const ElementRange& range = d_.ranges[args.range];

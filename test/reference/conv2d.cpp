@@ -157,7 +157,6 @@ class ReferenceConv2d final : public Conv2d {
     require(d.dtype == DType::fp32 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc,
             ErrorCode::not_supported, "the reference convolution computes only in fp32 and nhwc");
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 

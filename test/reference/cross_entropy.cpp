@@ -93,7 +93,6 @@ class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
   explicit ReferenceSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d) : d_(d) {
     require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference cross entropy computes only in fp32");
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
     const LossSums sums =

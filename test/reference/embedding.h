@@ -38,7 +38,6 @@ class ReferenceEmbedding final : public Embedding {
  public:
   explicit ReferenceEmbedding(const EmbeddingDescription& d)
       : d_(d), layout_(identity_layout(d.weight_layout, d.vocabulary * d.width)) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {

@@ -11,7 +11,6 @@ namespace {
 class ReferenceHash final : public Hash {
  public:
   explicit ReferenceHash(const HashDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     *args.hash = XXH3_64bits(args.data, d_.size_bytes);

@@ -78,7 +78,6 @@ class ReferenceImageInput final : public ImageInput {
             "image input of {} channels needs as many means and deviations, but has {} and {}", d.x[3], d.mean.size(),
             d.stddev.size());
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

@@ -74,7 +74,6 @@ class ReferenceLinearCrossEntropy final : public LinearCrossEntropy {
  public:
   explicit ReferenceLinearCrossEntropy(const LinearCrossEntropyDescription& d)
       : d_(d), layout_(identity_layout(d.weight_layout, d.vocabulary * d.width)) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {

@@ -97,7 +97,6 @@ void lora_backward(const LoraDescription& d, const LoraTensors<T>& t, const T* d
 class ReferenceLora final : public Lora {
  public:
   explicit ReferenceLora(const LoraDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
     lora_forward(d_, tensors(a.x, a.a, a.b, a.samples), static_cast<float*>(a.y));

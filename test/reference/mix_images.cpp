@@ -24,7 +24,6 @@ class ReferenceMixImages final : public MixImages {
   explicit ReferenceMixImages(const MixImagesDescription& d) : d_(d) {
     require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference mixes images only in fp32");
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

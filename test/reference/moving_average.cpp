@@ -8,7 +8,6 @@ namespace {
 class ReferenceMovingAverage final : public MovingAverage {
  public:
   explicit ReferenceMovingAverage(const MovingAverageDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     if (d_.momentum ? args.scalars->is_applied == 0 : args.scalars->average_momentum == 0) return;

@@ -64,7 +64,6 @@ void nf4_backward(const Nf4MatmulDescription& d, const std::vector<float>& weigh
 class ReferenceNf4Matmul final : public Nf4Matmul {
  public:
   explicit ReferenceNf4Matmul(const Nf4MatmulDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
     nf4_forward(d_, expand_nf4(d_, a.weight, a.scale_values), static_cast<const float*>(a.x),

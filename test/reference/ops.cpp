@@ -13,15 +13,6 @@
 
 namespace lockstep::reference {
 
-#define LOCKSTEP_DECLARE(Description, make) std::unique_ptr<Description::Op> make(const Description&, const Context&);
-LOCKSTEP_OPS(LOCKSTEP_DECLARE)
-#undef LOCKSTEP_DECLARE
-
-std::unique_ptr<Op> make_op(const OpRequest& request) {
-#define LOCKSTEP_ROW(Description, make) op_row<make>(),
-  static constexpr OpRow<Context> kOps[] = {LOCKSTEP_OPS(LOCKSTEP_ROW)};
-#undef LOCKSTEP_ROW
-  return lockstep::make_op<Context>(kOps, request, Context(), "reference");
-}
+LOCKSTEP_DEFINE_MAKE_OP(Context)
 
 }  // namespace lockstep::reference

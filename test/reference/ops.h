@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lockstep/op_table.h"
+#include "lockstep/op.h"
 
 namespace lockstep::reference {
 
@@ -11,6 +11,6 @@ namespace lockstep::reference {
 struct Context {};
 
 /// Throws not_supported if there is no such op.
-std::unique_ptr<Op> make_op(const OpRequest& request);
+std::unique_ptr<Op> make_op(const OpRequest& request, const Context& context);
 
 }  // namespace lockstep::reference

@@ -13,7 +13,6 @@ namespace {
 class ReferenceOptimizer final : public Optimizer {
  public:
   explicit ReferenceOptimizer(const OptimizerDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
   void run_apply(const Apply& all, const OpMemory&, Stream&) override {

@@ -9,7 +9,6 @@ namespace {
 template <typename T>
 class ReferenceOrderedSum final : public OrderedSum {
  public:
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {

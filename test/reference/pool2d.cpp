@@ -109,7 +109,6 @@ class ReferencePool2d final : public Pool2d {
     require(d.kernel_size == 0 || d.padding < d.kernel_size, ErrorCode::not_supported,
             "pooling with kernel size {} and padding {}: windows without a real element", d.kernel_size, d.padding);
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     pool2d_forward<float>(d_,

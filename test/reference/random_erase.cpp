@@ -43,7 +43,6 @@ class ReferenceRandomErase final : public RandomErase {
   explicit ReferenceRandomErase(const RandomEraseDescription& d) : d_(d) {
     require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference erases only in fp32");
   }
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

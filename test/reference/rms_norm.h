@@ -81,7 +81,6 @@ void rms_norm_backward(const RmsNormDescription& d, const RmsNormBackward<T>& ar
 class ReferenceRmsNorm final : public RmsNorm {
  public:
   explicit ReferenceRmsNorm(const RmsNormDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {

@@ -111,7 +111,6 @@ void rotary_backward(const RotaryDescription& d, const RotaryBackward<T>& args) 
 class ReferenceRotary final : public Rotary {
  public:
   explicit ReferenceRotary(const RotaryDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
     rotary_forward<float>(

@@ -37,7 +37,6 @@ void swiglu_backward(const SwiGluDescription& d, const T* x, const T* dy, T* dx,
 class ReferenceSwiGlu final : public SwiGlu {
  public:
   explicit ReferenceSwiGlu(const SwiGluDescription& d) : d_(d) {}
-  OpMemoryRequirements memory_requirements() const override { return {}; }
   std::string describe() const override { return "reference"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
     swiglu_forward(d_, static_cast<const float*>(a.x), static_cast<float*>(a.y));

@@ -198,7 +198,7 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   std::thread thread_;
 };
 
-/// Like kernels/cuda/base/captured_graph.h, with one eager run before the capture.
+/// Like CudaGraph in kernels/cuda/base/stream.h, with one eager run before the capture.
 class QueuedGraph final : public CapturedGraph {
  public:
   explicit QueuedGraph(QueuedDevice& device) : device_(device) {}

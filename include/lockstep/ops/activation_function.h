@@ -4,6 +4,7 @@
 //   gelu  z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))       Hendrycks and Gimpel, 2016, as in GPT-2
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -11,17 +12,8 @@ namespace lockstep {
 
 enum class ActivationFunction : std::uint8_t { none, relu, gelu, silu };
 constexpr std::string_view name(ActivationFunction function) {
-  switch (function) {
-    case ActivationFunction::none:
-      return "none";
-    case ActivationFunction::relu:
-      return "relu";
-    case ActivationFunction::gelu:
-      return "gelu";
-    case ActivationFunction::silu:
-      return "silu";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"none", "relu", "gelu", "silu"};
+  return kNames[static_cast<std::size_t>(function)];
 }
 
 }  // namespace lockstep

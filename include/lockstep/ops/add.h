@@ -1,6 +1,5 @@
 // y = a + b, elementwise, in fp32 and rounded once: two branches of a graph that meet, such as a residual connection.
-// The gradient of both inputs is dy. Planning throws op_description if there are no elements, and not_supported for
-// types that the backend does not support.
+// The gradient of both inputs is dy.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -8,18 +7,15 @@
 
 namespace lockstep {
 
-class Add;
-
 struct AddDescription {
-  using Op = Add;
+  using Op = class Add;
   static constexpr std::string_view kName = "add";
 
   std::int64_t n_elements = 0;
   DType dtype = DType::fp32;
 };
 
-class Add : public Op {
- public:
+struct AddCalls {
   struct Forward {
     const void* a = nullptr;
     const void* b = nullptr;
@@ -32,16 +28,8 @@ class Add : public Op {
     void* db = nullptr;  // the same
     GradientMode db_mode = GradientMode::overwrite;
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("add.forward", &Add::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("add.backward", &Add::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Add : public TwoWayOp<AddDescription, AddCalls> {};
 
 }  // namespace lockstep

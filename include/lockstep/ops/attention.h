@@ -14,9 +14,7 @@
 // q, k and v are one packed matrix, (batch, sequence, (heads + 2 * kv_heads) * head_dim). For each token, it has first
 // all heads of q, then those of k, then those of v, as the op `rotary` writes them. Its gradient has the same layout.
 // Sums are fp32. On the CPU, the order of sums depends on the description alone, so results have the same bits in every
-// run. On a GPU, the gradients have the same bits in every run only if algorithms are fixed (`reproducible`). Planning
-// throws op_description for sizes below 1, if heads is not a multiple of kv_heads, and for a head_dim above
-// kMaxHeadDim, and not_supported for types that the backend does not support.
+// run. On a GPU, the gradients have the same bits in every run only if algorithms are fixed (`reproducible`).
 #pragma once
 
 #include <cmath>
@@ -28,10 +26,8 @@
 
 namespace lockstep {
 
-class Attention;
-
 struct AttentionDescription {
-  using Op = Attention;
+  using Op = class Attention;
   static constexpr std::string_view kName = "attention";
   static constexpr std::int64_t kMaxHeadDim = 256;
 
@@ -67,8 +63,7 @@ inline void require_possible(const AttentionDescription& d) {
           "{}: a head may have at most {} elements", text(d), AttentionDescription::kMaxHeadDim);
 }
 
-class Attention : public Op {
- public:
+struct AttentionCalls {
   struct Forward {
     const void* qkv = nullptr;  // (batch, sequence, packed_width())
     /// (batch, sequence): for each token, the index of the first token of its document within the sample. It is at most
@@ -83,16 +78,8 @@ class Attention : public Op {
     const void* dy = nullptr;  // (batch, sequence, heads * head_dim)
     void* dqkv = nullptr;      // (batch, sequence, packed_width()), overwritten; not the memory of another argument
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("attention.forward", &Attention::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("attention.backward", &Attention::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Attention : public TwoWayOp<AttentionDescription, AttentionCalls> {};
 
 }  // namespace lockstep

@@ -2,8 +2,6 @@
 // sums, which may be all-reduced over ranks in between; `finalize` computes scale and bias; the consumer applies them
 // (normalization.h). Formulas: Ioffe and Szegedy, "Batch Normalization", 2015, algorithm 1. The variance is biased in
 // the scale and unbiased in batch_statistics, as in PyTorch.
-// Planning throws op_description for impossible shapes, and not_supported for types and layouts that the backend does
-// not support.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -12,10 +10,8 @@
 
 namespace lockstep {
 
-class BatchNorm;
-
 struct BatchNormDescription {
-  using Op = BatchNorm;
+  using Op = class BatchNorm;
   static constexpr std::string_view kName = "batch_norm";
 
   Shape x;  // (N, H, W, C)

@@ -14,9 +14,7 @@
 // before any attends, and several tokens of a call may follow each other in one sequence. Two tokens of a call must not
 // have the same slot and position. A token whose position or slot does not exist is padding: nothing is stored for it,
 // and its y is zero. Sums are fp32. The bits of a token's y depend on its own q and on the keys and values that it
-// attends to, not on the other tokens of the call. Planning throws op_description for sizes below 1, if heads is not a
-// multiple of kv_heads, and for a head_dim above AttentionDescription::kMaxHeadDim, and not_supported for types that
-// the backend does not support.
+// attends to, not on the other tokens of the call.
 #pragma once
 
 #include <cmath>
@@ -29,10 +27,8 @@
 
 namespace lockstep {
 
-class CachedAttention;
-
 struct CachedAttentionDescription {
-  using Op = CachedAttention;
+  using Op = class CachedAttention;
   static constexpr std::string_view kName = "cached_attention";
 
   std::int64_t rows = 0;      // new tokens of a call
@@ -74,8 +70,7 @@ inline void require_possible(const CachedAttentionDescription& d) {
           "{}: a head may have at most {} elements", text(d), AttentionDescription::kMaxHeadDim);
 }
 
-class CachedAttention : public Op {
- public:
+struct CachedAttentionCalls {
   struct Forward {
     const void* qkv = nullptr;               // (rows, packed_width())
     const std::int32_t* slot = nullptr;      // (rows)
@@ -86,12 +81,8 @@ class CachedAttention : public Op {
     void* cache = nullptr;  // cache_bytes(), updated
     void* y = nullptr;      // (rows, heads * head_dim), overwritten
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("cached_attention.forward", &CachedAttention::run_forward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class CachedAttention : public ForwardOp<CachedAttentionDescription, CachedAttentionCalls> {};
 
 }  // namespace lockstep

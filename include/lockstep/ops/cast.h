@@ -10,30 +10,23 @@
 
 namespace lockstep {
 
-class Cast;
-
 struct CastDescription {
-  using Op = Cast;
+  using Op = class Cast;
   static constexpr std::string_view kName = "cast";
 
   DType from = DType::fp32;
   DType to = DType::bf16;
 };
 
-class Cast : public Op {
- public:
+struct CastCalls {
   struct Apply {
     const void* source = nullptr;
     void* target = nullptr;  // must not overlap the source
     std::size_t n_elements = 0;
     bool accumulate = false;  // target += source
   };
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
-    submit("cast.apply", &Cast::run_apply, args, memory, stream);
-  }
-
- private:
-  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Cast : public ApplyOp<CastDescription, CastCalls> {};
 
 }  // namespace lockstep

@@ -25,10 +25,8 @@
 
 namespace lockstep {
 
-class ClipNorm;
-
 struct ClipNormDescription {
-  using Op = ClipNorm;
+  using Op = class ClipNorm;
   static constexpr std::string_view kName = "clip_norm";
 
   std::vector<ParameterSegment> segments{};

@@ -3,24 +3,22 @@
 // Shapes: x is (N, H, W, C), y is (N, H', W', K), and the weight is (K, C, R, S) in canonical form. In memory, the
 // weight has the layout weight_layout() and the type of x. Its gradient is fp32. If the op offers it, the gradient can
 // have the type of x instead, and the caller converts it to fp32 for many weights at once. Optionally, the forward pass
-// sums y and y^2 per output channel, which the next batch norm needs. Planning throws op_description for impossible
-// shapes, and not_supported for types and layouts that the backend does not support.
+// sums y and y^2 per output channel, which the next batch norm needs.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "lockstep/dtype.h"
+#include "lockstep/error.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/normalization.h"
 #include "lockstep/shape.h"
 
 namespace lockstep {
 
-class Conv2d;
-
 struct Conv2dDescription {
-  using Op = Conv2d;
+  using Op = class Conv2d;
   static constexpr std::string_view kName = "conv2d";
 
   Shape x;  // (N, H, W, C)
@@ -46,12 +44,27 @@ struct Conv2dDescription {
   }
 };
 
+/// "conv2d (32, 32, 32, 64) -> 128, 3x3/2"
+inline std::string text(const Conv2dDescription& d) {
+  return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.kernel_size, d.kernel_size, d.stride);
+}
+
+inline void require_possible(const Conv2dDescription& d) {
+  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
+          "{}: x must be (N, H, W, C) and out_channels positive", text(d));
+  require(d.kernel_size > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
+          "{}: kernel size and stride must be positive, padding {} not negative", text(d), d.padding);
+  const std::int64_t smallest = d.kernel_size - 2 * d.padding;
+  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
+          "{}: a kernel size of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d),
+          d.kernel_size, d.padding, smallest, d.x[1], d.x[2]);
+}
+
 /// What a call of backward computes. `rest` is everything but the weight gradient: the data gradient and the gradient
 /// through the normalisation.
 enum class BackwardPart : std::uint8_t { all, weight_gradient, rest };
 
-class Conv2d : public Op {
- public:
+struct Conv2dCalls {
   struct Forward {
     const void* x = nullptr;
     const void* weight = nullptr;  // in weight_layout()
@@ -75,6 +88,10 @@ class Conv2d : public Op {
   struct PartWorkspaces {
     std::size_t weight_gradient = 0, rest = 0;
   };
+};
+
+class Conv2d : public TwoWayOp<Conv2dDescription, Conv2dCalls> {
+ public:
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
   /// The types of Forward's statistics and of NormalizationBackward's sums: fp64, or fp32 where the description allows
   /// it and the kernels compute only fp32.
@@ -84,16 +101,6 @@ class Conv2d : public Op {
   virtual bool gives_low_precision_dweight() const { return false; }
   /// No value if backward only runs as a whole.
   virtual std::optional<PartWorkspaces> workspace_of_parts() const { return std::nullopt; }
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("conv2d.forward", &Conv2d::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("conv2d.backward", &Conv2d::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
 }  // namespace lockstep

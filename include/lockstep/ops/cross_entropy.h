@@ -10,20 +10,18 @@
 // and q_k = (1-e) (m [k == a] + (1-m) [k == b]) + e / K, as in PyTorch's loss for class probabilities. w_label is then
 // m w_a + (1-m) w_b, and a prediction is correct if it is the label with the greater weight (a if both are 1/2).
 // A row with a negative label is not counted and has no gradient. Other labels must be below K, which is not checked.
-// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"
+#include "lockstep/error.h"
 #include "lockstep/loss_scale.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/step_scalars.h"
 
 namespace lockstep {
 
-class SoftmaxCrossEntropy;
-
 struct SoftmaxCrossEntropyDescription {
-  using Op = SoftmaxCrossEntropy;
+  using Op = class SoftmaxCrossEntropy;
   static constexpr std::string_view kName = "cross_entropy";
 
   std::int64_t rows = 0;
@@ -34,14 +32,18 @@ struct SoftmaxCrossEntropyDescription {
   bool inference = false;
 };
 
+inline void require_possible(const SoftmaxCrossEntropyDescription& d) {
+  require(d.rows > 0 && d.classes > 0, ErrorCode::op_description,
+          "the loss needs at least one row and one class, but there are {} rows and {} classes", d.rows, d.classes);
+}
+
 /// The other label of each row, and the weight of the first one.
 struct MixedLabels {
   const std::int32_t* labels = nullptr;  // (rows); b, not negative where a row is counted; null: rows have one label
   const float* weight = nullptr;         // (1); m
 };
 
-class SoftmaxCrossEntropy : public Op {
- public:
+struct SoftmaxCrossEntropyCalls {
   struct Forward {
     const void* logits = nullptr;          // (rows, classes)
     const std::int32_t* labels = nullptr;  // (rows)
@@ -59,16 +61,8 @@ class SoftmaxCrossEntropy : public Op {
     const LossScale* loss_scale = nullptr;  // null: 1
     void* dlogits = nullptr;                // overwritten
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("cross_entropy.forward", &SoftmaxCrossEntropy::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("cross_entropy.backward", &SoftmaxCrossEntropy::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class SoftmaxCrossEntropy : public TwoWayOp<SoftmaxCrossEntropyDescription, SoftmaxCrossEntropyCalls> {};
 
 }  // namespace lockstep

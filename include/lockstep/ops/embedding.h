@@ -15,10 +15,8 @@
 
 namespace lockstep {
 
-class Embedding;
-
 struct EmbeddingDescription {
-  using Op = Embedding;
+  using Op = class Embedding;
   static constexpr std::string_view kName = "embedding";
 
   std::int64_t rows = 0;        // positions
@@ -29,8 +27,7 @@ struct EmbeddingDescription {
   std::shared_ptr<const ParameterLayout> weight_layout{};  // of an op that shares the weight; null: a new one
 };
 
-class Embedding : public Op {
- public:
+struct EmbeddingCalls {
   struct Forward {
     const std::int32_t* ids = nullptr;  // (rows)
     const void* weight = nullptr;       // (vocabulary, width)
@@ -42,18 +39,12 @@ class Embedding : public Op {
     float* dweight = nullptr;  // (vocabulary, width); overwritten with zeros where an id does not occur
     GradientMode dweight_mode = GradientMode::overwrite;
   };
+};
+
+class Embedding : public TwoWayOp<EmbeddingDescription, EmbeddingCalls> {
+ public:
   /// Always canonical.
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("embedding.forward", &Embedding::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("embedding.backward", &Embedding::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
 }  // namespace lockstep

@@ -9,27 +9,20 @@
 
 namespace lockstep {
 
-class Hash;
-
 struct HashDescription {
-  using Op = Hash;
+  using Op = class Hash;
   static constexpr std::string_view kName = "hash";
 
   std::size_t size_bytes = 0;
 };
 
-class Hash : public Op {
- public:
+struct HashCalls {
   struct Apply {
     const void* data = nullptr;
     std::uint64_t* hash = nullptr;  // written
   };
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
-    submit("hash.apply", &Hash::run_apply, args, memory, stream);
-  }
-
- private:
-  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Hash : public ApplyOp<HashDescription, HashCalls> {};
 
 }  // namespace lockstep

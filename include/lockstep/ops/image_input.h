@@ -4,21 +4,20 @@
 // and the column (number 1) in [0, 2*padding], and the flip (lowest bit).
 // The images either have the size of the output, or each is a region of a stored image, which is resized to that size
 // first (lockstep/image_region.h). The resized bytes are the same on every backend.
-// Planning throws op_description for impossible shapes and if mean and stddev do not have one value per channel, and
-// not_supported for a stddev of 0 and for types and numbers of channels that the backend does not support.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "lockstep/dtype.h"
+#include "lockstep/error.h"
 #include "lockstep/image_region.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/step_scalars.h"
+#include "lockstep/philox.h"
 #include "lockstep/shape.h"
 
 namespace lockstep {
-
-class ImageInput;
 
 /// Limits of images that are regions of different sizes.
 struct RegionLimits {
@@ -29,7 +28,7 @@ struct RegionLimits {
 };
 
 struct ImageInputDescription {
-  using Op = ImageInput;
+  using Op = class ImageInput;
   static constexpr std::string_view kName = "image_input";
 
   Shape x;  // (N, H, W, C): input in uint8 (regions have other heights and widths), output in dtype
@@ -42,8 +41,40 @@ struct ImageInputDescription {
   RegionLimits regions{};  // C is then 1 or 3
 };
 
-class ImageInput : public Op {
- public:
+inline void require_possible(const ImageInputDescription& d) {
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::op_description,
+          "image input needs images (N, H, W, C), not {}", d.x.text());
+  const std::size_t channels = static_cast<std::size_t>(d.x[3]);
+  require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::op_description,
+          "image input needs {} means and standard deviations, one per channel, but has {} and {}", channels,
+          d.mean.size(), d.stddev.size());
+  require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
+          "image input divides by the standard deviation of each channel, which must be greater than 0");
+  require(d.crop_padding >= 0, ErrorCode::op_description,
+          "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
+  require(!d.regions.exist() || d.x[3] == 1 || d.x[3] == 3, ErrorCode::not_supported,
+          "image input resizes images of 1 or 3 channels, not {}", d.x[3]);
+}
+
+/// The position of an output image in its padded source.
+struct ImagePlacement {
+  int row = 0, column = 0;  // of the output's corner in the source image; may be negative
+  bool flipped = false;     // horizontally, after the crop
+};
+constexpr ImagePlacement draw_placement(int crop_padding, bool flip, std::uint32_t seed, std::uint32_t sample,
+                                        std::uint32_t epoch) {
+  ImagePlacement placement;
+  if (crop_padding > 0) {
+    const auto block = Philox(seed, RandomPurpose::crop, sample, epoch).block(0);
+    const std::uint32_t n_places = 2 * static_cast<std::uint32_t>(crop_padding) + 1;
+    placement.row = static_cast<int>(Philox::below(block[0], n_places)) - crop_padding;
+    placement.column = static_cast<int>(Philox::below(block[1], n_places)) - crop_padding;
+  }
+  if (flip) placement.flipped = (Philox(seed, RandomPurpose::flip, sample, epoch).block(0)[0] & 1u) != 0;
+  return placement;
+}
+
+struct ImageInputCalls {
   struct Forward {
     const std::uint8_t* images = nullptr;       // (N, H, W, C), or the pixels of the regions, row-major
     const ImageRegion* regions = nullptr;       // (N), if there are regions
@@ -52,12 +83,8 @@ class ImageInput : public Op {
     const StepScalars* scalars = nullptr;       // epoch
     void* y = nullptr;                          // (N, H, W, C)
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("image_input.forward", &ImageInput::run_forward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class ImageInput : public ForwardOp<ImageInputDescription, ImageInputCalls> {};
 
 }  // namespace lockstep

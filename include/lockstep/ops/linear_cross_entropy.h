@@ -6,8 +6,7 @@
 // once, and those of a chunk are discarded when its gradients are complete. Logits, softmax and sums are fp32 or wider;
 // dlogits are rounded to dtype. A row with a negative target is not counted and has no gradient. LossSums and
 // StepScalars are those of cross_entropy.h, with a weight of 1 for each counted row. The weight is in canonical form,
-// so that an embedding can share it (tied embeddings). Planning throws op_description for impossible sizes, and
-// not_supported for types that the backend does not support.
+// so that an embedding can share it (tied embeddings).
 #pragma once
 
 #include <algorithm>
@@ -21,10 +20,8 @@
 
 namespace lockstep {
 
-class LinearCrossEntropy;
-
 struct LinearCrossEntropyDescription {
-  using Op = LinearCrossEntropy;
+  using Op = class LinearCrossEntropy;
   static constexpr std::string_view kName = "linear_cross_entropy";
 
   std::int64_t rows = 0;        // predictions
@@ -61,8 +58,7 @@ inline void require_possible(const LinearCrossEntropyDescription& d) {
           d.chunk_rows);
 }
 
-class LinearCrossEntropy : public Op {
- public:
+struct LinearCrossEntropyCalls {
   struct Forward {
     const void* x = nullptr;                // (rows, width)
     const void* weight = nullptr;           // (vocabulary, width)
@@ -77,14 +73,12 @@ class LinearCrossEntropy : public Op {
     float* dweight = nullptr;               // (vocabulary, width)
     GradientMode dweight_mode = GradientMode::overwrite;
   };
+};
+
+class LinearCrossEntropy : public ForwardOp<LinearCrossEntropyDescription, LinearCrossEntropyCalls> {
+ public:
   /// Always canonical.
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("linear_cross_entropy.forward", &LinearCrossEntropy::run_forward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
 }  // namespace lockstep

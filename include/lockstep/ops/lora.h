@@ -15,8 +15,7 @@
 // the key (seed, dropout) and the counter (t * ceil(in / 8) + i / 8, stream of the part, s, epoch). The kept elements
 // thus depend neither on ranks nor on micro-batches.
 //
-// x, A, B, y, dy and dx have one type, to which h and dh are rounded. dA, dB and all sums are fp32. Planning throws
-// op_description for impossible sizes, and not_supported for types that the backend does not support.
+// x, A, B, y, dy and dx have one type, to which h and dh are rounded. dA, dB and all sums are fp32.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +32,6 @@
 
 namespace lockstep {
 
-class Lora;
-
 /// Columns of y that have an adapter.
 struct LoraPart {
   std::int64_t begin = 0, columns = 0;
@@ -42,7 +39,7 @@ struct LoraPart {
 };
 
 struct LoraDescription {
-  using Op = Lora;
+  using Op = class Lora;
   static constexpr std::string_view kName = "lora";
 
   std::int64_t rows = 0;  // M
@@ -113,8 +110,7 @@ inline void require_possible(const LoraDescription& d) {
           ErrorCode::op_description, "a dropout of {} for {} rows in samples of {}", d.dropout, d.rows, d.tokens);
 }
 
-class Lora : public Op {
- public:
+struct LoraCalls {
   /// Inputs of the dropout; not read without dropout.
   struct Samples {
     const std::uint32_t* ids = nullptr;    // (M / tokens)
@@ -138,16 +134,8 @@ class Lora : public Op {
     GradientMode parameter_mode = GradientMode::overwrite;  // of da and db
     Samples samples{};
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("lora.forward", &Lora::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("lora.backward", &Lora::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Lora : public TwoWayOp<LoraDescription, LoraCalls> {};
 
 }  // namespace lockstep

@@ -2,12 +2,10 @@
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
 // The weight is (out, in) in canonical form, and has the layout weight_layout() in memory. Weight and bias have the
 // type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: a sampler needs the
-// logits of a language model without rounding. Planning throws op_description for sizes below 1, and not_supported for
-// types that the backend does not support.
+// logits of a language model without rounding.
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "lockstep/dtype.h"
 #include "lockstep/error.h"
@@ -16,10 +14,8 @@
 
 namespace lockstep {
 
-class Matmul;
-
 struct MatmulDescription {
-  using Op = Matmul;
+  using Op = class Matmul;
   static constexpr std::string_view kName = "matmul";
 
   std::int64_t rows = 0;  // M
@@ -35,14 +31,14 @@ struct MatmulDescription {
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one; canonical (out, in)
 };
 
-/// Throws op_description if fp32_output is combined with an option that excludes it. `what` names the op.
-inline void require_possible_output(const MatmulDescription& d, const std::string& what) {
+inline void require_possible(const MatmulDescription& d) {
+  require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
+          "a matmul ({}, {}) -> {}: all sizes must be positive", d.rows, d.in_features, d.out_features);
   require(!d.fp32_output || (d.inference && !d.bias && d.activation == ActivationFunction::none),
-          ErrorCode::op_description, "{}: an output in fp32 is for inference, without bias and activation", what);
+          ErrorCode::op_description, "a matmul with an output in fp32 is for inference, without bias and activation");
 }
 
-class Matmul : public Op {
- public:
+struct MatmulCalls {
   struct Forward {
     const void* x = nullptr;       // (M, in)
     const void* weight = nullptr;  // in weight_layout()
@@ -60,17 +56,11 @@ class Matmul : public Op {
     float* dbias = nullptr;    // (out)
     GradientMode parameter_mode = GradientMode::overwrite;
   };
-  virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("matmul.forward", &Matmul::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("matmul.backward", &Matmul::run_backward, args, memory, stream);
-  }
+};
 
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+class Matmul : public TwoWayOp<MatmulDescription, MatmulCalls> {
+ public:
+  virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
 };
 
 }  // namespace lockstep

@@ -10,8 +10,7 @@
 // All samples of the batch share one draw: Philox(seed, mix, sample_ids[0], epoch), block 0. Number 0 chooses cutmix
 // (lowest bit 1) if both are given. Number 1 gives w, the entry below(number, kBetaQuantiles) of a table of quantiles
 // of its beta distribution, so that all backends draw the same w, bit for bit. With cutmix, number 2 gives the row r in
-// [0, H) and number 3 the column c in [0, W). Planning throws op_description for impossible sizes, and not_supported
-// for types that the backend does not support.
+// [0, H) and number 3 the column c in [0, W).
 #pragma once
 
 #include <cstdint>
@@ -23,12 +22,10 @@
 
 namespace lockstep {
 
-class MixImages;
-
 inline constexpr std::uint32_t kBetaQuantiles = 4096;
 
 struct MixImagesDescription {
-  using Op = MixImages;
+  using Op = class MixImages;
   static constexpr std::string_view kName = "mix_images";
 
   Shape x;  // (N, H, W, C) in dtype, like y
@@ -36,8 +33,7 @@ struct MixImagesDescription {
   std::uint32_t seed = 0;
 };
 
-class MixImages : public Op {
- public:
+struct MixImagesCalls {
   struct Forward {
     const void* x = nullptr;                    // (N, H, W, C)
     const std::int32_t* labels = nullptr;       // (N)
@@ -49,12 +45,8 @@ class MixImages : public Op {
     std::int32_t* partner_labels = nullptr;     // (N): labels[n - 1]; labels[n] if that is negative
     float* weight = nullptr;                    // (1): w
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("mix_images.forward", &MixImages::run_forward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class MixImages : public ForwardOp<MixImagesDescription, MixImagesCalls> {};
 
 }  // namespace lockstep

@@ -15,29 +15,22 @@
 
 namespace lockstep {
 
-class MovingAverage;
-
 struct MovingAverageDescription {
-  using Op = MovingAverage;
+  using Op = class MovingAverage;
   static constexpr std::string_view kName = "moving_average";
 
   std::size_t n_elements = 0;
   std::optional<float> momentum = 0.1f;  // no value: StepScalars::average_momentum
 };
 
-class MovingAverage : public Op {
- public:
+struct MovingAverageCalls {
   struct Apply {
     float* running = nullptr;
     const float* batch = nullptr;
     const StepScalars* scalars = nullptr;  // is_applied or average_momentum
   };
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
-    submit("moving_average.apply", &MovingAverage::run_apply, args, memory, stream);
-  }
-
- private:
-  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class MovingAverage : public ApplyOp<MovingAverageDescription, MovingAverageCalls> {};
 
 }  // namespace lockstep

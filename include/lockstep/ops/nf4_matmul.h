@@ -3,8 +3,7 @@
 //     dx = dy * weight; the weight and the bias have no gradient
 // Elements of the weight are rounded to the type of x before they are multiplied, as if it were stored in that type.
 // The whole weight never exists in that type: backends expand a few of its rows at a time, or columns for dx, which
-// does not change the sums. x, y, dx, dy and bias have one type; sums are fp32. Planning throws op_description for
-// sizes below 1, and not_supported for types that the backend does not support.
+// does not change the sums. x, y, dx, dy and bias have one type; sums are fp32.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +17,8 @@
 
 namespace lockstep {
 
-class Nf4Matmul;
-
 struct Nf4MatmulDescription {
-  using Op = Nf4Matmul;
+  using Op = class Nf4Matmul;
   static constexpr std::string_view kName = "nf4_matmul";
 
   std::int64_t rows = 0;  // M
@@ -49,8 +46,7 @@ inline void require_possible(const Nf4MatmulDescription& d) {
           d.in_features, d.matrices.size());
 }
 
-class Nf4Matmul : public Op {
- public:
+struct Nf4MatmulCalls {
   struct Forward {
     const void* x = nullptr;              // (M, in)
     const std::byte* weight = nullptr;    // in the layout of Nf4Layout
@@ -65,16 +61,8 @@ class Nf4Matmul : public Op {
     void* dx = nullptr;  // (M, in)
     GradientMode dx_mode = GradientMode::overwrite;
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("nf4_matmul.forward", &Nf4Matmul::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("nf4_matmul.backward", &Nf4Matmul::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Nf4Matmul : public TwoWayOp<Nf4MatmulDescription, Nf4MatmulCalls> {};
 
 }  // namespace lockstep

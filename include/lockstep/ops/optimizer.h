@@ -15,6 +15,7 @@
 // arena.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lockstep/dtype.h"
@@ -25,10 +26,8 @@
 
 namespace lockstep {
 
-class Optimizer;
-
 struct OptimizerDescription {
-  using Op = Optimizer;
+  using Op = class Optimizer;
   static constexpr std::string_view kName = "optimizer";
 
   enum class Kind : std::uint8_t { sgd, adamw, lars };
@@ -63,8 +62,17 @@ struct OptimizerDescription {
   int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
 };
 
-class Optimizer : public Op {
- public:
+/// "SGD in one pass over parameters, gradients and state, writes bf16 weights"
+inline std::string text(const OptimizerDescription& d) {
+  using Kind = OptimizerDescription::Kind;
+  return fmt::format("{} parameters, gradients and state{}",
+                     d.kind == Kind::sgd     ? "SGD in one pass over"
+                     : d.kind == Kind::adamw ? "AdamW in one pass over"
+                                             : "LARS, a pass for norms and one over",
+                     d.weight_dtype == DType::fp32 ? "" : fmt::format(", writes {} weights", name(d.weight_dtype)));
+}
+
+struct OptimizerCalls {
   struct Apply {
     float* parameters = nullptr;
     void* weights = nullptr;  // in weight_dtype, at the same offsets as the parameters
@@ -72,12 +80,8 @@ class Optimizer : public Op {
     float* state = nullptr;  // zero before step 0; (n_states, n_elements)
     const StepScalars* scalars = nullptr;
   };
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
-    submit("optimizer.apply", &Optimizer::run_apply, args, memory, stream);
-  }
-
- private:
-  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Optimizer : public ApplyOp<OptimizerDescription, OptimizerCalls> {};
 
 }  // namespace lockstep

@@ -14,17 +14,14 @@
 
 namespace lockstep {
 
-class OrderedSum;
-
 struct OrderedSumDescription {
-  using Op = OrderedSum;
+  using Op = class OrderedSum;
   static constexpr std::string_view kName = "ordered_sum";
 
   DType dtype = DType::fp32;  // fp32 or fp64
 };
 
-class OrderedSum : public Op {
- public:
+struct OrderedSumCalls {
   /// A list of pointers that is stored in the arguments themselves, since a stream with a queue copies them.
   class Open {
    public:
@@ -52,12 +49,8 @@ class OrderedSum : public Op {
     std::size_t begin = 0;   // elements [begin, begin + n_elements) of each
     std::size_t n_elements = 0;
   };
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
-    submit("ordered_sum.apply", &OrderedSum::run_apply, args, memory, stream);
-  }
-
- private:
-  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class OrderedSum : public ApplyOp<OrderedSumDescription, OrderedSumCalls> {};
 
 }  // namespace lockstep

@@ -7,7 +7,6 @@
 // numbers u and v of block 2 t - 1, the height h = round(sqrt(a r)) and the width w = round(sqrt(a / r)). The first try
 // with h < H and w < W is used; its first row is below(number 0 of block 2 t, H - h + 1), and its first column
 // below(number 1, W - w + 1). If there is none, the image stays as it is.
-// Planning throws op_description for impossible sizes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -17,10 +16,8 @@
 
 namespace lockstep {
 
-class RandomErase;
-
 struct RandomEraseDescription {
-  using Op = RandomErase;
+  using Op = class RandomErase;
   static constexpr std::string_view kName = "random_erase";
 
   Shape x;  // (N, H, W, C) in dtype, like y
@@ -35,20 +32,15 @@ inline constexpr double kLeastArea = 0.02, kAreaRange = 0.31;
 inline constexpr double kLogLeastRatio = -1.2039728043259360, kLogRatioRange = 2.3978952727983707;
 }  // namespace erasing
 
-class RandomErase : public Op {
- public:
+struct RandomEraseCalls {
   struct Forward {
     const void* x = nullptr;                    // (N, H, W, C)
     const std::uint32_t* sample_ids = nullptr;  // (N), position in the file
     const StepScalars* scalars = nullptr;       // epoch
     void* y = nullptr;                          // (N, H, W, C), not x
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("random_erase.forward", &RandomErase::run_forward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class RandomErase : public ForwardOp<RandomEraseDescription, RandomEraseCalls> {};
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@
 //     ds = inverse_rms * (weight * dy - s_hat * mean over the row of (weight * dy * s_hat)) + added,
 //     dweight = sum over rows of dy * s_hat,  s_hat = s * inverse_rms
 // Rows are summed in an order that depends on the shape alone, so dweight has the same bits on any number of threads.
-// Planning throws op_description for empty shapes, and not_supported for types that the backend does not support.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -16,10 +15,8 @@
 
 namespace lockstep {
 
-class RmsNorm;
-
 struct RmsNormDescription {
-  using Op = RmsNorm;
+  using Op = class RmsNorm;
   static constexpr std::string_view kName = "rms_norm";
 
   std::int64_t rows = 0;
@@ -30,8 +27,7 @@ struct RmsNormDescription {
   bool inference = false;  // backward is never called
 };
 
-class RmsNorm : public Op {
- public:
+struct RmsNormCalls {
   struct Forward {
     const void* x = nullptr;         // (rows, width)
     const void* residual = nullptr;  // (rows, width); null without a residual
@@ -49,16 +45,8 @@ class RmsNorm : public Op {
     float* dweight = nullptr;  // (width)
     GradientMode dweight_mode = GradientMode::overwrite;
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("rms_norm.forward", &RmsNorm::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("rms_norm.backward", &RmsNorm::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class RmsNorm : public TwoWayOp<RmsNormDescription, RmsNormCalls> {};
 
 }  // namespace lockstep

@@ -14,8 +14,7 @@
 // Backward rotates by the opposite angles:
 //     dz = dy rotated back (dx without norm),  dn = dz * q_norm,  dx = (dn - n * mean of dn * n) / sqrt(...),
 //     dq_norm = sum over rows and query heads of dz * n; and likewise for keys
-// The order of sums depends on the shape alone, so the bits do not depend on the number of threads. Planning throws
-// op_description for impossible sizes, and not_supported for types that the backend does not support.
+// The order of sums depends on the shape alone, so the bits do not depend on the number of threads.
 #pragma once
 
 #include <cmath>
@@ -28,15 +27,13 @@
 
 namespace lockstep {
 
-class Rotary;
-
 enum class RotaryPairs : std::uint8_t { half_split, interleaved };
 constexpr std::string_view name(RotaryPairs pairs) {
   return pairs == RotaryPairs::half_split ? "half-split" : "interleaved";
 }
 
 struct RotaryDescription {
-  using Op = Rotary;
+  using Op = class Rotary;
   static constexpr std::string_view kName = "rotary";
   static constexpr std::int64_t kMaxHeadDim = 256;
 
@@ -79,8 +76,7 @@ inline void require_possible(const RotaryDescription& d) {
           RotaryDescription::kMaxHeadDim);
 }
 
-class Rotary : public Op {
- public:
+struct RotaryCalls {
   struct Forward {
     const void* x = nullptr;                  // (rows, row_size)
     const std::int32_t* positions = nullptr;  // (rows); clamped to the positions of the table
@@ -103,16 +99,8 @@ class Rotary : public Op {
     float* dk_norm = nullptr;  // (head_dim)
     GradientMode dk_norm_mode = GradientMode::overwrite;
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("rotary.forward", &Rotary::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("rotary.backward", &Rotary::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class Rotary : public TwoWayOp<RotaryDescription, RotaryCalls> {};
 
 }  // namespace lockstep

@@ -2,8 +2,7 @@
 // feed-forward layer, on the result of one matmul for gate and up together. A row of x is [gate | up]:
 //     y = silu(gate) * up                                          silu(z) = z * sigmoid(z)
 //     dgate = dy * up * silu'(gate),  dup = dy * silu(gate)        silu'(z) = sigmoid(z) * (1 + z * (1 - sigmoid(z)))
-// Values are computed in fp32 and rounded once. Planning throws op_description for empty shapes, and not_supported for
-// types that the backend does not support.
+// Values are computed in fp32 and rounded once.
 #pragma once
 
 #include "lockstep/dtype.h"
@@ -11,10 +10,8 @@
 
 namespace lockstep {
 
-class SwiGlu;
-
 struct SwiGluDescription {
-  using Op = SwiGlu;
+  using Op = class SwiGlu;
   static constexpr std::string_view kName = "swiglu";
 
   std::int64_t rows = 0;
@@ -22,8 +19,7 @@ struct SwiGluDescription {
   DType dtype = DType::fp32;
 };
 
-class SwiGlu : public Op {
- public:
+struct SwiGluCalls {
   struct Forward {
     const void* x = nullptr;  // (rows, 2 * width): gate, then up
     void* y = nullptr;        // (rows, width), overwritten
@@ -34,16 +30,8 @@ class SwiGlu : public Op {
     void* dx = nullptr;        // (rows, 2 * width), like x; may be x
     GradientMode dx_mode = GradientMode::overwrite;
   };
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-    submit("swiglu.forward", &SwiGlu::run_forward, args, memory, stream);
-  }
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
-    submit("swiglu.backward", &SwiGlu::run_backward, args, memory, stream);
-  }
-
- private:
-  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
-  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+class SwiGlu : public TwoWayOp<SwiGluDescription, SwiGluCalls> {};
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "kernels/cpu/base/bf16.h"
-#include "lockstep/error.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,6 +1,8 @@
 // What every CPU op knows about the machine, and what a user of the CPU backend may choose.
 #pragma once
 
+#include "lockstep/op.h"
+
 namespace lockstep {
 class Algorithms;
 }
@@ -18,5 +20,8 @@ struct CpuContext {
   CpuOptions options{};
   Algorithms* algorithms = nullptr;  // for ops that have several; null: a fixed one is used
 };
+
+template <typename Description>
+using CpuOp = PlannedOp<Description, CpuContext>;
 
 }  // namespace lockstep::cpu

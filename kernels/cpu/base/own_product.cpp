@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/base/workspace.h"
+#include "lockstep/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -86,9 +85,7 @@ class OwnProduct final : public Product {
   /// Calls work(E{}, row) for each row of c in `rows`, on all threads.
   template <typename Work>
   void for_rows(Range rows, std::int64_t width, const Work& work) const {
-    const int parts = part_count(context_, (rows.end - rows.begin) * width * 4);
-    run_parts(parts, [&](int part) {
-      const Range mine = part_of(rows.end - rows.begin, part, parts);
+    run_ranges(part_count(context_, (rows.end - rows.begin) * width * 4), rows.end - rows.begin, [&](Range mine) {
       for (std::int64_t row = rows.begin + mine.begin; row < rows.begin + mine.end; ++row) work(row);
     });
   }
@@ -114,13 +111,13 @@ void OwnProduct::run(const Arguments& arguments) {
 template <typename E>
 void OwnProduct::run_slab(const Arguments& arguments, Range rows, Range columns) {
   const std::int64_t width = columns.end - columns.begin;
-  with_elements(d_.c.dtype, [&](auto element) {
-    using C = decltype(element);
+  with_elements(d_.c.dtype, [&]<typename C>(C) {
     constexpr bool kIsInPlace = sizeof(C) == sizeof(float);
     const auto c_at = [&](std::int64_t row) {
       return static_cast<C*>(arguments.c) + row * d_.c.stride() + columns.begin;
     };
-    float* const sums = kIsInPlace ? reinterpret_cast<float*>(c_at(rows.begin)) : at(arguments.workspace, at_.sums);
+    float* const sums =
+        kIsInPlace ? reinterpret_cast<float*>(c_at(rows.begin)) : at<float>(arguments.workspace, at_.sums);
     const std::int64_t sums_row = kIsInPlace ? d_.c.stride() : width;
     const C* const bias = d_.has_bias ? static_cast<const C*>(arguments.bias) + columns.begin : nullptr;
     // The initial values to which the products are added: the previous contents, and the bias.
@@ -151,12 +148,11 @@ void OwnProduct::multiply(const Arguments& arguments, Range inner, Range rows, R
   const std::int64_t b_column = d_.b.is_transposed ? d_.b.rows : 1, b_inner = d_.b.is_transposed ? 1 : d_.b.columns;
   const auto* const a = static_cast<const E*>(arguments.a) + rows.begin * a_row + inner.begin * a_inner;
   const auto* const b = static_cast<const E*>(arguments.b) + columns.begin * b_column + inner.begin * b_inner;
-  float* const packed_b = at(arguments.workspace, at_.b);
+  float* const packed_b = at<float>(arguments.workspace, at_.b);
   const std::int64_t n_panels = divide_up(n_columns, tile);
   const auto columns_of = [&](Range panels) { return std::min(panels.end * tile, n_columns) - panels.begin * tile; };
   const int packing_parts = part_count(context_, n_inner * n_columns * 4);
-  run_parts(packing_parts, [&](int part) {
-    const Range panels = part_of(n_panels, part, packing_parts);
+  run_ranges(packing_parts, n_panels, [&](Range panels) {
     if (panels.begin < panels.end) LOCKSTEP_DISPATCH(pack_columns<E>)
     ({b + panels.begin * tile * b_column, b_column, b_inner, columns_of(panels), n_inner},
      packed_b + panels.begin * tile * n_inner);
@@ -168,7 +164,7 @@ void OwnProduct::multiply(const Arguments& arguments, Range inner, Range rows, R
   const int parts =
       static_cast<int>(std::min<std::int64_t>(part_count(context_, n_rows * n_columns * n_inner), n_units));
   run_parts(parts, [&](int part) {
-    float* const packed_a = at(arguments.workspace, at_.a) + part * std::min(kInner, d_.a.columns) * kRows;
+    float* const packed_a = at<float>(arguments.workspace, at_.a) + part * std::min(kInner, d_.a.columns) * kRows;
     const Range units = part_of(n_units, part, parts);
     for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
       const std::int64_t row = unit / groups * kRows, block_rows = std::min(kRows, n_rows - row);

@@ -49,4 +49,10 @@ void run_parts(int parts, const Work& work) {
   for (int part = 0; part < parts; ++part) run_part(work, part);
 }
 
+/// Calls work(range) for each of `parts` ranges of [0, count), each on a thread of its own.
+template <typename Work>
+void run_ranges(int parts, std::int64_t count, const Work& work) {
+  run_parts(parts, [&](int part) { work(part_of(count, part, parts)); });
+}
+
 }  // namespace lockstep::cpu

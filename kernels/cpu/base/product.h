@@ -2,6 +2,7 @@
 // (product_onednn.cpp). A build without it (`make DNNL=0`) has Lockstep's own kernels instead (own_product.cpp).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,6 +50,34 @@ class Product {
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::string describe() const = 0;
   virtual void execute(const Arguments& arguments) = 0;
+};
+
+/// Products of equal sizes that together compute some rows, or some columns, of a matrix; the last may be smaller.
+class ChunkedProduct {
+ public:
+  ChunkedProduct() = default;
+  template <typename Make>  // makes the product for a number of rows, or of columns
+  ChunkedProduct(std::int64_t total, std::int64_t at_once, const Make& make)
+      : total_(total), at_once_(at_once), each_(make(at_once)) {
+    if (total % at_once > 0) last_ = make(total % at_once);
+  }
+  explicit operator bool() const { return each_ != nullptr; }
+  std::int64_t at_once() const { return at_once_; }
+  std::size_t workspace_bytes() const {
+    return std::max(each_->workspace_bytes(), last_ ? last_->workspace_bytes() : std::size_t{0});
+  }
+  std::string describe() const { return each_->describe(); }
+  template <typename Work>  // (range, product)
+  void for_each(const Work& work) const {
+    for (std::int64_t first = 0; first < total_; first += at_once_) {
+      const Range range{first, std::min(first + at_once_, total_)};
+      work(range, range.end - first == at_once_ ? *each_ : *last_);
+    }
+  }
+
+ private:
+  std::int64_t total_ = 0, at_once_ = 1;
+  std::unique_ptr<Product> each_, last_;
 };
 
 /// Copies a tensor to another layout, or to another type.

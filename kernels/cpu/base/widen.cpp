@@ -12,8 +12,7 @@ namespace {
 /// Calls work(range) for parts of [0, count), which have `size_bytes` in total.
 template <typename Work>
 void in_parts(std::int64_t count, std::int64_t size_bytes, const CpuContext& context, const Work& work) {
-  const int parts = part_count(context, size_bytes);
-  run_parts(parts, [&](int part) { work(part_of(count, part, parts)); });
+  run_ranges(part_count(context, size_bytes), count, work);
 }
 
 constexpr std::int64_t kBytesOfBoth = sizeof(Bf16) + sizeof(float);
@@ -29,6 +28,19 @@ void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContex
 void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context) {
   in_parts(n_elements, n_elements * kBytesOfBoth, context, [&](Range range) {
     LOCKSTEP_DISPATCH(narrow_elements)(from, to, range);
+  });
+}
+
+void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context) {
+  with_elements(dtype, [&]<typename E>(E) {
+    auto* const sum = static_cast<E*>(target);
+    const auto* const added = static_cast<const E*>(source);
+    const auto n = static_cast<std::int64_t>(n_elements);
+    const int parts = part_count(context, n * static_cast<std::int64_t>(sizeof(E)));
+    run_ranges(parts, n, [&](Range range) {
+      for (std::int64_t i = range.begin; i < range.end; ++i)
+        sum[i] = from_float<E>(to_float(sum[i]) + to_float(added[i]));
+    });
   });
 }
 

@@ -1,11 +1,12 @@
 // Conversions of bf16 tensors that are multiplied in fp32: to the other type, and to the layout of the kernel that
-// multiplies them.
+// multiplies them; and the addition of one tensor to another.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cpu/base/context.h"
 #include "lockstep/bf16.h"
+#include "lockstep/dtype.h"
 #include "lockstep/op.h"
 
 namespace lockstep::cpu {
@@ -22,6 +23,9 @@ struct ImageRows {
 void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContext& context);
 /// Rounds to the nearest, ties to even.
 void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context);
+
+/// target += source, fp32 or bf16.
+void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context);
 
 /// From nhwc to `layout`, and back. In nchw16c, the channels are a multiple of 16.
 void widen(const ImageRows& shape, const Bf16* from, Layout layout, float* to, const CpuContext& context);

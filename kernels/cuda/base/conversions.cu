@@ -11,7 +11,7 @@ constexpr unsigned kThreads = 256;
 
 /// One thread per item, with up to eight blocks per multiprocessor.
 Grid grid_of(std::int64_t items, const CudaContext& context) {
-  const auto most = static_cast<unsigned>(context.multiprocessors) * 8;
+  const auto most = context.blocks(8);
   return {.blocks = blocks_for(static_cast<std::size_t>(items), kThreads, most), .threads = kThreads};
 }
 
@@ -169,8 +169,7 @@ __global__ void add_columns(const T* values, float* sums, std::int64_t n_rows, s
 void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
            const CudaContext& context, Stream& stream) {
   const std::int64_t n = rows.n_rows * rows.length;
-  for_half(dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  for_half(dtype, [&]<typename T>(T*) {
     const T* typed = static_cast<const T*>(source);
     if (rows.length == rows.padded && is_whole_packs(n, source, target))
       launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid_of(n / 8, context), stream, typed, target,
@@ -182,8 +181,7 @@ void widen(DType dtype, const void* source, float* target, const Rows& rows, boo
 
 void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, const CudaContext& context,
               Stream& stream) {
-  for_half(dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  for_half(dtype, [&]<typename T>(T*) {
     launch(rows.padded == 4 ? pad_each_row<T, 4> : pad_each_row<T, 8>, grid_of(rows.n_rows, context), stream,
            static_cast<const T*>(source), static_cast<T*>(target), rows.n_rows, static_cast<int>(rows.length));
   });
@@ -225,8 +223,7 @@ void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, 
   const std::int64_t n_packs = of.blocks.n_elements() / 8;
   const auto by = [](std::int64_t divisor) { return FastDivide(static_cast<std::uint32_t>(divisor)); };
   const BlockDivisions divisions{by(of.blocks[3] / 8), by(of.blocks[2]), by(of.blocks[1]), by(of.x[3])};
-  for_half(dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  for_half(dtype, [&]<typename T>(T*) {
     launch(pixels_to_blocks<T>, grid_of(n_packs, context), stream, static_cast<const T*>(x), static_cast<T*>(blocks),
            n_packs, sizes_of(of), divisions);
   });
@@ -234,8 +231,7 @@ void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, 
 
 void weights_to_blocks(DType dtype, const void* source, void* target, const PixelBlocks& of, const CudaContext& context,
                        Stream& stream) {
-  for_half(dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  for_half(dtype, [&]<typename T>(T*) {
     launch(window_to_blocks<T>, grid_of(block_weights(of), context), stream, static_cast<const T*>(source),
            static_cast<T*>(target), block_weights(of), sizes_of(of));
   });
@@ -244,8 +240,7 @@ void weights_to_blocks(DType dtype, const void* source, void* target, const Pixe
 void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
                        const CudaContext& context, Stream& stream) {
   const std::int64_t n = of.out_channels * of.kernel_size * of.kernel_size * of.x[3];
-  for_half(dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  for_half(dtype, [&]<typename T>(T*) {
     launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid_of(n, context), stream,
            static_cast<const T*>(source), target, n, sizes_of(of));
   });
@@ -258,8 +253,7 @@ void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& contex
 void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext&,
                  Stream& stream) {
   const Grid grid{.blocks = static_cast<unsigned>((shape.n_columns + kColumns - 1) / kColumns), .threads = kThreads};
-  dispatch(shape.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
+  dispatch(shape.dtype, [&]<typename T>(T*) {
     launch(add_columns<T>, grid, stream, static_cast<const T*>(values), sums, shape.n_rows, shape.n_columns,
            accumulate);
   });

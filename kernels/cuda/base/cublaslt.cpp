@@ -5,13 +5,6 @@
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
-namespace {
-
-std::string text_of(std::size_t version) {
-  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-}
-
-}  // namespace
 
 CublasLt::CublasLt()
     : library("cuBLASLt " + std::to_string(CUBLAS_VER_MAJOR), "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)) {}
@@ -31,7 +24,7 @@ cublasLtHandle_t cublaslt_handle(int device) {
   return handle;
 }
 
-std::string cublaslt_version() { return text_of(cublaslt().version()); }
+std::string cublaslt_version() { return dotted(cublaslt().version()); }
 std::string cublaslt_version_compiled() {
   return fmt::format("{}.{}.{}", CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH);
 }

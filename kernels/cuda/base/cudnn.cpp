@@ -22,15 +22,12 @@ struct Functions {
   Functions() {
     require(version() >= kOldest && version() / 10000 == CUDNN_MAJOR, ErrorCode::not_supported,
             "this program needs cuDNN {}, {} or newer, but found {}: load another cuDNN module",
-            cudnn_version_compiled(), text_of(kOldest), text_of(version()));
+            cudnn_version_compiled(), dotted(kOldest), dotted(version()));
     cudnn_frontend::cudnn_dlhandle = library.handle();
     // cuDNN compiles some plans with NVRTC. It searches only where the dynamic loader does, which also finds libraries
     // that are already open.
     open_library(fmt::format("libnvrtc.so.{}", kCudaMajor), library.path());
     setenv(kRuntimeVariable, runtime.path().c_str(), /*overwrite=*/1);
-  }
-  static std::string text_of(std::size_t version) {
-    return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
   }
 
   Library library{"cuDNN " + std::to_string(CUDNN_MAJOR), "libcudnn.so." + std::to_string(CUDNN_MAJOR)};
@@ -56,8 +53,8 @@ std::string cuda_runtime_file() {
   return chosen != nullptr && *chosen != '\0' ? chosen : fmt::format("libcudart.so.{}", kCudaMajor);
 }
 
-std::string cudnn_version() { return Functions::text_of(functions().version()); }
-std::string cudnn_version_compiled() { return Functions::text_of(CUDNN_VERSION); }
+std::string cudnn_version() { return dotted(functions().version()); }
+std::string cudnn_version_compiled() { return dotted(CUDNN_VERSION); }
 void* cudnn_library() { return functions().library.handle(); }
 
 cudnnHandle_t cudnn_handle(int device) {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "kernels/cuda/base/check.h"
-#include "kernels/cuda/base/device_description.h"
+#include "kernels/cuda/base/context.h"
 #include "lockstep/dtype.h"
 
 namespace lockstep::cuda {
@@ -27,14 +27,9 @@ inline void check(fe::error_t status, const Place& place) {  // its functions ar
 }
 
 inline fe::DataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::fp16:
-      return fe::DataType_t::HALF;
-    case DType::bf16:
-      return fe::DataType_t::BFLOAT16;
-    default:
-      return fe::DataType_t::FLOAT;
-  }
+  return dtype == DType::fp16   ? fe::DataType_t::HALF
+         : dtype == DType::bf16 ? fe::DataType_t::BFLOAT16
+                                : fe::DataType_t::FLOAT;
 }
 
 inline std::shared_ptr<fe::DeviceProperties> properties_of(const DeviceDescription& description) {

@@ -40,28 +40,9 @@ bool goes_by_packs(const ImageShape& images, const void* x, const void* y) {
 inline Grid image_grid(const ImageShape& images, int width, const CudaContext& context) {
   constexpr unsigned kBlocksPerMultiprocessor = 16, kMaxBlocksY = 65535;
   const unsigned n = std::min(static_cast<unsigned>(images.n), kMaxBlocksY);
-  const unsigned limit = std::max(static_cast<unsigned>(context.multiprocessors) * kBlocksPerMultiprocessor / n, 1u);
+  const unsigned limit = std::max(context.blocks(kBlocksPerMultiprocessor) / n, 1u);
   const auto steps = static_cast<std::size_t>(images.image_elements() / width);
   return {.blocks = blocks_for(steps, kImageThreads, limit), .threads = kImageThreads, .blocks_y = n};
-}
-
-/// The values that a thread handles together: a pack, or one.
-template <int kWidth, typename T>
-__device__ Pack<T> load_values(const T* source) {
-  if constexpr (kWidth > 1) {
-    return load_pack(source);
-  } else {
-    Pack<T> one;
-    one.values[0] = *source;
-    return one;
-  }
-}
-template <int kWidth, typename T>
-__device__ void store_values(T* target, const Pack<T>& values) {
-  if constexpr (kWidth > 1)
-    store_pack(target, values);
-  else
-    *target = values.values[0];
 }
 
 }  // namespace lockstep::cuda

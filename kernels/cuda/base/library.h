@@ -1,6 +1,8 @@
 // A shared library that is opened when it is first used, so that the program starts without it, and stays open.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace lockstep::cuda {
@@ -16,6 +18,11 @@ struct OpenedLibrary {
 /// PyTorch's wheels install each CUDA library into a folder of its own, such as nvidia/cu13/lib beside
 /// nvidia/cudnn/lib. The library stays open.
 OpenedLibrary open_library(const std::string& file, const std::string& neighbour = "");
+
+/// "9.13.0" of a version as cuDNN (9: 91300) and cuBLASLt count it.
+inline std::string dotted(std::size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
 
 class Library {
  public:

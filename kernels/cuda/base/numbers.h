@@ -55,6 +55,25 @@ __device__ inline void store_pack(T* target, const Pack<T>& pack) {
   *reinterpret_cast<uint4*>(target) = bits;
 }
 
+/// The values that a thread handles together: a pack, or one.
+template <int kWidth, typename T>
+__device__ Pack<T> load_values(const T* source) {
+  if constexpr (kWidth > 1) {
+    return load_pack(source);
+  } else {
+    Pack<T> one;
+    one.values[0] = *source;
+    return one;
+  }
+}
+template <int kWidth, typename T>
+__device__ void store_values(T* target, const Pack<T>& values) {
+  if constexpr (kWidth > 1)
+    store_pack(target, values);
+  else
+    *target = values.values[0];
+}
+
 /// Stores the values rounded to T in one access, to whose size `target` must be aligned.
 template <typename T, int kN>
 __device__ inline void store_rounded(T* target, const float (&values)[kN]) {

@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <type_traits>
-
 namespace lockstep::cuda {
 namespace {
 
@@ -35,59 +33,54 @@ constexpr const char* kLibrary = "libnvidia-ml.so.1";
 }  // namespace
 
 struct Nvml::Functions {
-  NvmlReturn (*init)() = nullptr;
-  const char* (*error_string)(NvmlReturn) = nullptr;
-  NvmlReturn (*driver_version)(char* text, unsigned length) = nullptr;
-  NvmlReturn (*device_by_pci)(const char* pci_bus, void** device) = nullptr;
-  NvmlReturn (*memory)(void* device, NvmlMemory* memory) = nullptr;
-  NvmlReturn (*index)(void* device, unsigned* index) = nullptr;
-  NvmlReturn (*utilization)(void* device, NvmlUtilization* utilization) = nullptr;
-  NvmlReturn (*link_state)(void* device, unsigned link, unsigned* is_active) = nullptr;
-  // These functions are optional: null if the library lacks them.
-  NvmlReturn (*clock)(void* device, int which, unsigned* mhz) = nullptr;
-  NvmlReturn (*max_clock)(void* device, int which, unsigned* mhz) = nullptr;
-  NvmlReturn (*throttle_reasons)(void* device, unsigned long long* reasons) = nullptr;
-  NvmlReturn (*ecc_errors)(void* device, int kind, int counter, unsigned long long* count) = nullptr;
-  NvmlReturn (*pcie_generation)(void* device, unsigned* generation) = nullptr;
-  NvmlReturn (*max_pcie_generation)(void* device, unsigned* generation) = nullptr;
-  NvmlReturn (*pcie_width)(void* device, unsigned* lanes) = nullptr;
-  NvmlReturn (*max_pcie_width)(void* device, unsigned* lanes) = nullptr;
-};
-
-std::string Nvml::load(Functions& functions) {
-  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return fmt::format("{} cannot be loaded ({})", kLibrary, ::dlerror());
-  std::string missing;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-    if (function == nullptr && missing.empty()) missing = name;
+  /// A function of the library, or null.
+  struct Symbol {
+    void* address;
+    template <typename Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(address);
+    }
   };
-  find(functions.init, "nvmlInit_v2");
-  find(functions.error_string, "nvmlErrorString");
-  find(functions.driver_version, "nvmlSystemGetDriverVersion");
-  find(functions.device_by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
-  find(functions.memory, "nvmlDeviceGetMemoryInfo");
-  find(functions.index, "nvmlDeviceGetIndex");
-  find(functions.utilization, "nvmlDeviceGetUtilizationRates");
-  find(functions.link_state, "nvmlDeviceGetNvLinkState");
-  if (!missing.empty()) return fmt::format("{} lacks {}", kLibrary, missing);
-  find(functions.clock, "nvmlDeviceGetClockInfo");
-  find(functions.max_clock, "nvmlDeviceGetMaxClockInfo");
-  find(functions.throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
-  find(functions.ecc_errors, "nvmlDeviceGetTotalEccErrors");
-  find(functions.pcie_generation, "nvmlDeviceGetCurrPcieLinkGeneration");
-  find(functions.max_pcie_generation, "nvmlDeviceGetMaxPcieLinkGeneration");
-  find(functions.pcie_width, "nvmlDeviceGetCurrPcieLinkWidth");
-  find(functions.max_pcie_width, "nvmlDeviceGetMaxPcieLinkWidth");
-  const NvmlReturn status = functions.init();
-  return status == 0 ? "" : fmt::format("NVML reports: {}", functions.error_string(status));
-}
+  Symbol optional(const char* name) const { return {library != nullptr ? ::dlsym(library, name) : nullptr}; }
+  Symbol needed(const char* name) {
+    const Symbol found = optional(name);
+    if (found.address == nullptr && missing.empty()) missing = name;
+    return found;
+  }
+
+  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  std::string missing{};  // the first function that is needed, but not there
+  NvmlReturn (*init)() = needed("nvmlInit_v2");
+  const char* (*error_string)(NvmlReturn) = needed("nvmlErrorString");
+  NvmlReturn (*driver_version)(char* text, unsigned length) = needed("nvmlSystemGetDriverVersion");
+  NvmlReturn (*device_by_pci)(const char* pci_bus, void** device) = needed("nvmlDeviceGetHandleByPciBusId_v2");
+  NvmlReturn (*memory)(void* device, NvmlMemory* memory) = needed("nvmlDeviceGetMemoryInfo");
+  NvmlReturn (*index)(void* device, unsigned* index) = needed("nvmlDeviceGetIndex");
+  NvmlReturn (*utilization)(void* device, NvmlUtilization* utilization) = needed("nvmlDeviceGetUtilizationRates");
+  NvmlReturn (*link_state)(void* device, unsigned link, unsigned* is_active) = needed("nvmlDeviceGetNvLinkState");
+  NvmlReturn (*clock)(void* device, int which, unsigned* mhz) = optional("nvmlDeviceGetClockInfo");
+  NvmlReturn (*max_clock)(void* device, int which, unsigned* mhz) = optional("nvmlDeviceGetMaxClockInfo");
+  NvmlReturn (*throttle_reasons)(void* device,
+                                 unsigned long long* reasons) = optional("nvmlDeviceGetCurrentClocksThrottleReasons");
+  NvmlReturn (*ecc_errors)(void* device, int kind, int counter,
+                           unsigned long long* count) = optional("nvmlDeviceGetTotalEccErrors");
+  NvmlReturn (*pcie_generation)(void* device, unsigned* generation) = optional("nvmlDeviceGetCurrPcieLinkGeneration");
+  NvmlReturn (*max_pcie_generation)(void* device,
+                                    unsigned* generation) = optional("nvmlDeviceGetMaxPcieLinkGeneration");
+  NvmlReturn (*pcie_width)(void* device, unsigned* lanes) = optional("nvmlDeviceGetCurrPcieLinkWidth");
+  NvmlReturn (*max_pcie_width)(void* device, unsigned* lanes) = optional("nvmlDeviceGetMaxPcieLinkWidth");
+};
 
 const Nvml::Loaded& Nvml::loaded() {
   static const Loaded once = [] {
-    static Functions functions;
+    static const Functions functions;
     Loaded loaded;
-    loaded.problem = load(functions);
+    if (functions.library == nullptr)
+      loaded.problem = fmt::format("{} cannot be loaded ({})", kLibrary, ::dlerror());
+    else if (!functions.missing.empty())
+      loaded.problem = fmt::format("{} lacks {}", kLibrary, functions.missing);
+    else if (const NvmlReturn status = functions.init(); status != 0)
+      loaded.problem = fmt::format("NVML reports: {}", functions.error_string(status));
     if (loaded.problem.empty()) loaded.nvml.reset(new Nvml(functions));
     return loaded;
   }();

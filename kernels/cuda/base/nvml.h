@@ -33,7 +33,6 @@ class Nvml {
   };
   static const Loaded& loaded();
   explicit Nvml(const Functions& functions) : functions_(functions) {}
-  static std::string load(Functions& functions);
   void* device(const std::string& pci_bus) const;
 
   const Functions& functions_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "kernels/cuda/base/captured_graph.h"
+#include "kernels/cuda/base/stream.h"
 
 namespace lockstep::cuda {
 

@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/conv2d_bare.h"
-#include "kernels/cuda/conv2d_offline.h"
 #include "test/support/cuda_on_host/launches.h"
 
 namespace lockstep::cuda {

@@ -1,10 +1,10 @@
-// The layout of an op's workspace or saved memory: offsets, aligned for the widest loads, reserved when planning.
+// The layout of an op's workspace or saved memory (lockstep/op.h): offsets, reserved when planning.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 
-namespace lockstep::cuda {
+namespace lockstep {
 
 class WorkspacePlan {
  public:
@@ -32,4 +32,4 @@ T* at(void* workspace, std::size_t offset) {
   return reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + offset);
 }
 
-}  // namespace lockstep::cuda
+}  // namespace lockstep
