@@ -10,16 +10,15 @@
 #include <span>
 #include <vector>
 
-#include "base/utf8.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/progress_bar.h"
+#include "base/utf8.h"
 #include "commands/job.h"
 #include "commands/report.h"
-#include "data/text_range.h"
 #include "data/text_file.h"
+#include "data/text_range.h"
 #include "generate/generator.h"
-#include "inference/text_model.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

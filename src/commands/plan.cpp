@@ -19,7 +19,6 @@
 #include "train/banner.h"
 #include "train/batch_fit.h"
 #include "train/micro_batch.h"
-#include "train/recomputation.h"
 #include "train/schedule.h"
 
 namespace lockstep::commands {
@@ -41,12 +40,12 @@ struct Planned {
   std::unique_ptr<tasks::Task> task;  // with an open train set
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
-  comm::Traffic traffic;                                    // of a step
-  std::optional<train::RecomputationReport> recomputation;  // no value: nothing is recomputed
-  std::optional<DataRates> rates;                           // no value: no key of `hardware` is set
-  std::optional<PlannedCost> cost;                          // no value: no cost model was given
-  std::int64_t fits = 0;                                    // samples that fit per rank, or per micro-batch, at once
-  std::string precision_warning;                            // empty: none
+  comm::Traffic traffic;                             // of a step
+  std::optional<RecomputationReport> recomputation;  // no value: nothing is recomputed
+  std::optional<DataRates> rates;                    // no value: no key of `hardware` is set
+  std::optional<PlannedCost> cost;                   // no value: no cost model was given
+  std::int64_t fits = 0;                             // samples that fit per rank, or per micro-batch, at once
+  std::string precision_warning;                     // empty: none
 
   bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
   bool fits_in(train::MemoryOf of, double part) const {
@@ -81,8 +80,7 @@ void open_validation_set_if_here(tasks::Task& task) {
 }
 
 /// What model.recompute saves and costs. `is_here` is false for a GPU of --device, which cannot be timed.
-std::optional<train::RecomputationReport> recomputation_of(const Planned& planned, comm::Topology topology,
-                                                           bool is_here) {
+std::optional<RecomputationReport> recomputation_of(const Planned& planned, comm::Topology topology, bool is_here) {
   if (planned.config.model.recompute == "none") return {};
   Config config = planned.config;
   config.model.recompute = "none";
@@ -90,7 +88,7 @@ std::optional<train::RecomputationReport> recomputation_of(const Planned& planne
   task->open_train_set();
   open_validation_set_if_here(*task);
   const train::StepPlan kept(config, *task, planned.plan->batch(), *planned.backend, std::move(topology));
-  return train::report_recomputation(*planned.plan, kept, is_here ? planned.backend.get() : nullptr);
+  return report_recomputation(*planned.plan, kept, is_here ? planned.backend.get() : nullptr);
 }
 
 Planned make_plan(const Config& configured, const Ranks& ranks, const std::string& device) {
@@ -140,7 +138,7 @@ std::string choices(const train::StepPlan& plan) {
 
 /// "Recomputation (block): saves ... MiB of activations (.. %), and adds .. % to the FLOPs of a step ..."
 std::string recomputation_text(const Planned& planned) {
-  const train::RecomputationReport& r = *planned.recomputation;
+  const RecomputationReport& r = *planned.recomputation;
   const int n = planned.plan->batch().n_micro_batches;
   const double milliseconds = 1e3 * r.seconds.value_or(0) * n;
   return fmt::format(
@@ -155,7 +153,7 @@ std::string recomputation_text(const Planned& planned) {
 
 Json json_of_recomputation(const Planned& planned) {
   if (!planned.recomputation) return nullptr;
-  const train::RecomputationReport& r = *planned.recomputation;
+  const RecomputationReport& r = *planned.recomputation;
   const int n = planned.plan->batch().n_micro_batches;
   return {{"kind", planned.config.model.recompute},
           {"saved_bytes", static_cast<std::int64_t>(r.saved_bytes())},

@@ -11,6 +11,7 @@
 #include "data/dataset.h"
 #include "lockstep/config.h"
 #include "scaling/cost_model.h"
+#include "train/step_plan.h"
 
 namespace lockstep::commands {
 
@@ -61,5 +62,34 @@ PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int
 
 std::string text_of(const PlannedCost& cost);
 nlohmann::ordered_json json_of(const PlannedCost& cost);
+
+// What model.recompute saves and costs: counted from the shapes of planned graphs, and with the speed of the device if
+// it is here.
+
+/// The recomputation in one micro-batch.
+struct RecomputedWork {
+  int n_nodes = 0;         // that run forward twice
+  double flops = 0;        // of matrix products: multiplications and additions
+  double bytes = 0;        // that the nodes read and write: activations and weights
+  double other_bytes = 0;  // of these, those of nodes other than matrix products: norms, activation functions
+};
+
+/// What recomputation saves and costs for one micro-batch of the largest size. The memory is that of training without
+/// evaluations.
+struct RecomputationReport {
+  std::size_t activation_bytes = 0;       // with recomputation
+  std::size_t kept_activation_bytes = 0;  // if everything were kept
+  RecomputedWork added;
+  double model_flops = 0;         // of the micro-batch, without what is recomputed (graph/graph.h)
+  std::optional<double> seconds;  // added, as estimated from measured rates; no value: the device is not here
+
+  /// Negative if the outputs of the recomputed nodes were not what took the memory.
+  double saved_bytes() const {
+    return static_cast<double>(kept_activation_bytes) - static_cast<double>(activation_bytes);
+  }
+};
+/// `kept`: the same step with model.recompute=none. `device`: measures for a quarter of a second how fast it multiplies
+/// matrices, and how fast it reads and writes memory; null: it is not here.
+RecomputationReport report_recomputation(train::StepPlan& plan, const train::StepPlan& kept, Backend* device);
 
 }  // namespace lockstep::commands

@@ -1,9 +1,9 @@
 #include "data/image_set.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fmt/format.h>
 #include <cstring>
 
 #include "base/hash.h"
