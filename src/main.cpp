@@ -18,7 +18,6 @@
 #include <system_error>
 #include <vector>
 
-#include "base/current_world.h"
 #include "base/failure.h"
 #include "base/process.h"
 #include "base/standard_streams.h"

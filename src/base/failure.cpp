@@ -16,7 +16,7 @@
 
 #include "base/file.h"
 #include "base/printable.h"
-#include "base/signal_handler.h"
+#include "base/signals.h"
 #include "base/standard_streams.h"
 #include "lockstep/log.h"
 #include "lockstep/memory_limit.h"
@@ -137,5 +137,20 @@ void catch_crashes() {
 }
 
 void exit_is_expected() { is_exit_expected = true; }
+
+std::unique_ptr<World>& current_world() {
+  static std::unique_ptr<World> world;
+  return world;
+}
+
+// The table of src/errors.def.
+const ErrorEntry& entry(ErrorCode code) {
+  static constexpr auto kTable = std::to_array<ErrorEntry>({
+#define LOCKSTEP_ERROR(code, exit_status, meaning, remedy) {#code, exit_status, meaning, remedy},
+#include "errors.def"
+#undef LOCKSTEP_ERROR
+  });
+  return kTable.at(static_cast<std::size_t>(code));
+}
 
 }  // namespace lockstep

@@ -5,8 +5,10 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "lockstep/communicator.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -34,5 +36,10 @@ void note_failure() noexcept;
 void catch_crashes();
 /// main returns from now on: exit() is called as usual.
 void exit_is_expected();
+
+/// The world that main must end when a command throws. A command that starts MPI stores its World here:
+///   World& world = *(current_world() = comm::start_world(...));
+/// so that it outlives the exception and main can end all ranks at once.
+std::unique_ptr<World>& current_world();
 
 }  // namespace lockstep

@@ -9,8 +9,6 @@
 
 namespace lockstep {
 
-/// The length of the text up to the first byte that is not valid UTF-8 (RFC 3629, section 4), or the whole length.
-std::size_t valid_utf8_length(std::string_view text);
 /// Whether the text contains C0 control characters or DEL.
 bool has_control_characters(std::string_view text);
 

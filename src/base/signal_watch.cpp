@@ -7,9 +7,8 @@
 #include <exception>
 #include <utility>
 
-#include "base/signals_blocked.h"
+#include "base/signals.h"
 #include "base/standard_streams.h"
-#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 

@@ -1,4 +1,4 @@
-// Reports a request to stop (base/stop_signal.h) as soon as it arrives, and ends a start-up that cannot end by itself.
+// Reports a request to stop (base/signals.h) as soon as it arrives, and ends a start-up that cannot end by itself.
 //
 // Before the first step there is nothing to save, and a rank may be busy for minutes in a library or in the file system
 // (it times an algorithm, opens data, waits for MPI). The main threads agree to stop at the next opportunity. If that

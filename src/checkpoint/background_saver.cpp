@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "base/outcome.h"
-#include "base/signals_blocked.h"
+#include "base/signals.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
 

@@ -9,10 +9,9 @@
 #include <set>
 #include <string_view>
 
-#include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/tokenizer_files.h"
+#include "base/model_files.h"
 #include "checkpoint/peft.h"
 #include "lockstep/error.h"
 

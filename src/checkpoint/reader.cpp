@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_file.h"
 #include "lockstep/error.h"

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "base/json.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/fp16.h"

@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/outcome.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/user_block.h"
 #include "lockstep/error.h"

@@ -13,7 +13,7 @@
 
 #include "base/failure.h"
 #include "base/outcome.h"
-#include "base/signals_blocked.h"
+#include "base/signals.h"
 #include "comm/single_rank.h"
 #include "comm/watchdog.h"
 #include "lockstep/error.h"

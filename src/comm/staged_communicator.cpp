@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/failure.h"
-#include "base/signals_blocked.h"
+#include "base/signals.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/current_world.h"
 #include "base/failure.h"
 #include "base/version.h"
 #include "comm/communication_thread.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/numbers.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "base/printable.h"
-#include "base/signal_handler.h"
+#include "base/signals.h"
 #include "base/standard_streams.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/byte_size.h"
+#include "base/numbers.h"
 #include "base/printable.h"
 #include "checkpoint/compare.h"
 #include "checkpoint/huggingface.h"

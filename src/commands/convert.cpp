@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/byte_size.h"
 #include "base/file.h"
-#include "base/input_check.h"
+#include "base/model_files.h"
+#include "base/numbers.h"
 #include "base/version.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "base/byte_size.h"
+#include "base/numbers.h"
 #include "base/progress_bar.h"
 #include "commands/commands.h"
 #include "commands/report.h"

@@ -12,11 +12,10 @@
 #include <optional>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/file.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/progress_bar.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "commands/commands.h"
 #include "commands/job.h"
 #include "commands/report.h"

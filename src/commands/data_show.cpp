@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "base/standard_streams.h"
 #include "base/utf8.h"
 #include "commands/commands.h"

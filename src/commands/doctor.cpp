@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "base/current_world.h"
+#include "base/failure.h"
 #include "comm/diagnosis.h"
 #include "commands/commands.h"
 #include "commands/report.h"

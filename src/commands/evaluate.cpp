@@ -13,8 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "base/current_world.h"
-#include "base/stop_signal.h"
+#include "base/failure.h"
+#include "base/file.h"
+#include "base/signals.h"
 #include "checkpoint/model_file.h"
 #include "commands/commands.h"
 #include "commands/evaluate_text.h"

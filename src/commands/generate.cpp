@@ -11,8 +11,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/failure.h"
 #include "base/file.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
+#include "base/standard_streams.h"
+#include "comm/world.h"
 #include "commands/chat.h"
 #include "commands/commands.h"
 #include "commands/job.h"

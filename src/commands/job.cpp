@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "base/current_world.h"
-#include "base/stop_signal.h"
+#include "base/failure.h"
+#include "base/signals.h"
 #include "comm/world.h"
 #include "hdf5/reader.h"
 #include "lockstep/error.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/current_world.h"
+#include "base/failure.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "config/parser.h"

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 
-#include "base/byte_size.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/matmul_rate.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "graph/graph.h"
 #include "lockstep/ops/add.h"
 

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/printable.h"
 #include "base/process.h"
 #include "base/progress_bar.h"

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "base/file.h"
-#include "base/input_check.h"
+#include "base/model_files.h"
 #include "base/standard_streams.h"
 #include "commands/model_argument.h"
 #include "page/page.h"

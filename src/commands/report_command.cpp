@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/progress_bar.h"
 #include "base/standard_streams.h"
 #include "commands/commands.h"

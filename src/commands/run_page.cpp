@@ -6,7 +6,7 @@
 #include <functional>
 #include <numeric>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/printable.h"
 #include "commands/run_record.h"
 #include "config/table.h"

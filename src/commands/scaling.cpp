@@ -11,20 +11,18 @@
 #include <string>
 #include <vector>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "run/metrics.h"
 #include "scaling/case_files.h"
-#include "scaling/cases.h"
 #include "scaling/local_runner.h"
 #include "scaling/report.h"
 #include "scaling/results.h"
 #include "scaling/slurm_submission.h"
 #include "scaling/study.h"
-#include "scaling/study_lock.h"
 
 namespace lockstep::commands {
 namespace {

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
 #include "page/page.h"
 #include "page/ticks.h"
-#include "scaling/cases.h"
+#include "scaling/case_files.h"
 #include "scaling/predictions.h"
 #include "scaling/report.h"
 #include "scaling/results.h"

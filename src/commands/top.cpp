@@ -18,7 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/number_text.h"
+#include "base/file.h"
+#include "base/model_files.h"
 #include "base/standard_streams.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"

@@ -9,12 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "base/current_world.h"
 #include "base/failure.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/outcome.h"
 #include "base/signal_watch.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "commands/commands.h"
@@ -34,7 +33,6 @@
 #include "train/trainer.h"
 
 namespace lockstep::commands {
-
 namespace {
 
 struct TrainArguments {

@@ -9,8 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/numbers.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "config/parameter_groups.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
@@ -62,7 +63,7 @@ void check_checkpoint_name(const Config& c) {
 void check_path_text(const Config& c, std::string_view key, const std::string& path) {
   constexpr std::size_t kMaxPart = 240, kMaxPath = 3000;  // bytes; the system's limits are 255 and 4096
   const std::string place = c.places({key});
-  const std::size_t valid = valid_utf8_length(path);
+  const std::size_t valid = valid_length(path);
   require(valid == path.size(), ErrorCode::config_invalid,
           "{}{}: expected text in UTF-8, found the byte 0x{:02x} in \"{}\"", place, key,
           static_cast<unsigned char>(path[std::min(valid, path.size() - 1)]), printable(path));

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/edit_distance.h"
+#include "config/table.h"
 #include "lockstep/error.h"
 
 namespace lockstep::config {

@@ -57,5 +57,7 @@ bool is_group(std::string_view name);
 std::string nearest_text(std::string_view unknown);
 /// The most similar of these words; empty if none is similar.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
+/// The number of insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
+std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace lockstep::config

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 
 namespace lockstep::config {
@@ -125,7 +126,7 @@ void check_is_text(const std::string& content, const std::string& path) {
           ErrorCode::config_unreadable, "configuration file: {} is empty; expected lines of `key: value`", path);
   const auto control = std::ranges::find_if(
       content, [](char c) { return is_control(c) && std::string_view("\t\n\r\f").find(c) == std::string_view::npos; });
-  const std::size_t at = std::min(valid_utf8_length(content), static_cast<std::size_t>(control - content.begin()));
+  const std::size_t at = std::min(valid_length(content), static_cast<std::size_t>(control - content.begin()));
   require(at == content.size(), ErrorCode::config_unreadable,
           "configuration file: expected text in UTF-8 in {}, found a byte 0x{:02x} at offset {}", path,
           static_cast<unsigned char>(content[std::min(at, content.size() - 1)]), at);

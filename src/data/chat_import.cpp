@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/input_check.h"
+#include "base/model_files.h"
 #include "data/batches.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"

@@ -4,7 +4,10 @@
 #include <array>
 #include <filesystem>
 
-#include "base/input_check.h"
+#include "base/model_files.h"
+#include "base/printable.h"
+#include "data/file.h"
+#include "data/image_file.h"
 #include "data/import.h"
 #include "lockstep/error.h"
 

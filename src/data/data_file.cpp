@@ -4,7 +4,9 @@
 
 #include <array>
 
+#include "base/printable.h"
 #include "base/utf8.h"
+#include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "base/optional_json.h"
+#include "base/json.h"
 #include "data/image_file.h"
 #include "data/text_file.h"
 #include "data/user_block.h"

@@ -2,6 +2,7 @@
 // published.
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/utf8.h"
 #include "data/file.h"
 #include "data/image_decoder.h"

@@ -9,8 +9,9 @@
 #include <mutex>
 #include <thread>
 
-#include "base/input_check.h"
+#include "base/model_files.h"
 #include "base/pool.h"
+#include "base/printable.h"
 #include "base/utf8.h"
 #include "data/batches.h"
 #include "data/file.h"

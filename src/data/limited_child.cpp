@@ -15,8 +15,9 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "data/data_file.h"
+#include "data/file.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {

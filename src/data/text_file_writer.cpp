@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
-#include "base/utf8.h"
+#include "base/printable.h"
 #include "data/data_file.h"
 #include "data/text_file.h"
 #include "hdf5/writer.h"

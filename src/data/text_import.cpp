@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <span>
 
-#include "base/input_check.h"
+#include "base/model_files.h"
 #include "data/batches.h"
 
 namespace lockstep::data {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "data/file.h"
 #include "data/import.h"
 #include "data/text_file.h"

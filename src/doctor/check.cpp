@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/numbers.h"
 #include "base/printable.h"
-#include "doctor/figure.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -35,8 +35,8 @@ std::vector<Check> merged(const std::vector<Check>& checks) {
       const bool is_rank = line.scope.starts_with("rank "),
                  is_pair = line.scope.find(" and rank ") != std::string::npos;
       line.scope = fmt::format("{} {}", n, is_pair ? "pairs" : is_rank ? "ranks" : "nodes");
-      if (line.number && figure(least) != figure(greatest))
-        line.value = fmt::format("{} to {} {}", figure(least), figure(greatest), line.unit);
+      if (line.number && three_digits(least) != three_digits(greatest))
+        line.value = fmt::format("{} to {} {}", three_digits(least), three_digits(greatest), line.unit);
     }
     lines.push_back(std::move(line));
   }
@@ -60,13 +60,6 @@ std::string name(Status status) {
 }
 
 std::string rank_name(int rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 std::string SlowestRank::sentence() const {
   return fmt::format("The slowest rank is {}: its {} is {:.0f} % slower than the median of all ranks.",
@@ -116,7 +109,7 @@ std::vector<std::string> Report::slowest_sentences() const {
     const bool is_worse = !slowest || link->times_slower * (1 - slowest->slower) > 1;
     sentences.insert(is_worse ? sentences.end() : sentences.begin(),
                      fmt::format("The slowest link is {} ({}): it is {} times slower than it should be.",
-                                 printable(link->scope), link->name, figure(link->times_slower)));
+                                 printable(link->scope), link->name, three_digits(link->times_slower)));
   }
   return sentences;
 }

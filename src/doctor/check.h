@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
+#include "lockstep/communicator.h"
+
 namespace lockstep::doctor {
 
 /// unknown: the system does not report the value, or only to root. It does not make anything fail.
@@ -55,7 +58,23 @@ struct Report {
 
 /// "rank 3 on node2"
 std::string rank_name(int rank, const std::string& host);
-/// The median of an odd or even number of values; 0 if there are none.
-double median(std::vector<double> values);
+// What ranks measure and send to the others as JSON (device.h, host.h, links.h, folder.h, system.h). Empty optionals
+// are unknown.
+
+struct Place {
+  int rank = 0, node = 0, local_rank = 0, local_size = 1;
+  std::string host{};
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Place, rank, node, local_rank, local_size, host)
+
+/// Every rank's facts, in the order of ranks. Collective.
+template <typename Facts>
+std::vector<Facts> gather(World& world, const Facts& mine) {
+  std::vector<Facts> all;
+  const nlohmann::json json = mine;
+  for (const std::string& text : world.all_gather(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)))
+    all.push_back(nlohmann::json::parse(text).get<Facts>());
+  return all;
+}
 
 }  // namespace lockstep::doctor

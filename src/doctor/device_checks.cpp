@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/numbers.h"
 #include "doctor/device.h"
-#include "doctor/figure.h"
 #include "doctor/thresholds.h"
 
 namespace lockstep::doctor {
@@ -54,17 +54,17 @@ void check_rates(const std::vector<Place>& places, const std::vector<DeviceFacts
       if (!(device.*rate.value)) continue;
       const double middle = median_of.at(device.name), value = *(device.*rate.value);
       const double slower = middle > 0 ? 1 - value / middle : 0;
-      Check check{
-          .name = rate.name,
-          .scope = rank_name(places[r].rank, places[r].host),
-          .value = fmt::format("{} {}", figure(value / rate.unit), rate.unit_name),
-          .expected = devices.size() == 1
-                          ? ""
-                          : fmt::format("at least {} {}", figure(middle * (1 - kSlowerThanMedianWarns) / rate.unit),
-                                        rate.unit_name),
-          .remedy = "",
-          .number = value / rate.unit,
-          .unit = rate.unit_name};
+      Check check{.name = rate.name,
+                  .scope = rank_name(places[r].rank, places[r].host),
+                  .value = fmt::format("{} {}", three_digits(value / rate.unit), rate.unit_name),
+                  .expected = devices.size() == 1
+                                  ? ""
+                                  : fmt::format("at least {} {}",
+                                                three_digits(middle * (1 - kSlowerThanMedianWarns) / rate.unit),
+                                                rate.unit_name),
+                  .remedy = "",
+                  .number = value / rate.unit,
+                  .unit = rate.unit_name};
       if (slower > kSlowerThanMedianWarns) {
         check.status = slower > kSlowerThanMedianFails ? Status::fail : Status::warn;
         check.remedy = fmt::format(

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "doctor/check.h"
-#include "doctor/facts.h"
 #include "doctor/links.h"
 
 namespace lockstep::doctor {

@@ -1,7 +1,7 @@
 // The verdicts on file systems (folder.h).
 #include <fmt/format.h>
 
-#include "doctor/figure.h"
+#include "base/numbers.h"
 #include "doctor/folder.h"
 #include "doctor/thresholds.h"
 
@@ -37,7 +37,7 @@ void check_space(const std::string& prefix, const std::string& host, const Folde
     check.status = fails ? Status::fail : warns ? Status::warn : Status::pass;
     check.number = *folder.free_bytes / 1e9;
     check.unit = "GB";
-    check.value = fmt::format("{} GB", figure(*check.number));
+    check.value = fmt::format("{} GB", three_digits(*check.number));
     check.expected = fmt::format("at least {:.3g} GB", kFreeSpaceWarns / 1e9);
     if (warns)
       check.remedy =
@@ -91,7 +91,7 @@ void check_node(const std::string& prefix, const std::string& host, const Folder
     check.status = number < rate.fails ? Status::fail : number < rate.warns ? Status::warn : Status::pass;
     check.number = number;
     check.unit = rate.unit_name;
-    check.value = fmt::format("{} {}", figure(number), rate.unit_name);
+    check.value = fmt::format("{} {}", three_digits(number), rate.unit_name);
     check.expected = fmt::format("at least {:g} {}", rate.warns, rate.unit_name);
     if (check.status != Status::pass) check.remedy = rate.remedy;
     out.push_back(std::move(check));

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "doctor/figure.h"
+#include "base/numbers.h"
 #include "doctor/links.h"
 #include "doctor/thresholds.h"
 
@@ -75,8 +75,8 @@ Check check_latency(const AllReduceTime& time) {
           .status = fails   ? Status::fail
                     : warns ? Status::warn
                             : Status::pass,
-          .value = fmt::format("{} us", figure(1e6 * time.seconds)),
-          .expected = fmt::format("at most {} us", figure(1e6 * kLatencyWarnsSeconds)),
+          .value = fmt::format("{} us", three_digits(1e6 * time.seconds)),
+          .expected = fmt::format("at most {} us", three_digits(1e6 * kLatencyWarnsSeconds)),
           .remedy = warns ? "Small messages are slow: look for more ranks than processors, for other load, and for a "
                             "network other than the fast one (OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME)."
                           : ""};
@@ -97,7 +97,7 @@ Check check_bandwidth(const AllReduceTime& time, const LinkRate& link, bool is_n
   if (check.status == Status::pass) return check;
   check.times_slower = link.bytes_per_second / busbw;
   check.remedy =
-      fmt::format("{} should give {} GB/s. {}", link.name, figure(link.bytes_per_second / 1e9),
+      fmt::format("{} should give {} GB/s. {}", link.name, three_digits(link.bytes_per_second / 1e9),
                   is_network ? "Look at the pairs of ranks (without --quick), and choose the fast network with "
                                "OMPI_MCA_btl_tcp_if_include, or NCCL_SOCKET_IFNAME and NCCL_IB_HCA."
                              : "Look at the other load, the binding of the processors and, for GPUs, at `lockstep "
@@ -135,18 +135,18 @@ Check check_interface(const std::string& host, const LinkFacts& facts) {
 Check check_clock(const std::string& host, const LinkFacts& facts) {
   const double skew = std::abs(facts.clock_skew_seconds), surely = skew - facts.clock_uncertainty_seconds;
   const bool fails = surely > kClockSkewFailsSeconds, warns = surely > kClockSkewWarnsSeconds;
-  return {
-      .name = "time of day",
-      .scope = host,
-      .status = fails   ? Status::fail
-                : warns ? Status::warn
-                        : Status::pass,
-      .value = warns ? fmt::format("{} s {} rank 0", figure(skew), facts.clock_skew_seconds > 0 ? "ahead of" : "behind")
-                     : fmt::format("within {:.2g} ms", 1e3 * std::max(facts.clock_uncertainty_seconds, surely)),
-      .expected = fmt::format("within {} s of rank 0", kClockSkewWarnsSeconds),
-      .remedy = warns ? "The clock of this node is wrong: ask the operators to run chronyd or ntpd on it." : "",
-      .number = warns ? std::nullopt : std::optional(1e3 * std::max(facts.clock_uncertainty_seconds, surely)),
-      .unit = warns ? "" : "ms"};
+  return {.name = "time of day",
+          .scope = host,
+          .status = fails   ? Status::fail
+                    : warns ? Status::warn
+                            : Status::pass,
+          .value = warns ? fmt::format("{} s {} rank 0", three_digits(skew),
+                                       facts.clock_skew_seconds > 0 ? "ahead of" : "behind")
+                         : fmt::format("within {:.2g} ms", 1e3 * std::max(facts.clock_uncertainty_seconds, surely)),
+          .expected = fmt::format("within {} s of rank 0", kClockSkewWarnsSeconds),
+          .remedy = warns ? "The clock of this node is wrong: ask the operators to run chronyd or ntpd on it." : "",
+          .number = warns ? std::nullopt : std::optional(1e3 * std::max(facts.clock_uncertainty_seconds, surely)),
+          .unit = warns ? "" : "ms"};
 }
 
 /// The nodes whose links are all slow compared with the median. Empty if this is so for all nodes.

@@ -6,10 +6,45 @@
 #include <vector>
 
 #include "doctor/check.h"
-#include "doctor/facts.h"
+#include "doctor/device.h"
 #include "lockstep/backend.h"
 
 namespace lockstep::doctor {
+
+struct Interface {
+  std::string name{};           // "eth0", "mlx5_0"
+  std::string kind{};           // "Ethernet", "InfiniBand"
+  double bytes_per_second = 0;  // of the link, in one direction; 0: not reported
+  double sent_bytes = 0;        // so far or, in a difference, during a measurement
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interface, name, kind, bytes_per_second, sent_bytes)
+
+/// All-reduces of one size, as in nccl-tests: algbw = size / time, busbw = algbw 2 (n - 1) / n.
+struct AllReduceTime {
+  std::string where{};  // "all ranks", "inside each node"
+  int n_ranks = 0;      // that sum together
+  double size_bytes = 0, seconds = 0;
+  double algorithm_bandwidth() const { return size_bytes / seconds; }
+  double bus_bandwidth() const { return algorithm_bandwidth() * 2 * (n_ranks - 1) / n_ranks; }
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AllReduceTime, where, n_ranks, size_bytes, seconds)
+
+struct RankPair {
+  int a = 0, b = 0;             // a < b
+  double bytes_per_second = 0;  // in each direction
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankPair, a, b, bytes_per_second)
+
+struct LinkFacts {
+  std::string transport{};              // Communicator::describe()
+  std::vector<Interface> interfaces{};  // of the node; sent_bytes: during the all-reduces of 51 MB
+  double expected_sent_bytes = 0;       // by a node, during them
+  std::vector<AllReduceTime> times{};   // the same on all ranks
+  std::vector<RankPair> pairs{};        // in which this rank was `a`
+  double clock_skew_seconds = 0, clock_uncertainty_seconds = 0;  // relative to rank 0
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkFacts, transport, interfaces, expected_sent_bytes, times, pairs,
+                                   clock_skew_seconds, clock_uncertainty_seconds)
 
 /// quick: without the all-reduce of 1 GB and the pairs of ranks.
 enum class Effort : std::uint8_t { quick, full };

@@ -11,9 +11,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/numbers.h"
 #include "base/version.h"
 #include "comm/world.h"
-#include "doctor/figure.h"
 #include "doctor/thresholds.h"
 #include "run/metrics.h"
 
@@ -144,7 +144,7 @@ void check_cuda(const Place& place, const SystemFacts& system, std::vector<Check
 
 void check_limits(const Place& place, const SystemFacts& system, std::vector<Check>& out) {
   const auto text = [](double limit, double unit, const char* name) {
-    return limit < 0 ? std::string("unlimited") : fmt::format("{}{}", figure(limit / unit), name);
+    return limit < 0 ? std::string("unlimited") : fmt::format("{}{}", three_digits(limit / unit), name);
   };
   const auto is_below = [](double limit, double least) { return limit >= 0 && limit < least; };
   const bool few_files = is_below(system.open_files, kOpenFilesFails);

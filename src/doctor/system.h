@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "doctor/check.h"
-#include "doctor/facts.h"
 #include "lockstep/gpu_report.h"
 
 namespace lockstep::doctor {

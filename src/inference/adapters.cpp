@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "graph/nf4.h"

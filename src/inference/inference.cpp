@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/progress_bar.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "config/parser.h"

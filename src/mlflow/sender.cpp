@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/signals_blocked.h"
+#include "base/signals.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 

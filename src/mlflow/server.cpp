@@ -176,7 +176,7 @@ void Server::log_parameters(const std::string& run_id, const Texts& parameters) 
     Texts cut = parameters;
     for (auto& [key, value] : cut) {
       value = valid_utf8(value);
-      if (value.size() > longest) value.resize(valid_utf8_length(value.substr(0, longest)));
+      if (value.size() > longest) value.resize(valid_length(value.substr(0, longest)));
     }
     call("POST", "runs/log-batch", {{"run_id", run_id}, {"params", list_of(cut)}});
   };

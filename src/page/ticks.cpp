@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 
 namespace lockstep::page {
 namespace {

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "page/drawing.h"
-#include "page/markup.h"
 #include "page/ticks.h"
 
 namespace lockstep::page {

@@ -2,6 +2,7 @@
 // waits most, so the report is about that rank.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -61,5 +62,16 @@ class DataWatch {
   Clock::time_point last_;                    // when the last minute began
   std::vector<DataUsage> totals_, reported_;  // of each rank: up to the last update, and to the last report
 };
+
+/// Finds the rank that the others wait for. In each step a rank spends some time waiting for sums over ranks. All ranks
+/// end that wait together, so the rank that waits least came last, and the others wait for it by the difference.
+struct SlowRank {
+  int rank = 0;
+  double waited_for = 0;  // part of the other ranks' time, on average, 0 to 1
+};
+
+/// `waits`: the part of its time in which each rank waited. Returns the slowest rank if the others wait for it during
+/// more than `limit` of their time.
+std::optional<SlowRank> find_slow_rank(std::span<const double> waits, double limit);
 
 }  // namespace lockstep::run

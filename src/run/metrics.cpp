@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/number_text.h"
-#include "base/utf8.h"
+#include "base/numbers.h"
+#include "base/printable.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics_file.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/printable.h"
 #include "config/yaml_text.h"
 

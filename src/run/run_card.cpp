@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "base/file.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "checkpoint/huggingface.h"
 #include "config/parser.h"
 #include "data/text_file.h"

@@ -20,8 +20,7 @@
 #include "base/file.h"
 #include "base/outcome.h"
 #include "base/process.h"
-#include "base/signals_blocked.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/utf8.h"
+#include "base/printable.h"
 #include "lockstep/error.h"
 #include "run/event.pb.h"
 

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
-#include "base/signals_blocked.h"
+#include "base/signals.h"
 #include "base/standard_streams.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

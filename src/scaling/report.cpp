@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
+#include "scaling/predictions.h"
 
 namespace lockstep::scaling {
 namespace {
@@ -134,6 +136,217 @@ std::vector<std::string> notes_of(const Results& results) {
                                   rejection.text));
   notes.insert(notes.end(), results.remarks.begin(), results.remarks.end());
   return notes;
+}
+
+// The report as plain text and as Markdown.
+
+namespace {
+
+/// The width on a terminal: every character here takes one column, including "±", which has two bytes.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+/// All columns are aligned on the right, except those of names.
+std::string aligned(const Table& table) {
+  std::vector<std::size_t> widths;
+  for (const std::string& title : table.header) widths.push_back(width_of(title));
+  for (const auto& row : table.rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+  std::string text;
+  const auto add = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string blanks(widths[i] - width_of(row[i]), ' ');
+      const bool is_name = table.header[i] == "figure" || table.header[i] == "unit";
+      line += (i == 0 ? "" : "  ") + (is_name ? row[i] + blanks : blanks + row[i]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  };
+  add(table.header);
+  for (const auto& row : table.rows) add(row);
+  return text;
+}
+
+std::string markdown_of(const Table& table) {
+  std::string text;
+  const auto add = [&](const std::vector<std::string>& row) { text += fmt::format("| {} |\n", fmt::join(row, " | ")); };
+  add(table.header);
+  add(std::vector<std::string>(table.header.size(), "---"));
+  for (const auto& row : table.rows) add(row);
+  return text;
+}
+
+}  // namespace
+
+std::string text_report(const Results& results) {
+  std::string text = fmt::format("{}\n{}\nbuild: {}\n\nSPEEDUP ANALYSIS\n{}\n", results.study.directory,
+                                 description_of(results.study), results.study.build, baseline_text(results));
+  text += aligned(speedup_table(results));
+  text += "\nFIGURES\n" + aligned(figure_table(results));
+  if (results.model) text += "\n" + text_of(*results.model);
+  if (!results.predictions.empty()) text += "\nPREDICTIONS\n" + aligned(prediction_table(results));
+  const std::vector<std::string> notes = notes_of(results);
+  if (!notes.empty()) text += "\nNOTES\n";
+  for (const std::string& note : notes) text += note + "\n";
+  text += "\n± and the intervals are 95 % confidence intervals of the mean (Student's t).\n";
+  return text;
+}
+
+std::string markdown_report(const Results& results) {
+  std::string text = fmt::format("# Scaling study\n\n- {}\n- {}\n- build: {}\n\n## Speedup analysis\n\n",
+                                 description_of(results.study), baseline_text(results), results.study.build);
+  text += markdown_of(speedup_table(results));
+  text += "\n± is half of the 95 % confidence interval of the mean (Student's t).\n\n## Figures\n\n";
+  text += markdown_of(figure_table(results));
+  if (results.model) text += fmt::format("\n## Cost model\n\n```\n{}```\n", text_of(*results.model));
+  if (!results.predictions.empty()) text += "\n## Predictions\n\n" + markdown_of(prediction_table(results));
+  const std::vector<std::string> notes = notes_of(results);
+  if (!notes.empty()) text += "\n## Notes\n\n";
+  for (const std::string& note : notes) text += fmt::format("- {}\n", note);
+  return text;
+}
+
+// The report as two tables for LaTeX, which need the package booktabs, and a comment with the notes.
+
+namespace {
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::string_view rest = std::string_view(text).substr(i);
+    if (rest.starts_with("±")) {
+      result += "$\\pm$";
+      ++i;
+    } else if (std::string_view("&%$#_{}").find(text[i]) != std::string_view::npos) {
+      result += fmt::format("\\{}", text[i]);
+    } else if (text[i] == '\\') {
+      result += "\\textbackslash{}";
+    } else if (text[i] == '~' || text[i] == '^') {
+      result += fmt::format("\\{}{{}}", text[i]);
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+std::string table_of(const Table& table, const std::string& caption) {
+  std::string columns, rows;
+  for (const std::string& title : table.header) columns += title == "figure" || title == "unit" ? "l" : "r";
+  const auto line = [](const std::vector<std::string>& row) {
+    std::vector<std::string> cells;
+    for (const std::string& cell : row) cells.push_back(escaped(cell));
+    return fmt::format("    {} \\\\\n", fmt::join(cells, " & "));
+  };
+  for (const auto& row : table.rows) rows += line(row);
+  return fmt::format(
+      "\\begin{{table}}\n  \\centering\n  \\caption{{{}}}\n  \\begin{{tabular}}{{{}}}\n    \\toprule\n{}    "
+      "\\midrule\n{}    \\bottomrule\n  \\end{{tabular}}\n\\end{{table}}\n",
+      escaped(caption), columns, line(table.header), rows);
+}
+
+}  // namespace
+
+std::string latex_report(const Results& results) {
+  std::string text = "% Needs \\usepackage{booktabs}. ± is half of the 95 % confidence interval of the mean.\n";
+  text += fmt::format("% build: {}\n", results.study.build);
+  for (const std::string& note : notes_of(results)) text += fmt::format("% {}\n", note);
+  text += table_of(speedup_table(results),
+                   fmt::format("Speedup analysis: {}; {}.", description_of(results.study), baseline_text(results)));
+  text +=
+      "\n" + table_of(figure_table(results), fmt::format("Figures of the study: {}.", description_of(results.study)));
+  if (!results.predictions.empty())
+    text += "\n" + table_of(prediction_table(results), "Predictions of the cost model, and what was measured later.");
+  return text;
+}
+
+// The report for programs: CSV with one line per size and figure, and JSON, which also has the cases. Both have the
+// units of the keys and full precision. An unknown number is empty in CSV, and null in JSON.
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string exact(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
+
+Json json_of(const Figure& figure) {
+  return {{"n", figure.n},
+          {"mean", figure.mean},
+          {"interval_low", figure.low()},
+          {"interval_high", figure.high()},
+          {"minimum", figure.minimum},
+          {"maximum", figure.maximum},
+          {"deviation", figure.deviation}};
+}
+
+Json json_of(const CaseResult& result) {
+  Json rejections = Json::array(), hosts = Json::array();
+  for (const Rejection& rejection : result.rejections)
+    rejections.push_back({{"reason", name_of(rejection.reason)}, {"text", rejection.text}});
+  Json object{{"name", result.of.name},         {"ranks", result.of.ranks},
+              {"nodes", result.of.nodes},       {"repeat", result.of.repeat},
+              {"finished", !!result.measured},  {"averaged", result.is_averaged},
+              {"rejections", rejections},       {"step_seconds", result.step_seconds},
+              {"units_per_second", result.rate}};
+  if (!result.measured) return object;
+  for (const Host& host : result.measured->hosts)
+    hosts.push_back(
+        {{"name", host.name}, {"ranks", host.ranks}, {"cores", host.cores}, {"busy_cores_of_others", host.busy}});
+  object["seconds"] = result.measured->seconds;
+  object["build"] = result.measured->build;
+  object["hosts"] = hosts;
+  object["other_jobs"] = result.measured->other_jobs;
+  return object;
+}
+
+}  // namespace
+
+std::string csv_report(const Results& results) {
+  std::string text = "ranks,nodes,cases,averaged,figure,mean,interval_low,interval_high,minimum,maximum,deviation\n";
+  for (const SizeResult& size : results.sizes)
+    for (const ReportedFigure& reported : reported_figures(results)) {
+      const Figure& figure = size.*reported.member;
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", size.ranks, size.nodes, size.n_cases, size.n_averaged,
+                          reported.key, exact(figure.mean), exact(figure.low()), exact(figure.high()),
+                          exact(figure.minimum), exact(figure.maximum), exact(figure.deviation));
+    }
+  for (const StoredPrediction& stored : results.predictions) {
+    const Prediction& p = stored.prediction;
+    text += fmt::format("{},{},0,0,predicted_step_seconds,{},{},{},,,\n", p.size.ranks, p.size.nodes,
+                        exact(p.step_seconds()), exact(p.low), exact(p.high));
+  }
+  return text;
+}
+
+std::string json_report(const Results& results) {
+  const Study& study = results.study;
+  Json object{{"directory", study.directory}};
+  object.update(settings_json(study));
+  object["unit"] = results.unit.empty() ? Json() : Json(results.unit);
+  object["baseline"] = {{"ranks", results.baseline().ranks},
+                        {"nodes", results.baseline().nodes},
+                        {"step_seconds", results.baseline().step_seconds.mean}};
+  object["sizes"] = Json::array();
+  object["cases"] = Json::array();
+  object["remarks"] = results.remarks;
+  for (const SizeResult& size : results.sizes) {
+    Json figures = Json::object();
+    for (const ReportedFigure& reported : reported_figures(results))
+      figures[reported.key] = json_of(size.*reported.member);
+    object["sizes"].push_back({{"ranks", size.ranks},
+                               {"nodes", size.nodes},
+                               {"cases", size.n_cases},
+                               {"averaged", size.n_averaged},
+                               {"rejected", size.n_rejected},
+                               {"figures", figures}});
+  }
+  for (const CaseResult& each : results.cases) object["cases"].push_back(json_of(each));
+  object["model"] = results.model ? scaling::json_of(*results.model) : Json();
+  object["predictions"] = Json::array();
+  for (const StoredPrediction& stored : results.predictions) object["predictions"].push_back(scaling::json_of(stored));
+  return object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace lockstep::scaling

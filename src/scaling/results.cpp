@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
 #include "scaling/predictions.h"

@@ -10,7 +10,6 @@
 
 #include "scaling/cost_model.h"
 #include "scaling/measurement.h"
-#include "scaling/statistics.h"
 #include "scaling/study.h"
 
 namespace lockstep::scaling {

@@ -15,12 +15,11 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/number_text.h"
+#include "base/numbers.h"
+#include "base/signals.h"
 #include "base/standard_streams.h"
-#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
-#include "scaling/cases.h"
 
 namespace lockstep::scaling {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/config.h"
-#include "scaling/process.h"
+#include "scaling/local_runner.h"
 #include "scaling/study.h"
 
 namespace lockstep::scaling {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "lockstep/error.h"
 #include "models/family.h"
 #include "tasks/language_modelling/model_source.h"

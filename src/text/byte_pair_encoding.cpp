@@ -5,7 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "lockstep/error.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "lockstep/error.h"
 

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/pool.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "lockstep/error.h"
 #include "text/tokenizer_parts.h"

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "base/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

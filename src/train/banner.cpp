@@ -7,7 +7,7 @@
 #include <map>
 #include <string_view>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/process.h"
 #include "base/version.h"
 #include "lockstep/gpu_report.h"
@@ -15,7 +15,6 @@
 #include "train/schedule.h"
 
 namespace lockstep::train {
-
 namespace {
 
 double mib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }

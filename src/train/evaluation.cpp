@@ -4,14 +4,13 @@
 
 #include "base/clock.h"
 #include "base/progress_bar.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "inference/inference.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
 #include "tasks/language_modelling/text_sampler.h"
 
 namespace lockstep::train {
-
 namespace {
 
 /// Loss sums over the first evaluation.max_samples (0: all) samples of the validation set, over all ranks. Each sample

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "base/printable.h"
 #include "base/process.h"
 #include "base/progress_bar.h"
@@ -17,7 +17,6 @@
 #include "train/skipped_steps.h"
 
 namespace lockstep::train {
-
 namespace {
 
 double cpu_seconds() {

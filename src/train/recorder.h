@@ -11,7 +11,6 @@
 #include "lockstep/ops/step_scalars.h"
 #include "run/data_watch.h"
 #include "run/metrics.h"
-#include "run/slow_rank.h"
 #include "train/session.h"
 
 namespace lockstep::train {

@@ -6,7 +6,7 @@
 #include "base/matmul_rate.h"
 #include "base/outcome.h"
 #include "base/process.h"
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "checkpoint/huggingface.h"
 #include "comm/world.h"
 #include "graph/graph.h"

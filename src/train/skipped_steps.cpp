@@ -5,7 +5,7 @@
 #include <limits>
 #include <span>
 
-#include "base/number_text.h"
+#include "base/numbers.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/task.h"

@@ -4,9 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/byte_size.h"
-#include "base/number_text.h"
-#include "base/stop_signal.h"
+#include "base/numbers.h"
+#include "base/signals.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"

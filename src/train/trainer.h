@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include "run/data_watch.h"
 #include "run/run_lock.h"
-#include "run/slow_rank.h"
 #include "train/session.h"
 
 namespace lockstep::train {

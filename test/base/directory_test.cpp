@@ -1,5 +1,4 @@
 // Directories that appear atomically, also in place of an existing one.
-#include "base/directory.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

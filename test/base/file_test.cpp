@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/directory.h"
 #include "lockstep/error.h"
 
 namespace lockstep {

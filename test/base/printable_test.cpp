@@ -1,5 +1,6 @@
 // Names with escape sequences, line breaks, bytes that are not UTF-8, and megabytes.
 #include "base/printable.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ TEST(Printable, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(printable("caf\xE9"), "caf\\xe9");
   EXPECT_EQ(printable("\xC0\xAF"), "\\xc0\\xaf");           // an overlong '/'
   EXPECT_EQ(printable("\xED\xA0\x80"), "\\xed\\xa0\\x80");  // a surrogate
-  EXPECT_EQ(valid_utf8_length("ab\xFF"), 2u);
+  EXPECT_EQ(valid_length("ab\xFF"), 2u);
 }
 
 TEST(Printable, CutsLongNamesBetweenCharacters) {
@@ -40,7 +41,7 @@ TEST(Printable, CutsLongNamesBetweenCharacters) {
   std::string cats;
   for (int i = 0; i < 1000; ++i) cats += "猫";
   for (std::size_t max = 100; max < 112; ++max)
-    EXPECT_EQ(valid_utf8_length(printable(cats, max)), printable(cats, max).size()) << max;
+    EXPECT_EQ(valid_length(printable(cats, max)), printable(cats, max).size()) << max;
   EXPECT_LT(printable_lines("x\n" + std::string(1 << 20, 'b')).size(), 5000u);
   EXPECT_LT(printable(std::string(1000, '\x80')).size(), kMaxNameBytes + 40);  // no byte begins a character
 }

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "base/stop_signal.h"
+#include "base/signals.h"
 #include "data/data_file.h"
 #include "data/image_set.h"
 #include "data/user_block.h"

@@ -64,11 +64,5 @@ TEST(Report, EndsWithWhatIsSlowestOfRanksAndLinks) {
   EXPECT_FALSE(report.json().contains("slowest_link"));
 }
 
-TEST(Median, IsTheMiddle) {
-  EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
-  EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
-  EXPECT_DOUBLE_EQ(median({}), 0);
-}
-
 }  // namespace
 }  // namespace lockstep::doctor

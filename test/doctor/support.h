@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "doctor/check.h"
-#include "doctor/facts.h"
 
 namespace lockstep::doctor {
 

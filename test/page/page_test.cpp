@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "page/markup.h"
+#include "page/drawing.h"
 #include "page/ticks.h"
 
 namespace lockstep::page {

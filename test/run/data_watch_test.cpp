@@ -1,4 +1,5 @@
-// The report on steps that wait for data: when it is made, which rank it names, and what it advises.
+// The report on steps that wait for data: when it is made, which rank it names, and what it advises. Finding the rank
+// for which the others wait.
 #include "run/data_watch.h"
 
 #include <gtest/gtest.h>
@@ -104,6 +105,20 @@ TEST(DataWatch, HasNothingToSayBeforeTheFirstStep) {
   EXPECT_EQ(watch.summary(), "");
   EXPECT_EQ(watch.report(), "");
   EXPECT_EQ(watch.figures().wait_share, 0);
+}
+
+TEST(SlowRank, TheRankThatWaitsLeastIsNamed) {
+  const std::vector<double> waits = {0.5, 0.4, 0.05, 0.3};
+  const auto slow = find_slow_rank(waits, 0.2);
+  ASSERT_TRUE(slow);
+  EXPECT_EQ(slow->rank, 2);
+  EXPECT_NEAR(slow->waited_for, (0.45 + 0.35 + 0.25) / 3, 1e-12);
+  EXPECT_FALSE(find_slow_rank(waits, 0.36));
+}
+
+TEST(SlowRank, NoneIsNamedIfAllWaitEqually) {
+  EXPECT_FALSE(find_slow_rank(std::vector<double>{0.6, 0.6, 0.55}, 0.2));  // the cause is the network
+  EXPECT_FALSE(find_slow_rank(std::vector<double>{0.9}, 0.2));
 }
 
 }  // namespace

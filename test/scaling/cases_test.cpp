@@ -1,5 +1,5 @@
 // Which cases a study has, their order, and the batch and keys of each.
-#include "scaling/cases.h"
+#include "scaling/case_files.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "lockstep/error.h"
-#include "scaling/statistics.h"
+#include "scaling/measurement.h"
 
 namespace lockstep::scaling {
 namespace {

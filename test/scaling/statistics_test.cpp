@@ -1,5 +1,5 @@
 // Means, spreads, intervals, modes, and the criterion for a warm-up.
-#include "scaling/statistics.h"
+#include "scaling/measurement.h"
 
 #include <gtest/gtest.h>
 

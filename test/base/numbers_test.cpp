@@ -1,5 +1,5 @@
-// Sizes in bytes: parsing what users write.
-#include "base/byte_size.h"
+// Sizes that users write, and the median.
+#include "base/numbers.h"
 
 #include <gtest/gtest.h>
 
@@ -20,6 +20,12 @@ TEST(ByteSize, RefusesWhatIsNoSize) {
   for (const char* text : {"", "GB", "5", "5 parsecs", "-1GB", "0GB", "0.1B", "1e3GB", "inf GB", "nanGB", "5GB2",
                            " 5GB", "9999999999TB", "0x10MB"})
     EXPECT_FALSE(parse_byte_size(text).has_value()) << text;
+}
+
+TEST(Median, IsTheMiddle) {
+  EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
+  EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
+  EXPECT_DOUBLE_EQ(median({}), 0);
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
-// Formats numbers for logs, so that they stay readable even if training diverges.
+// Numbers as text, which stays readable even if training diverges; sizes that users write; and the median.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -41,5 +45,26 @@ template <typename Number>
 std::string counted(Number n, const char* thing) {
   return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
 }
+
+/// With three digits: "0.0337", "22.4", "24,100".
+inline std::string three_digits(double number) {
+  constexpr double kThousand = 999.5;
+  return number < kThousand ? fmt::format("{:.3g}", number) : with_commas(number);
+}
+
+/// An example of such a size, for messages.
+inline constexpr const char* kByteSizeExample = "a size such as 5GB, 500MB or 1GiB";
+
+/// A size that a user writes: "5GB" is 5e9 bytes, as in save_pretrained() of transformers, and "5GiB" is 5 * 2^30
+/// bytes. A number, which may have a fraction, and a unit: B, KB, MB, GB, TB (powers of 1,000), KiB, MiB, GiB or TiB
+/// (powers of 1,024), in upper or lower case; blanks may separate the two. Empty if the text is something else, or if
+/// the size is less than a byte or more than 2^62 bytes.
+std::optional<std::uint64_t> parse_byte_size(std::string_view text);
+
+/// "6.15 MB"
+std::string size_text(std::uint64_t size_bytes);
+
+/// The median of an odd or even number of values; 0 if there are none.
+double median(std::vector<double> values);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "base/byte_size.h"
+#include "base/numbers.h"
 
 #include <fmt/format.h>
 
@@ -49,6 +49,13 @@ std::string size_text(std::uint64_t size_bytes) {
     n /= 1000.0;
   }
   return fmt::format("{:.3g} TB", n);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 }  // namespace lockstep

@@ -8,9 +8,20 @@
 // ranks have the time they need.
 #pragma once
 
+#include <pthread.h>
+
+#include <csignal>
+
 namespace lockstep {
 
 class World;
+
+/// Calls `handler`, on a stack of its own, when the signal arrives; `flags` are those of sigaction(2). Must be called
+/// by the main thread, which runs the kernels, and to which the system delivers the signals of the process.
+///
+/// Kernels of oneDNN for AVX2 use memory below the stack pointer, beyond the 128-byte red zone that the system
+/// preserves. A handler on the same stack would overwrite it, and so corrupt what these kernels write, or the heap.
+void handle_signal(int signal, void (*handler)(int), int flags = 0);
 
 /// Catches these signals from now on. The SIGINT (Ctrl-C) with this number, counted after the first signal, ends the
 /// process immediately.
@@ -34,5 +45,22 @@ void stop_anywhere();
 void throw_if_stopped();
 /// Collective: throws StoppedBySignal on all ranks if a signal has asked any of them to stop.
 void stop_if_requested(World& world);
+
+/// Blocks all signals in threads that are started during its lifetime: they inherit the mask. Only the main thread
+/// receives signals, since the end of a run depends on its handlers.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "base/input_check.h"
+#include "base/model_files.h"
 
 #include <sys/stat.h>
 
@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "base/tokenizer_files.h"
 #include "lockstep/error.h"
 
 namespace lockstep {

@@ -1,12 +1,14 @@
-#include "base/stop_signal.h"
+#include "base/signals.h"
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <cstddef>
 
-#include "base/signal_handler.h"
 #include "lockstep/communicator.h"
 
 namespace lockstep {
+
 namespace {
 
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -62,6 +64,24 @@ void throw_if_stopped() {
 
 void stop_if_requested(World& world) {
   if (world.any(stop_requested())) throw StoppedBySignal{};
+}
+
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{64} << 10;  // the registers of AMX alone take 8 KiB
+
+}  // namespace
+
+void handle_signal(int signal, void (*handler)(int), int flags) {
+  alignas(64) static std::array<std::byte, kStackBytes> memory;
+  stack_t stack{};
+  stack.ss_sp = memory.data();
+  stack.ss_size = memory.size();
+  ::sigaltstack(&stack, nullptr);
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags | SA_ONSTACK;
+  ::sigaction(signal, &action, nullptr);
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // Signal handlers must not touch the stack of the thread that they interrupt.
-#include "base/signal_handler.h"
+#include "base/signals.h"
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
