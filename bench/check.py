@@ -1,6 +1,6 @@
-"""Checks the speeds that must not get worse: prints one line for each, and exits with status 1 if one was missed.
-
-The speeds depend on the machine and its load, so they are not part of `make test`.
+"""`make bench-check`: checks the speeds that must not get worse, on an idle machine. Prints one line for each, and exits with
+status 1 if one was missed. The speeds depend on the machine and its load, so they are not part of `make test`. Without
+PyTorch in the interpreter (PYTHON), the comparisons with it are skipped.
 """
 import json
 import pathlib

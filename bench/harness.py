@@ -227,21 +227,3 @@ def write_results(name, title, text, data, folder=RESULTS, show=True):
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     if show:
         print(f"{page}\n{folder / name}.md and .json")
-
-
-def picture_parser(description, source):
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("source", metavar=source, type=pathlib.Path)
-    made.add_argument("--output", "-o", metavar="FILE.svg",
-                      help="the picture; by default a file next to the input. `-` is the standard output")
-    return made
-
-
-def write_picture(svg, args, default_name):
-    """Writes the picture and prints where it is."""
-    if args.output == "-":
-        sys.stdout.write(svg)
-        return
-    path = pathlib.Path(args.output) if args.output else args.source.parent / default_name
-    path.write_text(svg, encoding="utf-8")
-    print(f"wrote {path}")

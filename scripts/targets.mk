@@ -88,7 +88,7 @@ bench: $(BUILD)/lockstep benches
 bench-peers: $(BUILD)/lockstep
 	@bench/peers/run.sh $(BUILD)
 bench-check: $(BUILD)/lockstep benches
-	@bench/check.sh $(BUILD)
+	@python3 bench/check.py --build $(BUILD) --python $${PYTHON:-python3}
 
 # ---- On a GPU ---------------------------------------------------------------------------------------------------------
 # `bundle` packs everything that a machine with only a GPU, CUDA and a C library lacks. There, run python3

@@ -1,4 +1,4 @@
-"""The cost of `trace=true`: runs the same training with and without it, in alternating order.
+"""The cost of `trace=true`: runs the same training with and without it, one after the other in each round.
 
 Three measures differ in what disturbs them: the median step of each round, with everything else that the machine does; the
 shortest step of all rounds; and the number of spans in a step times the cost of a span (`bench/micro/trace`), relative to the
@@ -30,15 +30,13 @@ def spans_per_step(folder):
 
 def main():
     args = harness.begin(harness.parser(__doc__, name="trace_cost", ranks=2, batch=32, steps=8, warmup=1, rounds=8))
-    counts, rounds = [], []
+    counts = []
     with harness.scratch() as directory:
-        for i in range(args.rounds):
-            rounds.append({})
-            for trace in ("false", "true") if i % 2 == 0 else ("true", "false"):
-                look = (lambda folder: counts.append(spans_per_step(folder))) if trace == "true" else None
-                rounds[-1]["on" if trace == "true" else "off"] = step_seconds(args, trace, directory, look)
-    medians = {side: [statistics.median(r[side]) for r in rounds] for side in ("off", "on")}
-    least = {side: min(min(r[side]) for r in rounds) for side in ("off", "on")}
+        rounds = harness.run_rounds(args.rounds, {
+            "off": lambda: step_seconds(args, "false", directory),
+            "on": lambda: step_seconds(args, "true", directory, lambda folder: counts.append(spans_per_step(folder)))})
+    medians = {side: [statistics.median(steps) for steps in of] for side, of in rounds.items()}
+    least = {side: min(map(min, of)) for side, of in rounds.items()}
     ratios = [on / off for on, off in zip(medians["on"], medians["off"])]
     without = statistics.median(medians["off"])
     spans = statistics.median(counts)

@@ -55,7 +55,7 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
     return {.forward_workspace_bytes = d_.kind == Kind::lars ? blocks_.size() * sizeof(BlockNorms) : 0};
   }
 
-  std::string describe() const override { return "own kernel: " + text(d_); }
+  std::string describe() const override { return "own kernel: " + optimizer_text(d_); }
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
     if (args.scalars->is_applied == 0) return;

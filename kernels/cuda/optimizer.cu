@@ -197,7 +197,7 @@ class CudaOptimizer final : public Optimizer {
                 count_tiles(tables_) * sizeof(Squares) + count_segments(tables_) * sizeof(SgdFactors)};
   }
 
-  std::string describe() const override { return "own kernel: " + text(d_); }
+  std::string describe() const override { return "own kernel: " + optimizer_text(d_); }
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
     const OptimizerDescription& d = d_;

@@ -51,6 +51,15 @@ std::string size_text(std::uint64_t size_bytes) {
   return fmt::format("{:.3g} TB", n);
 }
 
+std::string duration_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  const auto in = [&](double unit, const char* name) { return three_digits(seconds / unit) + " " + name; };
+  if (seconds >= 7200) return in(3600, "h");
+  if (seconds >= 300) return in(60, "min");
+  if (seconds >= 1 || seconds == 0) return in(1, "s");
+  return seconds >= 1e-3 ? in(1e-3, "ms") : in(1e-6, "us");
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::ranges::sort(values);

@@ -64,6 +64,9 @@ std::optional<std::uint64_t> parse_byte_size(std::string_view text);
 /// "6.15 MB"
 std::string size_text(std::uint64_t size_bytes);
 
+/// "850 ms", "52.1 s", "17.5 min", "4.25 h"; "-" if it is not a duration.
+std::string duration_text(double seconds);
+
 /// The median of an odd or even number of values; 0 if there are none.
 double median(std::vector<double> values);
 

@@ -108,13 +108,6 @@ bool is_set(const Config::Hardware& h) {
          h.storage_gb_per_second > 0 || h.pcie_gb_per_second > 0 || h.device_samples_per_second > 0;
 }
 
-/// "52 s", "3.1 min", "17.5 h"
-std::string duration_text(double seconds) {
-  if (seconds < 90) return fmt::format("{:.3g} s", seconds);
-  if (seconds < 5400) return fmt::format("{:.3g} min", seconds / 60);
-  return fmt::format("{:.3g} h", seconds / 3600);
-}
-
 double rate_per_rank(const scaling::Prediction& prediction) {
   return prediction.size.samples_per_rank / prediction.step_seconds();
 }

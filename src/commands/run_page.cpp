@@ -32,23 +32,15 @@ std::string time_text(double unix_seconds) {
                      parts.tm_hour, parts.tm_min);
 }
 
-std::string duration_text(double seconds) {
-  const page::Unit unit = page::unit_of_seconds(seconds);
-  return fmt::format("{} {}", value_text(seconds / unit.size, 3), unit.name);
-}
-
 std::string memory_text(double bytes) {
   const page::Unit unit = page::unit_of_bytes(bytes);
   return fmt::format("{} {}", value_text(bytes / unit.size), unit.name);
 }
 
 /// Of the finite values; NaN if there are none.
-double median(std::vector<double> values) {
+double median_of(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
-  if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+  return values.empty() ? std::nan("") : median(std::move(values));
 }
 
 /// "samples_per_second": "samples/s".
@@ -107,7 +99,7 @@ LineChart measure_chart(const RunRecord& run, const std::string& key, const std:
 
 LineChart time_chart(const RunRecord& run) {
   const std::vector<double> seconds = run.steps.column("step_seconds");
-  const page::Unit unit = page::unit_of_seconds(median(seconds));
+  const page::Unit unit = page::unit_of_seconds(median_of(seconds));
   LineChart chart =
       over_steps("Time of a step", "Of logged steps. The waiting times are those of the rank that waits longest.",
                  {.label = fmt::format("time ({})", unit.name), .from_zero = true});
@@ -216,7 +208,7 @@ std::vector<Row> key_figures(const RunRecord& run) {
   const auto plain = [](double value) { return value_text(value); };
   const auto percent = [](double value) { return value_text(100 * value, 3) + " %"; };
   const EventTable &steps = run.steps, &evaluations = run.evaluations;
-  const auto middle = [&](const std::string& key) { return median(steps.column(key)); };
+  const auto middle = [&](const std::string& key) { return median_of(steps.column(key)); };
   const double step = std::fmax(std::fmax(steps.last("step"), run.epochs.last("step")), evaluations.last("step"));
   const double last_step = steps.last("last_step");
   add("steps", step, [&](double value) {
@@ -374,7 +366,7 @@ Json json_of_run(const RunRecord& run, const std::string& page) {
   Json medians = Json::object(), best_of_evaluations = Json::object(), ranks = Json::array();
   for (const std::string& key : run.steps.keys())
     if (key.ends_with("_seconds") || key.ends_with("_per_second") || key.starts_with("model_flops_"))
-      if (key != "run_seconds" && key != "training_seconds") medians[key] = median(run.steps.column(key));
+      if (key != "run_seconds" && key != "training_seconds") medians[key] = median_of(run.steps.column(key));
   for (const std::string measure : {"loss", "accuracy", "perplexity"})
     for (const std::string& key : {measure, "ema_" + measure})
       if (run.evaluations.has(key)) best_of_evaluations[key] = best(run.evaluations, key, measure == "accuracy");

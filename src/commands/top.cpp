@@ -20,6 +20,7 @@
 
 #include "base/file.h"
 #include "base/model_files.h"
+#include "base/numbers.h"
 #include "base/standard_streams.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
@@ -58,14 +59,6 @@ struct Screen {
 
 std::string text_of(double value, const char* unit = "", int digits = 4) {
   return std::isfinite(value) ? fmt::format("{:.{}g}{}", value, digits, unit) : "-";
-}
-
-std::string duration_text(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "-";
-  const auto total = static_cast<std::int64_t>(std::lround(seconds));
-  if (total < 60) return fmt::format("{} s", total);
-  if (total < 3600) return fmt::format("{} min {:02} s", total / 60, total % 60);
-  return fmt::format("{} h {:02} min", total / 3600, total / 60 % 60);
 }
 
 std::string bar_text(double part, int width) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/image_decoder.h"
 #include "hdf5/reader.h"

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/text_file.h"
 #include "hdf5/writer.h"

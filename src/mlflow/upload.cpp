@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "config/parser.h"
 #include "lockstep/error.h"

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/printable.h"
+#include "base/utf8.h"
 
 namespace lockstep::page {
 namespace {

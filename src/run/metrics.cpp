@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/numbers.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics_file.h"

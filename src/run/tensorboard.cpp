@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "run/event.pb.h"
 

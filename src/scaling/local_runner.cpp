@@ -36,10 +36,6 @@ void print(const std::string& line) {
   flush_standard_output();
 }
 
-std::string duration(double seconds) {
-  return seconds < 120 ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.0f} min", seconds / 60);
-}
-
 enum class Outcome : std::uint8_t { finished, failed, refused, stopped };
 
 class LocalRunner {
@@ -89,7 +85,7 @@ class LocalRunner {
     std::size_t left = 0;
     for (std::size_t i = done_before; i < study_.cases.size(); ++i)
       left += CaseFiles(study_, study_.cases[i]).is_finished() ? 0 : 1;
-    return fmt::format(", about {} left", duration(seconds_ / n_timed_ * static_cast<double>(left)));
+    return fmt::format(", about {} left", duration_text(seconds_ / n_timed_ * static_cast<double>(left)));
   }
 
   Outcome run_case(std::size_t index) {
@@ -122,7 +118,7 @@ class LocalRunner {
     }
     seconds_ += ended.seconds;
     ++n_timed_;
-    print(fmt::format("  finished in {}", duration(ended.seconds)));
+    print(fmt::format("  finished in {}", duration_text(ended.seconds)));
     return Outcome::finished;
   }
 

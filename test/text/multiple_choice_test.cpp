@@ -1,6 +1,7 @@
 // Multiple-choice questions: the formats of the data sets, and Python's string functions that the harness applies to
 // them. test/commands/evaluate_choices_test.py compares whole files with the harness.
 #include "text/multiple_choice.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -63,7 +63,7 @@ struct OptimizerDescription {
 };
 
 /// "SGD in one pass over parameters, gradients and state, writes bf16 weights"
-inline std::string text(const OptimizerDescription& d) {
+inline std::string optimizer_text(const OptimizerDescription& d) {
   using Kind = OptimizerDescription::Kind;
   return fmt::format("{} parameters, gradients and state{}",
                      d.kind == Kind::sgd     ? "SGD in one pass over"
