@@ -173,10 +173,10 @@ std::string curve_text(const std::vector<std::pair<std::int64_t, double>>& point
 /// `status`: the content of RUN/status. `age_seconds`: the time since metrics.jsonl was last written.
 std::string top_text(const std::string& run, const std::string& status, double age_seconds, const RunProgress& progress,
                      const Screen& screen) {
-  std::string text =
-      fmt::format("{}   {}   {}\n", run, status.empty() ? "no status" : status,
-                  std::isfinite(age_seconds) ? fmt::format("metrics written {} ago", duration_text(age_seconds))
-                                             : "no metrics yet");
+  std::string text = fmt::format("{}   {}   {}\n", run, status.empty() ? "no status" : status,
+                                 std::isfinite(age_seconds)
+                                     ? fmt::format("metrics written {} ago", duration_text(std::round(age_seconds)))
+                                     : "no metrics yet");
   if (!progress.step) return text + "No step has been logged yet (log.every_steps sets how often that is done).\n";
   const Json& step = *progress.step;
   const double done = number_in(step, "step"), last = number_in(step, "last_step");
@@ -185,7 +185,7 @@ std::string top_text(const std::string& run, const std::string& status, double a
     const double per_step = number_in(step, "run_seconds") / done;
     text += fmt::format(" of {} {} {:.0f} %", text_of(last, "", 12), bar_text(done / last, 30), 100 * done / last);
     const double left = (last - done) * per_step;
-    if (left > 0 && status == "running") text += fmt::format("   remaining: {}", duration_text(left));
+    if (left > 0 && status == "running") text += fmt::format("   remaining: {}", duration_text(std::round(left)));
   }
   text += "\n" + figures_text(step);
   if (progress.evaluation) text += evaluation_text(*progress.evaluation);

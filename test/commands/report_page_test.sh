@@ -53,7 +53,7 @@ check "  as well-formed XML, with all steps in the curve" python3 "$work/parse.p
 
 # The figures in machine-readable form.
 cat >"$work/figures.py" <<'PYTHON'
-import json, sys
+import json, statistics, sys
 figures = json.load(open(sys.argv[1]))
 events = [json.loads(line) for line in open(sys.argv[2] + "/metrics.jsonl")]
 steps = [event for event in events if event["event"] == "step"]
@@ -64,8 +64,8 @@ assert figures["evaluation"]["loss"] == [event["loss"] for event in evaluations]
 assert figures["best"]["loss"] == min(event["loss"] for event in evaluations), figures["best"]
 assert figures["best"]["accuracy"] == max(event["accuracy"] for event in evaluations), figures["best"]
 assert len(figures["epoch"]["loss"]) == 4 and figures["status"] == "done" and figures["starts"] == 1
-seconds = sorted(event["step_seconds"] for event in steps)
-assert figures["medians"]["step_seconds"] == seconds[len(seconds) // 2], figures["medians"]
+seconds = [event["step_seconds"] for event in steps]
+assert figures["medians"]["step_seconds"] == statistics.median(seconds), figures["medians"]
 assert len(figures["per_rank"]) == 2
 for rank, of_rank in enumerate(figures["per_rank"]):
     waits = [event["per_rank"]["data_wait_seconds"][rank] for event in steps]
