@@ -11,19 +11,19 @@
 namespace lockstep {
 namespace {
 
-struct Unit {
+struct ByteUnit {
   std::string_view name;  // in lower case
   double bytes;
 };
-constexpr std::array kUnits{Unit{"b", 1},
-                            Unit{"kb", 1e3},
-                            Unit{"mb", 1e6},
-                            Unit{"gb", 1e9},
-                            Unit{"tb", 1e12},
-                            Unit{"kib", 1024.0},
-                            Unit{"mib", 1024.0 * 1024},
-                            Unit{"gib", 1024.0 * 1024 * 1024},
-                            Unit{"tib", 1024.0 * 1024 * 1024 * 1024}};
+constexpr std::array kUnits{ByteUnit{"b", 1},
+                            ByteUnit{"kb", 1e3},
+                            ByteUnit{"mb", 1e6},
+                            ByteUnit{"gb", 1e9},
+                            ByteUnit{"tb", 1e12},
+                            ByteUnit{"kib", 1024.0},
+                            ByteUnit{"mib", 1024.0 * 1024},
+                            ByteUnit{"gib", 1024.0 * 1024 * 1024},
+                            ByteUnit{"tib", 1024.0 * 1024 * 1024 * 1024}};
 constexpr double kMostBytes = 4611686018427387904.0;  // 2^62
 
 }  // namespace
@@ -35,7 +35,7 @@ std::optional<std::uint64_t> parse_byte_size(std::string_view text) {
   std::string unit(end, text.data() + text.size());
   unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
   std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto found = std::ranges::find(kUnits, std::string_view(unit), &Unit::name);
+  const auto found = std::ranges::find(kUnits, std::string_view(unit), &ByteUnit::name);
   if (found == kUnits.end()) return std::nullopt;
   const double bytes = std::floor(number * found->bytes);
   if (!(bytes >= 1 && bytes <= kMostBytes)) return std::nullopt;
@@ -51,13 +51,23 @@ std::string size_text(std::uint64_t size_bytes) {
   return fmt::format("{:.3g} TB", n);
 }
 
+Unit unit_of_seconds(double greatest) {
+  if (greatest >= 7200) return {3600, "h"};
+  if (greatest >= 300) return {60, "min"};
+  if (greatest >= 1) return {1, "s"};
+  return greatest >= 1e-3 ? Unit{1e-3, "ms"} : Unit{1e-6, "us"};
+}
+
+Unit unit_of_bytes(double greatest) {
+  constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
+  if (greatest >= 4 * kGiB) return {kGiB, "GiB"};
+  return greatest >= 4 * kMiB ? Unit{kMiB, "MiB"} : Unit{kKiB, "KiB"};
+}
+
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
-  const auto in = [&](double unit, const char* name) { return three_digits(seconds / unit) + " " + name; };
-  if (seconds >= 7200) return in(3600, "h");
-  if (seconds >= 300) return in(60, "min");
-  if (seconds >= 1 || seconds == 0) return in(1, "s");
-  return seconds >= 1e-3 ? in(1e-3, "ms") : in(1e-6, "us");
+  const Unit unit = unit_of_seconds(seconds > 0 ? seconds : 1);
+  return three_digits(seconds / unit.size) + " " + unit.name;
 }
 
 double median(std::vector<double> values) {

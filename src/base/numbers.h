@@ -64,6 +64,14 @@ std::optional<std::uint64_t> parse_byte_size(std::string_view text);
 /// "6.15 MB"
 std::string size_text(std::uint64_t size_bytes);
 
+/// A unit for values up to `greatest`, and the number by which values are divided: {1e-3, "ms"}, {1 << 20, "MiB"}.
+struct Unit {
+  double size = 1;
+  std::string name;
+};
+Unit unit_of_seconds(double greatest);
+Unit unit_of_bytes(double greatest);
+
 /// "850 ms", "52.1 s", "17.5 min", "4.25 h"; "-" if it is not a duration.
 std::string duration_text(double seconds);
 

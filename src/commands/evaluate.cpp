@@ -23,7 +23,6 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
-#include "hdf5/reader.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"

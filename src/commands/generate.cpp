@@ -21,7 +21,6 @@
 #include "commands/job.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
-#include "hdf5/reader.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"

@@ -33,7 +33,7 @@ std::string time_text(double unix_seconds) {
 }
 
 std::string memory_text(double bytes) {
-  const page::Unit unit = page::unit_of_bytes(bytes);
+  const Unit unit = unit_of_bytes(bytes);
   return fmt::format("{} {}", value_text(bytes / unit.size), unit.name);
 }
 
@@ -99,7 +99,7 @@ LineChart measure_chart(const RunRecord& run, const std::string& key, const std:
 
 LineChart time_chart(const RunRecord& run) {
   const std::vector<double> seconds = run.steps.column("step_seconds");
-  const page::Unit unit = page::unit_of_seconds(median_of(seconds));
+  const Unit unit = unit_of_seconds(median_of(seconds));
   LineChart chart =
       over_steps("Time of a step", "Of logged steps. The waiting times are those of the rank that waits longest.",
                  {.label = fmt::format("time ({})", unit.name), .from_zero = true});
@@ -143,7 +143,7 @@ std::string selection_text(const RunRecord& run, std::size_t n_drawn) {
 page::StackedBars rank_times(const RunRecord& run) {
   const std::vector<std::size_t> ranks = drawn_ranks(run);
   const double n = static_cast<double>(std::max<std::size_t>(1, run.n_rank_steps));
-  const page::Unit unit = page::unit_of_seconds(run.rank_step_seconds / n);
+  const Unit unit = unit_of_seconds(run.rank_step_seconds / n);
   page::StackedBars chart{
       .title = "Where the time of a step goes",
       .description = "Means over the logged steps. A rank that the others wait for waits least itself." +
@@ -168,7 +168,7 @@ page::StackedBars rank_memory(const RunRecord& run) {
   const std::vector<std::size_t> ranks = drawn_ranks(run);
   double greatest = 0;
   for (const RankFigures& figures : run.ranks) greatest = std::fmax(greatest, figures.memory_bytes);
-  const page::Unit unit = page::unit_of_bytes(greatest);
+  const Unit unit = unit_of_bytes(greatest);
   page::StackedBars chart{
       .title = "Memory per rank",
       .description = "The peak of the device, or of the process on CPUs." + selection_text(run, ranks.size()),

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/numbers.h"
 #include "base/printable.h"
 #include "commands/model_argument.h"
 #include "config/parser.h"
@@ -252,7 +253,7 @@ std::optional<page::Timeline> read_step_timeline(const std::string& trace, std::
       },
       [](const RowId&, const std::string&) {});
 
-  const page::Unit unit = page::unit_of_seconds((step.end - step.begin) * 1e-6);
+  const Unit unit = unit_of_seconds((step.end - step.begin) * 1e-6);
   const double unit_us = unit.size * 1e6;
   page::Timeline timeline{
       .title = "Timeline of " + step.name,

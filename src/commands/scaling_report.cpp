@@ -134,7 +134,7 @@ LineChart throughput_chart(const Results& results) {
 StackedBars time_bars(const Results& results) {
   double greatest = 0;
   for (const SizeResult& size : results.sizes) greatest = std::fmax(greatest, size.step_seconds.mean);
-  const page::Unit unit = page::unit_of_seconds(greatest);
+  const Unit unit = unit_of_seconds(greatest);
   StackedBars chart{
       .title = "Where the time of a step goes",
       .description = "Means over ranks and repeats.",
@@ -156,7 +156,7 @@ StackedBars time_bars(const Results& results) {
 LineChart memory_chart(const Results& results) {
   double greatest = 0;
   for (const SizeResult& size : results.sizes) greatest = std::fmax(greatest, size.memory_peak.mean);
-  const page::Unit unit = page::unit_of_bytes(greatest);
+  const Unit unit = unit_of_bytes(greatest);
   LineChart chart{.title = "Memory per rank",
                   .description = "Of the device, or of the process on CPUs.",
                   .x = ranks_axis(results),

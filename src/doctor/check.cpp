@@ -7,6 +7,7 @@
 
 #include "base/numbers.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -43,13 +44,9 @@ std::vector<Check> merged(const std::vector<Check>& checks) {
   return lines;
 }
 
-/// The width on a terminal, where a UTF-8 character takes one column.
-std::size_t columns(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
+/// A UTF-8 character takes one column on a terminal.
 std::string cell(const std::string& text, std::size_t width) {
-  return text + std::string(width - std::min(width, columns(text)) + 2, ' ');
+  return text + std::string(width - std::min(width, n_characters(text)) + 2, ' ');
 }
 
 }  // namespace
@@ -121,9 +118,9 @@ std::string Report::text() const {
   const Check header{.name = "check", .scope = "where", .value = "found", .expected = "expected", .remedy = ""};
   constexpr std::size_t kWidest = 48;  // a longer text shifts the rest of its line
   const auto width = [&](std::string Check::*field) {
-    std::size_t most = columns(header.*field);
+    std::size_t most = n_characters(header.*field);
     for (const Check& line : lines)
-      if (columns(line.*field) <= kWidest) most = std::max(most, columns(line.*field));
+      if (n_characters(line.*field) <= kWidest) most = std::max(most, n_characters(line.*field));
     return most;
   };
   const std::size_t names = width(&Check::name), scopes = width(&Check::scope), values = width(&Check::value);

@@ -115,17 +115,4 @@ std::string value_text(double value, int digits) {
   return text;
 }
 
-Unit unit_of_seconds(double greatest) {
-  if (greatest >= 7200) return {3600, "h"};
-  if (greatest >= 300) return {60, "min"};
-  if (greatest >= 1) return {1, "s"};
-  return greatest >= 1e-3 ? Unit{1e-3, "ms"} : Unit{1e-6, "us"};
-}
-
-Unit unit_of_bytes(double greatest) {
-  constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
-  if (greatest >= 4 * kGiB) return {kGiB, "GiB"};
-  return greatest >= 4 * kMiB ? Unit{kMiB, "MiB"} : Unit{kKiB, "KiB"};
-}
-
 }  // namespace lockstep::page

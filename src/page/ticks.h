@@ -22,12 +22,4 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks);
 /// A value with `digits` significant digits, without an exponent where it is easy to read: "12,345", "0.0021".
 std::string value_text(double value, int digits = 4);
 
-/// A unit for values up to `greatest`, and the number by which values are divided: {1e-3, "ms"}, {1 << 20, "MiB"}.
-struct Unit {
-  double size = 1;
-  std::string name;
-};
-Unit unit_of_seconds(double greatest);
-Unit unit_of_bytes(double greatest);
-
 }  // namespace lockstep::page

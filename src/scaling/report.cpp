@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/numbers.h"
+#include "base/utf8.h"
 #include "scaling/predictions.h"
 
 namespace lockstep::scaling {
@@ -142,23 +143,17 @@ std::vector<std::string> notes_of(const Results& results) {
 
 namespace {
 
-/// The width on a terminal: every character here takes one column, including "±", which has two bytes.
-std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
-/// All columns are aligned on the right, except those of names.
+/// All columns are aligned on the right, except those of names. Every character here takes one column on a terminal.
 std::string aligned(const Table& table) {
   std::vector<std::size_t> widths;
-  for (const std::string& title : table.header) widths.push_back(width_of(title));
+  for (const std::string& title : table.header) widths.push_back(n_characters(title));
   for (const auto& row : table.rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], n_characters(row[i]));
   std::string text;
   const auto add = [&](const std::vector<std::string>& row) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string blanks(widths[i] - width_of(row[i]), ' ');
+      const std::string blanks(widths[i] - n_characters(row[i]), ' ');
       const bool is_name = table.header[i] == "figure" || table.header[i] == "unit";
       line += (i == 0 ? "" : "  ") + (is_name ? row[i] + blanks : blanks + row[i]);
     }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/numbers.h"
 #include "page/drawing.h"
 #include "page/ticks.h"
 
