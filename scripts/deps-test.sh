@@ -2,6 +2,8 @@
 # Installs what only tests and checks need: ctest, clang-format, clang-tidy, clang with libFuzzer, Slurm for `make test-cluster`,
 # zsh, and, in .deps/python, the Python packages with which tests read the files of Lockstep. A test whose tool is missing is skipped
 # and counted, so a failure here is not fatal. PyTorch (several GB) is not installed: the files made with it are committed.
+#
+#   scripts/deps-test.sh [--long]      --long: also what only `make test-long` needs
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -77,18 +79,18 @@ if ! "$python" -c "$modules" 2>/dev/null; then
     "$python" -m pip install --quiet --disable-pip-version-check h5py numpy safetensors tensorboard 'setuptools<81' &&
     "$python" -c "$modules"; } || { rm -rf .deps/python; echo "deps-test: tests in Python will be skipped" >&2; }
 fi
-# Only a long test needs these two, so without them the other tests still run.
-if "$python" -c 'import numpy' 2>/dev/null && ! "$python" -c 'import onnx, onnxruntime' 2>/dev/null; then
-  echo "deps-test: installing onnx and onnxruntime into .deps/python"
-  "$python" -m pip install --quiet --disable-pip-version-check onnx onnxruntime ||
-    echo "deps-test: the test of exported .onnx files will be skipped" >&2
-fi
-# Only a long test needs MLflow. Its many packages have a folder of their own, since they require particular versions of
-# other packages.
-if ! .deps/mlflow/bin/python -c 'import mlflow' 2>/dev/null; then
-  echo "deps-test: installing mlflow into .deps/mlflow"
-  rm -rf .deps/mlflow
-  { python3 -m venv .deps/mlflow && .deps/mlflow/bin/python -m pip install --quiet --disable-pip-version-check mlflow; } ||
-    { rm -rf .deps/mlflow; echo "deps-test: the test with an MLflow server will be skipped" >&2; }
+if [[ ${1:-} == --long ]]; then
+  if "$python" -c 'import numpy' 2>/dev/null && ! "$python" -c 'import onnx, onnxruntime' 2>/dev/null; then
+    echo "deps-test: installing onnx and onnxruntime into .deps/python"
+    "$python" -m pip install --quiet --disable-pip-version-check onnx onnxruntime ||
+      echo "deps-test: the test of exported .onnx files will be skipped" >&2
+  fi
+  # The many packages of MLflow have a folder of their own, since they require particular versions of other packages.
+  if ! .deps/mlflow/bin/python -c 'import mlflow' 2>/dev/null; then
+    echo "deps-test: installing mlflow into .deps/mlflow"
+    rm -rf .deps/mlflow
+    { python3 -m venv .deps/mlflow && .deps/mlflow/bin/python -m pip install --quiet --disable-pip-version-check mlflow; } ||
+      { rm -rf .deps/mlflow; echo "deps-test: the test with an MLflow server will be skipped" >&2; }
+  fi
 fi
 echo "deps-test: done"

@@ -41,6 +41,7 @@ test-sanitized: tests-sanitized
 
 # Tests that take too long for every change: those with `long: yes` in their header.
 test-long:
+	@scripts/deps-test.sh --long
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@$(RUN_TESTS) --long --results $(BUILD)/test-long-results $(TEST_OUT)
 

@@ -64,7 +64,7 @@ void run_activation(const ActivationPass& pass, const CpuContext& context) {
   });
 }
 
-std::unique_ptr<Activation> make_activation(const ActivationDescription& d, const CpuContext& context) {
+std::unique_ptr<ActivationOp> make_activation(const ActivationDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "an activation");
   return std::make_unique<CpuActivation>(d, context);
 }

@@ -104,7 +104,7 @@ void run_activation(const ActivationPass& pass, const CudaContext& context, Stre
   });
 }
 
-std::unique_ptr<Activation> make_activation(const ActivationDescription& d, const CudaContext& context) {
+std::unique_ptr<ActivationOp> make_activation(const ActivationDescription& d, const CudaContext& context) {
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaActivation>(d, context);
 }

@@ -20,7 +20,7 @@ DeviceTrace::DeviceTrace(Backend& backend, Stream& stream, trace::Row* row)
   // soonest gives the best time of the origin, which is still a little early.
   const auto event = backend.make_timing_event();
   for (int i = 0; i < kRounds; ++i) {
-    lockstep::Event& reached = i == 0 ? *origin_ : *event;
+    Event& reached = i == 0 ? *origin_ : *event;
     stream.synchronize();
     const trace::Clock::time_point before = trace::Clock::now();
     reached.record(stream);
@@ -30,7 +30,7 @@ DeviceTrace::DeviceTrace(Backend& backend, Stream& stream, trace::Row* row)
   }
 }
 
-trace::Clock::duration DeviceTrace::since_origin(const lockstep::Event& event) const {
+trace::Clock::duration DeviceTrace::since_origin(const Event& event) const {
   return std::chrono::duration_cast<trace::Clock::duration>(
       std::chrono::duration<double>(event.seconds_since(*origin_)));
 }

@@ -33,19 +33,19 @@ class DeviceTrace final : public Observer {
   struct Span {
     trace::Kind kind = trace::Kind::forward;
     const std::string* name = nullptr;
-    std::unique_ptr<lockstep::Event> begin, end;
+    std::unique_ptr<Event> begin, end;
   };
   struct Slot {
     std::vector<Span> spans;  // created when first needed, and reused
     std::size_t n_used = 0;
   };
   void record(Slot& slot);
-  trace::Clock::duration since_origin(const lockstep::Event& event) const;
+  trace::Clock::duration since_origin(const Event& event) const;
 
   Backend& backend_;
   Stream& stream_;
   trace::Row* row_;
-  std::unique_ptr<lockstep::Event> origin_;
+  std::unique_ptr<Event> origin_;
   trace::Clock::time_point origin_time_;  // when origin_ was reached
   std::array<Slot, 2> slots_;
   int current_ = 0;

@@ -70,7 +70,7 @@ ActivationId activation(Graph& graph, ActivationId x, ActivationFunction functio
   const graph::Activation& in = graph.activation(x);
   const std::string name = fmt::format("{}.{}", in.name, lockstep::name(function));
   const ActivationId y = graph.add_activation({.name = name, .shape = in.shape, .dtype = in.dtype});
-  graph.add_node<UnaryNode<lockstep::Activation>>(name, x, y, [=](Backend& backend, const graph::Activation& out) {
+  graph.add_node<UnaryNode<ActivationOp>>(name, x, y, [=](Backend& backend, const graph::Activation& out) {
     return backend.make(
         ActivationDescription{.n_elements = out.shape.n_elements(), .function = function, .dtype = out.dtype});
   });

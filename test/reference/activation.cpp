@@ -8,7 +8,7 @@
 namespace lockstep::reference {
 namespace {
 
-class ReferenceActivation final : public Activation {
+class ReferenceActivation final : public ActivationOp {
  public:
   explicit ReferenceActivation(const ActivationDescription& d) : d_(d) {}
   std::string describe() const override { return "reference"; }
@@ -32,7 +32,7 @@ class ReferenceActivation final : public Activation {
 
 }  // namespace
 
-std::unique_ptr<Activation> make_activation(const ActivationDescription& d, const Context&) {
+std::unique_ptr<ActivationOp> make_activation(const ActivationDescription& d, const Context&) {
   return std::make_unique<ReferenceActivation>(d);
 }
 

@@ -68,7 +68,7 @@ for line in "${lines[@]}"; do
       if [[ ! -r $init ]]; then echo "not run, because there is no command \`module\`: $line"; continue; fi ;;
   esac
   export OVERRIDES="model.width=16 train.epochs=2 evaluation.max_samples=100"
-  if [[ $line == 'make test' ]]; then
+  if [[ $line == 'make test' && ${OUT:-} ]]; then
     (unset OUT CUDA_ARCH; eval "$line") >"$work/.check" 2>&1
   else
     eval "$line" >"$work/.check" 2>&1  # in this shell, because of `module`

@@ -11,7 +11,7 @@
 namespace lockstep {
 
 struct ActivationDescription {
-  using Op = class Activation;
+  using Op = class ActivationOp;
   static constexpr std::string_view kName = "activation";
 
   std::int64_t n_elements = 0;
@@ -38,6 +38,6 @@ struct ActivationCalls {
   };
 };
 
-class Activation : public TwoWayOp<ActivationDescription, ActivationCalls> {};
+class ActivationOp : public TwoWayOp<ActivationDescription, ActivationCalls> {};
 
 }  // namespace lockstep
