@@ -71,7 +71,7 @@ awk -v OFS='\t' '
       failed = 1
     }
     owner[folder, suite] = source
-    filter = filter ":" (kind == "TEST_P" ? "*/" : "") suite ".*"
+    filter = filter ":" suite ".*" (kind == "TEST_P" ? ":*/" suite ".*" : "") # an instance has a prefix or none
   }
   END {
     if (source != "") print_test()

@@ -1,3 +1,4 @@
+// timeout: 300
 // sanitizers: no
 // Texts that make careless tokenizers slow: the time must grow with the length, not with its square.
 #include <gtest/gtest.h>
