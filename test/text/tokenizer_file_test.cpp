@@ -175,6 +175,7 @@ TEST(TokenizerFile, NamesWhatIsDamaged) {
       {[](Json& j) { j["model"]["vocab"]["a"] = -1; }, code,
        "t.json.model.vocab.a: expected an integer up to 1033, found -1"},
       {[](Json& j) { j["model"]["vocab"]["a"] = 1.5; }, code, "found 1.5"},
+      {[](Json& j) { j["model"]["vocab"]["a"] = 2000; }, code, "an integer up to 1033, found 2000"},
       {[](Json& j) { j["model"]["vocab"]["a"] = 4000000000u; }, code, "found 4000000000"},
       {[](Json& j) { j["model"]["vocab"]["b"] = 1; }, code, "the tokens a and b have the same id 1"},
       {[](Json& j) { j["model"]["merges"][1] = "a z"; }, code,
