@@ -56,6 +56,11 @@ std::string name(Status status) {
   return kNames[static_cast<std::size_t>(status)];
 }
 
+void add(std::vector<Check>& checks, Check check) {
+  if (check.status == Status::pass) check.remedy.clear();
+  checks.push_back(std::move(check));
+}
+
 std::string rank_name(int rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
 
 std::string SlowestRank::sentence() const {
@@ -115,7 +120,7 @@ std::string Report::text() const {
   std::vector<Check> lines = merged(checks);
   for (Check& line : lines)
     for (std::string* field : {&line.name, &line.scope, &line.value, &line.expected}) *field = printable(*field);
-  const Check header{.name = "check", .scope = "where", .value = "found", .expected = "expected", .remedy = ""};
+  const Check header{.name = "check", .scope = "where", .value = "found", .expected = "expected"};
   constexpr std::size_t kWidest = 48;  // a longer text shifts the rest of its line
   const auto width = [&](std::string Check::*field) {
     std::size_t most = n_characters(header.*field);
@@ -131,16 +136,14 @@ std::string Report::text() const {
     return text + "\n";
   };
   std::string text = row("", header);
-  std::array<int, 4> counts{};
   for (const Check& line : lines) {
     text += row(name(line.status), line);
     if (line.status != Status::pass && !line.remedy.empty())
       text += fmt::format("         remedy: {}\n", printable_lines(line.remedy));
   }
-  for (const Check& check : checks) ++counts[static_cast<std::size_t>(check.status)];
   for (const std::string& note : notes) text += fmt::format("{}\n", printable_lines(note));
   for (const std::string& sentence : slowest_sentences()) text += sentence + "\n";
-  const auto count = [&](Status status) { return counts[static_cast<std::size_t>(status)]; };
+  const auto count = [&](Status status) { return std::ranges::count(checks, status, &Check::status); };
   return text + fmt::format("{}: {} passed, {} warned, {} failed, {} unknown\n", counted(checks.size(), "check"),
                             count(Status::pass), count(Status::warn), count(Status::fail), count(Status::unknown));
 }

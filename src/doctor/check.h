@@ -16,6 +16,9 @@ namespace lockstep::doctor {
 /// unknown: the system does not report the value, or only to root. It does not make anything fail.
 enum class Status : std::uint8_t { pass, unknown, warn, fail };
 std::string name(Status status);
+inline Status status_of(bool fails, bool warns = false) {
+  return fails ? Status::fail : warns ? Status::warn : Status::pass;
+}
 
 struct Check {
   std::string name{};   // "matmul"
@@ -28,6 +31,9 @@ struct Check {
   std::string unit{};
   double times_slower = 0;  // a slow link: what it should give over what it gives; otherwise 0
 };
+
+/// Adds a check, with its remedy only if it does not pass.
+void add(std::vector<Check>& checks, Check check);
 
 /// The rank whose device is slowest, compared with the median of all ranks.
 struct SlowestRank {
@@ -56,8 +62,6 @@ struct Report {
   nlohmann::ordered_json json() const;
 };
 
-/// "rank 3 on node2"
-std::string rank_name(int rank, const std::string& host);
 // What ranks measure and send to the others as JSON (device.h, host.h, links.h, folder.h, system.h). Empty optionals
 // are unknown.
 
@@ -66,6 +70,10 @@ struct Place {
   std::string host{};
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Place, rank, node, local_rank, local_size, host)
+
+/// "rank 3 on node2"
+std::string rank_name(int rank, const std::string& host);
+inline std::string rank_name(const Place& place) { return rank_name(place.rank, place.host); }
 
 /// Every rank's facts, in the order of ranks. Collective.
 template <typename Facts>

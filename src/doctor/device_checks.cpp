@@ -37,13 +37,8 @@ std::map<std::string, double> medians(const std::vector<DeviceFacts>& devices, c
   return out;
 }
 
-Check unknown(const char* name, const std::string& scope, const std::string& remedy) {
-  return {.name = name,
-          .scope = scope,
-          .status = Status::unknown,
-          .value = "not reported",
-          .expected = "",
-          .remedy = remedy};
+Check unknown(const char* name, const std::string& scope, const char* remedy) {
+  return {.name = name, .scope = scope, .status = Status::unknown, .value = "not reported", .remedy = remedy};
 }
 
 void check_rates(const std::vector<Place>& places, const std::vector<DeviceFacts>& devices, std::vector<Check>& out) {
@@ -54,25 +49,19 @@ void check_rates(const std::vector<Place>& places, const std::vector<DeviceFacts
       if (!(device.*rate.value)) continue;
       const double middle = median_of.at(device.name), value = *(device.*rate.value);
       const double slower = middle > 0 ? 1 - value / middle : 0;
-      Check check{.name = rate.name,
-                  .scope = rank_name(places[r].rank, places[r].host),
-                  .value = fmt::format("{} {}", three_digits(value / rate.unit), rate.unit_name),
-                  .expected = devices.size() == 1
-                                  ? ""
-                                  : fmt::format("at least {} {}",
-                                                three_digits(middle * (1 - kSlowerThanMedianWarns) / rate.unit),
-                                                rate.unit_name),
-                  .remedy = "",
-                  .number = value / rate.unit,
-                  .unit = rate.unit_name};
-      if (slower > kSlowerThanMedianWarns) {
-        check.status = slower > kSlowerThanMedianFails ? Status::fail : Status::warn;
-        check.remedy = fmt::format(
-            "This rank is {:.0f} % slower than the median, and every step waits for it. Look for other processes, "
-            "throttling and the binding of its processors below, or leave its node out (sbatch --exclude).",
-            100 * slower);
-      }
-      out.push_back(std::move(check));
+      const auto text = [&](double v) { return fmt::format("{} {}", three_digits(v / rate.unit), rate.unit_name); };
+      add(out,
+          {.name = rate.name,
+           .scope = rank_name(places[r]),
+           .status = status_of(slower > kSlowerThanMedianFails, slower > kSlowerThanMedianWarns),
+           .value = text(value),
+           .expected = devices.size() == 1 ? "" : "at least " + text(middle * (1 - kSlowerThanMedianWarns)),
+           .remedy = fmt::format(
+               "This rank is {:.0f} % slower than the median, and every step waits for it. Look for other processes, "
+               "throttling and the binding of its processors below, or leave its node out (sbatch --exclude).",
+               100 * slower),
+           .number = value / rate.unit,
+           .unit = rate.unit_name});
     }
   }
 }
@@ -89,55 +78,47 @@ void check_bits(const std::vector<Place>& places, const std::vector<DeviceFacts>
     const bool is_unstable = device.n_different > 0;
     const bool is_tie = std::ranges::count(of_name, most->second, [](const auto& vote) { return vote.second; }) > 1;
     const bool differs = is_tie || device.product_hash != most->first;
-    Check check{.name = "bits of a product",
-                .scope = rank_name(places[r].rank, places[r].host),
-                .status = is_unstable || differs ? Status::fail : Status::pass,
-                .value = "equal",
-                .expected = "the same bits on equal devices",
-                .remedy = ""};
-    if (is_unstable)
-      check.value = fmt::format("{} of {} differ from the first", device.n_different, device.n_products);
-    else if (differs)
-      check.value = is_tie ? "ranks disagree" : "differs from the other ranks";
-    if (check.status == Status::fail)
-      check.remedy = fmt::format("This device, or the memory of its node, computes wrong results. {}", kExchange);
-    out.push_back(std::move(check));
+    const char* const of_ranks = is_tie ? "ranks disagree" : differs ? "differs from the other ranks" : "equal";
+    add(out,
+        {.name = "bits of a product",
+         .scope = rank_name(places[r]),
+         .status = status_of(is_unstable || differs),
+         .value = is_unstable ? fmt::format("{} of {} differ from the first", device.n_different, device.n_products)
+                              : of_ranks,
+         .expected = "the same bits on equal devices",
+         .remedy = fmt::format("This device, or the memory of its node, computes wrong results. {}", kExchange)});
   }
 }
 
 void check_throttling(const DeviceFacts& device, const std::string& scope, std::vector<Check>& out) {
   const DeviceHealth& health = device.health;
-  Check check = unknown("throttling", scope, "This system does not report whether the clock is lowered.");
-  const char* const remedy =
-      "The clock is lowered: check the cooling and the power limit of this node, or leave it out (sbatch --exclude).";
-  if (health.throttle_reasons) {
-    const bool is_low = !health.throttle_reasons->empty();
-    check.status = is_low ? Status::fail : Status::pass;
-    check.value = is_low ? fmt::format("{}", fmt::join(*health.throttle_reasons, ", ")) : "none";
-    check.expected = "none";
-    check.remedy = is_low ? remedy : "";
-  } else if (device.throttle_events) {
-    const bool is_low = *device.throttle_events > 0;
-    check.status = is_low ? Status::fail : Status::pass;
-    check.value = is_low ? fmt::format("{} times during the checks", *device.throttle_events) : "none";
-    check.expected = "none";
-    check.remedy = is_low ? remedy : "";
+  if (health.throttle_reasons || device.throttle_events) {
+    std::string found;
+    if (health.throttle_reasons)
+      found = fmt::format("{}", fmt::join(*health.throttle_reasons, ", "));
+    else if (*device.throttle_events > 0)
+      found = fmt::format("{} times during the checks", *device.throttle_events);
+    add(out, {.name = "throttling",
+              .scope = scope,
+              .status = status_of(!found.empty()),
+              .value = found.empty() ? "none" : found,
+              .expected = "none",
+              .remedy = "The clock is lowered: check the cooling and the power limit of this node, or leave it out "
+                        "(sbatch --exclude)."});
+  } else {
+    add(out, unknown("throttling", scope, "This system does not report whether the clock is lowered."));
   }
-  out.push_back(std::move(check));
   if (!health.clock_mhz) return;
-  const bool is_slow = health.max_clock_mhz && *health.clock_mhz < kClockWarns * *health.max_clock_mhz;
-  out.push_back(
-      {.name = "clock",
-       .scope = scope,
-       .status = is_slow ? Status::warn : Status::pass,
-       .value = fmt::format("{:.3g} GHz", *health.clock_mhz / 1000),
-       .expected =
-           health.max_clock_mhz ? fmt::format("at least {:.3g} GHz", kClockWarns * *health.max_clock_mhz / 1000) : "",
-       .remedy = is_slow ? "The clock is low under load: look for a power limit or a limit of the clock "
-                           "(nvidia-smi -q -d CLOCK,POWER), or for the power-saving governor of the processor."
-                         : "",
-       .number = *health.clock_mhz / 1000,
-       .unit = "GHz"});
+  const double ghz = *health.clock_mhz / 1000, least = kClockWarns * health.max_clock_mhz.value_or(0) / 1000;
+  add(out, {.name = "clock",
+            .scope = scope,
+            .status = status_of(false, ghz < least),
+            .value = fmt::format("{:.3g} GHz", ghz),
+            .expected = health.max_clock_mhz ? fmt::format("at least {:.3g} GHz", least) : "",
+            .remedy = "The clock is low under load: look for a power limit or a limit of the clock (nvidia-smi -q -d "
+                      "CLOCK,POWER), or for the power-saving governor of the processor.",
+            .number = ghz,
+            .unit = "GHz"});
 }
 
 void check_errors(const DeviceFacts& device, const std::string& scope, std::vector<Check>& out) {
@@ -145,82 +126,65 @@ void check_errors(const DeviceFacts& device, const std::string& scope, std::vect
   if (health.ecc_uncorrected) {
     const bool is_broken = *health.ecc_uncorrected > 0;
     const bool is_worn = health.ecc_corrected && *health.ecc_corrected >= kCorrectedErrorsWarn;
-    out.push_back(
-        {.name = "ECC errors",
-         .scope = scope,
-         .status = is_broken ? Status::fail
-                   : is_worn ? Status::warn
-                             : Status::pass,
-         .value = fmt::format("{} uncorrected, {} corrected", *health.ecc_uncorrected,
-                              health.ecc_corrected ? fmt::to_string(*health.ecc_corrected) : "unknown"),
-         .expected = fmt::format("0 uncorrected, fewer than {} corrected", kCorrectedErrorsWarn),
-         .remedy = is_broken || is_worn ? fmt::format("The memory of this device fails. {}", kExchange) : ""});
+    add(out, {.name = "ECC errors",
+              .scope = scope,
+              .status = status_of(is_broken, is_worn),
+              .value = fmt::format("{} uncorrected, {} corrected", *health.ecc_uncorrected,
+                                   health.ecc_corrected ? fmt::to_string(*health.ecc_corrected) : "unknown"),
+              .expected = fmt::format("0 uncorrected, fewer than {} corrected", kCorrectedErrorsWarn),
+              .remedy = fmt::format("The memory of this device fails. {}", kExchange)});
   } else {
-    out.push_back(unknown("ECC errors", scope, "This system does not report errors of its memory, or has no ECC."));
+    add(out, unknown("ECC errors", scope, "This system does not report errors of its memory, or has no ECC."));
   }
   if (device.pci_bus.empty()) return;  // only GPUs have Xid errors
-  if (!device.xid_errors) {
-    out.push_back(unknown("XID errors", scope,
-                          "Only root may read the log of the kernel here: ask the operators for `dmesg | grep Xid`."));
-    return;
-  }
-  const bool is_broken = !device.xid_errors->empty();
-  out.push_back({.name = "XID errors",
-                 .scope = scope,
-                 .status = is_broken ? Status::fail : Status::pass,
-                 .value = is_broken
-                              ? fmt::format("{}, the last: {}", device.xid_errors->size(), device.xid_errors->back())
-                              : "none",
-                 .expected = "none since the node was started",
-                 .remedy = is_broken ? kExchange : ""});
+  if (!device.xid_errors)
+    return add(out,
+               unknown("XID errors", scope,
+                       "Only root may read the log of the kernel here: ask the operators for `dmesg | grep Xid`."));
+  const std::vector<std::string>& errors = *device.xid_errors;
+  add(out, {.name = "XID errors",
+            .scope = scope,
+            .status = status_of(!errors.empty()),
+            .value = errors.empty() ? "none" : fmt::format("{}, the last: {}", errors.size(), errors.back()),
+            .expected = "none since the node was started",
+            .remedy = kExchange});
 }
 
 void check_links(const DeviceFacts& device, const std::string& scope, std::vector<Check>& out) {
   const DeviceHealth& health = device.health;
   if (health.pcie_lanes && health.pcie_max_lanes) {
     const int generation = health.pcie_generation.value_or(0), most = health.pcie_max_generation.value_or(0);
-    const bool is_narrow = *health.pcie_lanes < *health.pcie_max_lanes || generation < most;
-    out.push_back(
-        {.name = "PCIe",
-         .scope = scope,
-         .status = is_narrow ? Status::fail : Status::pass,
-         .value = fmt::format("generation {} x{}", generation, *health.pcie_lanes),
-         .expected = fmt::format("generation {} x{}", most, *health.pcie_max_lanes),
-         .remedy = is_narrow ? fmt::format("The card is in a narrower slot or has a bad contact. {}", kExchange) : ""});
+    add(out, {.name = "PCIe",
+              .scope = scope,
+              .status = status_of(*health.pcie_lanes < *health.pcie_max_lanes || generation < most),
+              .value = fmt::format("generation {} x{}", generation, *health.pcie_lanes),
+              .expected = fmt::format("generation {} x{}", most, *health.pcie_max_lanes),
+              .remedy = fmt::format("The card is in a narrower slot or has a bad contact. {}", kExchange)});
   }
-  if (health.nvlinks_active && health.nvlinks_total.value_or(0) > 0) {
-    const bool is_missing = *health.nvlinks_active < *health.nvlinks_total;
-    out.push_back({.name = "NVLink",
-                   .scope = scope,
-                   .status = is_missing ? Status::fail : Status::pass,
-                   .value = fmt::format("{} of {} links active", *health.nvlinks_active, *health.nvlinks_total),
-                   .expected = "all links active",
-                   .remedy = is_missing ? kExchange : ""});
-  }
+  if (health.nvlinks_active && health.nvlinks_total.value_or(0) > 0)
+    add(out, {.name = "NVLink",
+              .scope = scope,
+              .status = status_of(*health.nvlinks_active < *health.nvlinks_total),
+              .value = fmt::format("{} of {} links active", *health.nvlinks_active, *health.nvlinks_total),
+              .expected = "all links active",
+              .remedy = kExchange});
 }
 
 void check_memory(const DeviceFacts& device, const std::string& scope, std::vector<Check>& out) {
   const DeviceHealth& health = device.health;
-  if (!health.free_memory_bytes || !health.total_memory_bytes) {
-    out.push_back(unknown("free memory", scope, "The driver does not report the use of the memory."));
-    return;
-  }
+  if (!health.free_memory_bytes || !health.total_memory_bytes)
+    return add(out, unknown("free memory", scope, "The driver does not report the use of the memory."));
   const double free = static_cast<double>(*health.free_memory_bytes) / 1e9;
-  const double share = free * 1e9 / std::max(1.0, static_cast<double>(*health.total_memory_bytes));
-  const bool is_low = share < kFreeMemoryWarns;
-  out.push_back({.name = "free memory",
-                 .scope = scope,
-                 .status = share < kFreeMemoryFails ? Status::fail
-                           : is_low                 ? Status::warn
-                                                    : Status::pass,
-                 .value = fmt::format("{:.3g} GB", free),
-                 .expected = fmt::format("at least {:.3g} GB",
-                                         kFreeMemoryWarns * static_cast<double>(*health.total_memory_bytes) / 1e9),
-                 .remedy = is_low ? "Another process uses the memory: end it (nvidia-smi, top), or ask Slurm for the "
-                                    "whole node (--exclusive)."
-                                  : "",
-                 .number = free,
-                 .unit = "GB"});
+  const double total = static_cast<double>(*health.total_memory_bytes) / 1e9;
+  add(out, {.name = "free memory",
+            .scope = scope,
+            .status = status_of(free < kFreeMemoryFails * total, free < kFreeMemoryWarns * total),
+            .value = fmt::format("{:.3g} GB", free),
+            .expected = fmt::format("at least {:.3g} GB", kFreeMemoryWarns * total),
+            .remedy = "Another process uses the memory: end it (nvidia-smi, top), or ask Slurm for the whole node "
+                      "(--exclusive).",
+            .number = free,
+            .unit = "GB"});
 }
 
 }  // namespace
@@ -229,16 +193,14 @@ std::vector<Check> check_devices(const std::vector<Place>& places, const std::ve
   std::vector<Check> out;
   for (std::size_t r = 0; r < devices.size(); ++r) {
     const DeviceFacts& device = devices[r];
-    const bool is_broken = !device.problem.empty();
-    out.push_back({.name = "device",
-                   .scope = rank_name(places[r].rank, places[r].host),
-                   .status = is_broken ? Status::fail : Status::pass,
-                   .value = is_broken ? device.problem
-                            : device.health.driver.empty()
-                                ? device.name
-                                : fmt::format("{}, driver {}", device.name, device.health.driver),
-                   .expected = "",
-                   .remedy = is_broken ? fmt::format("The measurements of this rank failed. {}", kExchange) : ""});
+    const std::string& driver = device.health.driver;
+    add(out, {.name = "device",
+              .scope = rank_name(places[r]),
+              .status = status_of(!device.problem.empty()),
+              .value = !device.problem.empty() ? device.problem
+                       : driver.empty()        ? device.name
+                                               : fmt::format("{}, driver {}", device.name, driver),
+              .remedy = fmt::format("The measurements of this rank failed. {}", kExchange)});
   }
   check_rates(places, devices, out);
   check_bits(places, devices, out);
@@ -246,7 +208,7 @@ std::vector<Check> check_devices(const std::vector<Place>& places, const std::ve
     const DeviceFacts& device = devices[r];
     // Facts about processors are the same for all ranks of a node.
     if (device.name.empty() || (device.pci_bus.empty() && places[r].local_rank != 0)) continue;
-    const std::string scope = device.pci_bus.empty() ? places[r].host : rank_name(places[r].rank, places[r].host);
+    const std::string scope = device.pci_bus.empty() ? places[r].host : rank_name(places[r]);
     check_throttling(device, scope, out);
     check_errors(device, scope, out);
     check_links(device, scope, out);

@@ -33,7 +33,8 @@ Report examine(World& world, Backend* backend, const std::string& problem, const
   if (!options.examines_links) {
     report.notes.emplace_back("The links between ranks were not measured.");
   } else if (std::ranges::all_of(devices, [](const DeviceFacts& device) { return device.problem.empty(); })) {
-    const std::vector<LinkFacts> links = gather(world, measure_links(world, *backend, options.effort, report.notes));
+    const std::vector<LinkFacts> links =
+        gather(world, measure_links(world, *backend, places, options.effort, report.notes));
     append(report.checks, check_links(places, links, devices));
   } else if (world.size() > 1) {
     report.notes.emplace_back("The links between ranks were not measured, since a device failed.");

@@ -14,94 +14,82 @@ struct Rate {
   double unit;
   const char* unit_name;
   double warns, fails;  // thresholds: a smaller value warns or fails
-  const char* remedy;
 };
 constexpr const char* kSlowFiles =
     "This file system is slow: use the parallel or scratch file system of the cluster (run.directory, LOCKSTEP_RUNS, "
     "LOCKSTEP_DATA), or one that fewer jobs use at the moment.";
-constexpr Rate kRates[] = {
-    {"write and sync", &FolderFacts::write_rate, 1e6, "MB/s", kWriteWarns, kWriteFails, kSlowFiles},
-    {"read", &FolderFacts::read_rate, 1e6, "MB/s", kReadWarns, kReadFails, kSlowFiles},
-    {"metadata", &FolderFacts::metadata_rate, 1, "files/s", kMetadataWarns, kMetadataFails, kSlowFiles}};
-
-/// Also used for values of a folder that all nodes share.
-Check make(const std::string& prefix, const char* name, const std::string& host) {
-  return {.name = fmt::format("{}: {}", prefix, name), .scope = host, .value = "", .expected = "", .remedy = ""};
-}
+constexpr Rate kRates[] = {{"write and sync", &FolderFacts::write_rate, 1e6, "MB/s", kWriteWarns, kWriteFails},
+                           {"read", &FolderFacts::read_rate, 1e6, "MB/s", kReadWarns, kReadFails},
+                           {"metadata", &FolderFacts::metadata_rate, 1, "files/s", kMetadataWarns, kMetadataFails}};
 
 void check_space(const std::string& prefix, const std::string& host, const FolderFacts& folder,
                  std::vector<Check>& out) {
-  if (folder.free_bytes) {
-    Check check = make(prefix, "free space", host);
-    const bool fails = *folder.free_bytes < kFreeSpaceFails, warns = *folder.free_bytes < kFreeSpaceWarns;
-    check.status = fails ? Status::fail : warns ? Status::warn : Status::pass;
-    check.number = *folder.free_bytes / 1e9;
-    check.unit = "GB";
-    check.value = fmt::format("{} GB", three_digits(*check.number));
-    check.expected = fmt::format("at least {:.3g} GB", kFreeSpaceWarns / 1e9);
-    if (warns)
-      check.remedy =
-          "Remove old checkpoints, keep fewer (checkpoint.keep), or set run.directory to another file system.";
-    out.push_back(std::move(check));
-  }
-  Check check = make(prefix, "quota", host);
-  if (!folder.quota_bytes) {
-    check.status = Status::unknown;
-    check.value = "not reported";
-    check.remedy =
-        "This file system has no quota, or only its own command reports it (lfs quota, mmlsquota, quota -s).";
-  } else {
-    const bool warns = *folder.quota_used_bytes > kQuotaUsedWarns * *folder.quota_bytes;
-    const bool fails = *folder.quota_used_bytes >= *folder.quota_bytes;
-    check.status = fails ? Status::fail : warns ? Status::warn : Status::pass;
-    check.value = fmt::format("{:.3g} of {:.3g} GB", *folder.quota_used_bytes / 1e9, *folder.quota_bytes / 1e9);
-    check.expected = fmt::format("at most {:.0f} %", 100 * kQuotaUsedWarns);
-    if (warns) check.remedy = "Remove files of yours, or ask for a larger quota.";
-  }
-  out.push_back(std::move(check));
+  if (folder.free_bytes)
+    add(out,
+        {.name = prefix + "free space",
+         .scope = host,
+         .status = status_of(*folder.free_bytes < kFreeSpaceFails, *folder.free_bytes < kFreeSpaceWarns),
+         .value = fmt::format("{} GB", three_digits(*folder.free_bytes / 1e9)),
+         .expected = fmt::format("at least {:.3g} GB", kFreeSpaceWarns / 1e9),
+         .remedy = "Remove old checkpoints, keep fewer (checkpoint.keep), or set run.directory to another file system.",
+         .number = *folder.free_bytes / 1e9,
+         .unit = "GB"});
+  if (!folder.quota_bytes)
+    return add(out, {.name = prefix + "quota",
+                     .scope = host,
+                     .status = Status::unknown,
+                     .value = "not reported",
+                     .remedy = "This file system has no quota, or only its own command reports it (lfs quota, "
+                               "mmlsquota, quota -s)."});
+  const double used = *folder.quota_used_bytes, quota = *folder.quota_bytes;
+  add(out, {.name = prefix + "quota",
+            .scope = host,
+            .status = status_of(used >= quota, used > kQuotaUsedWarns * quota),
+            .value = fmt::format("{:.3g} of {:.3g} GB", used / 1e9, quota / 1e9),
+            .expected = fmt::format("at most {:.0f} %", 100 * kQuotaUsedWarns),
+            .remedy = "Remove files of yours, or ask for a larger quota."});
 }
 
 void check_node(const std::string& prefix, const std::string& host, const FolderFacts& folder, FolderUse use,
                 std::vector<Check>& out) {
-  Check check = make(prefix, "folder", host);
-  check.value =
-      fmt::format("{}, {}{}{}", folder.path, folder.kind, folder.striping.empty() ? "" : ", ", folder.striping);
+  const bool is_of_run = use == FolderUse::run;
+  Check check{.name = prefix + "folder", .scope = host};
   if (!folder.problem.empty()) {
     check.status = Status::fail;
     check.value = folder.problem;
-    check.expected = use == FolderUse::run ? "files can be written" : "files can be read";
-    check.remedy =
-        use == FolderUse::run
-            ? "Set run.directory (for this command: --runs, or LOCKSTEP_RUNS) to a folder that you may write "
-              "to, on a file system with free space."
-            : "Set LOCKSTEP_DATA (for this command: --data) to the folder of the data sets.";
+    check.expected = is_of_run ? "files can be written" : "files can be read";
+    check.remedy = is_of_run
+                       ? "Set run.directory (for this command: --runs, or LOCKSTEP_RUNS) to a folder that you may "
+                         "write to, on a file system with free space."
+                       : "Set LOCKSTEP_DATA (for this command: --data) to the folder of the data sets.";
   } else if (!folder.is_shared) {
     check.status = Status::fail;
     check.value = fmt::format("{} is another folder than that of rank 0", folder.path);
     check.expected = "all nodes see the same files";
     check.remedy = "Use a file system that all nodes share, such as the home or scratch file system.";
+  } else {
+    check.value =
+        fmt::format("{}, {}{}{}", folder.path, folder.kind, folder.striping.empty() ? "" : ", ", folder.striping);
   }
   const bool has_failed = check.status == Status::fail;
-  out.push_back(std::move(check));
+  add(out, std::move(check));
   for (const Rate& rate : kRates) {
     const auto& value = folder.*rate.value;
     if (!value) continue;
-    check = make(prefix, rate.name, host);
     const double number = *value / rate.unit;
-    check.status = number < rate.fails ? Status::fail : number < rate.warns ? Status::warn : Status::pass;
-    check.number = number;
-    check.unit = rate.unit_name;
-    check.value = fmt::format("{} {}", three_digits(number), rate.unit_name);
-    check.expected = fmt::format("at least {:g} {}", rate.warns, rate.unit_name);
-    if (check.status != Status::pass) check.remedy = rate.remedy;
-    out.push_back(std::move(check));
+    add(out, {.name = prefix + rate.name,
+              .scope = host,
+              .status = status_of(number < rate.fails, number < rate.warns),
+              .value = fmt::format("{} {}", three_digits(number), rate.unit_name),
+              .expected = fmt::format("at least {:g} {}", rate.warns, rate.unit_name),
+              .remedy = kSlowFiles,
+              .number = number,
+              .unit = rate.unit_name});
   }
   if (folder.rename_seconds && folder.sync_seconds) {
-    check = make(prefix, "sync and rename", host);
-    check.number = 1e3 * (*folder.sync_seconds + *folder.rename_seconds);
-    check.unit = "ms";
-    check.value = fmt::format("{:.3g} ms", *check.number);
-    out.push_back(std::move(check));
+    const double ms = 1e3 * (*folder.sync_seconds + *folder.rename_seconds);
+    const std::string value = fmt::format("{:.3g} ms", ms);
+    add(out, {.name = prefix + "sync and rename", .scope = host, .value = value, .number = ms, .unit = "ms"});
   }
   if (!has_failed) check_space(prefix, host, folder, out);
 }
@@ -110,7 +98,7 @@ void check_node(const std::string& prefix, const std::string& host, const Folder
 
 std::vector<Check> check_folder(const std::vector<Place>& places, const std::vector<FolderFacts>& folders,
                                 FolderUse use) {
-  const std::string prefix = use == FolderUse::run ? "run" : "data";
+  const std::string prefix = use == FolderUse::run ? "run: " : "data: ";
   std::vector<Check> out;
   int n_nodes = 0;
   std::string problem, host;
@@ -126,15 +114,13 @@ std::vector<Check> check_folder(const std::vector<Place>& places, const std::vec
     }
   }
   if (n_nodes == 1 || !are_measured) return out;
-  Check check = make(prefix, "locks across nodes", problem.empty() ? "all nodes" : host);
-  check.status = problem.empty() ? Status::pass : Status::fail;
-  check.value = problem.empty() ? "they hold" : problem;
-  check.expected = "a lock is held by one node";
-  if (!problem.empty())
-    check.remedy =
-        "HDF5 locks its files: ask the operators to mount the file system with locks (Lustre: -o flock), or "
-        "set HDF5_USE_FILE_LOCKING=FALSE.";
-  out.push_back(std::move(check));
+  add(out, {.name = prefix + "locks across nodes",
+            .scope = problem.empty() ? "all nodes" : host,
+            .status = status_of(!problem.empty()),
+            .value = problem.empty() ? "they hold" : problem,
+            .expected = "a lock is held by one node",
+            .remedy = "HDF5 locks its files: ask the operators to mount the file system with locks (Lustre: -o "
+                      "flock), or set HDF5_USE_FILE_LOCKING=FALSE."});
   return out;
 }
 

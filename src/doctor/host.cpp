@@ -103,7 +103,7 @@ std::map<int, double> demand(const std::vector<const HostFacts*>& ranks) {
   return wanted;
 }
 
-Check check_binding(const std::string& host, const std::vector<const HostFacts*>& ranks) {
+void check_binding(const std::string& host, const std::vector<const HostFacts*>& ranks, std::vector<Check>& out) {
   constexpr double kRounding = 1.01;
   const std::map<int, double> wanted = demand(ranks);
   double most = 0;
@@ -117,8 +117,7 @@ Check check_binding(const std::string& host, const std::vector<const HostFacts*>
       .name = "CPU binding",
       .scope = host,
       .value = fmt::format("{} threads on {} of {} processors", n_threads, wanted.size(), ranks[0]->n_processors),
-      .expected = "one thread per processor",
-      .remedy = ""};
+      .expected = "one thread per processor"};
   if (most > kRounding) {
     check.status = Status::fail;
     check.value += fmt::format(", up to {:.2g} on one", most);
@@ -131,30 +130,27 @@ Check check_binding(const std::string& host, const std::vector<const HostFacts*>
         "A rank may use one processor only, which its helper threads share with the step: give each more (srun "
         "--cpus-per-task=N, or mpirun --bind-to none).";
   }
-  return check;
+  add(out, std::move(check));
 }
 
 /// No check for a rank without a GPU, or if the system does not report where the GPU is attached.
-std::optional<Check> check_affinity(const Place& place, const HostFacts& rank) {
-  if (rank.near_device.empty()) return std::nullopt;
+void check_affinity(const Place& place, const HostFacts& rank, std::vector<Check>& out) {
+  if (rank.near_device.empty()) return;
   const auto is_near = [&](int processor) { return std::ranges::binary_search(rank.near_device, processor); };
   const auto n_near = std::ranges::count_if(rank.processors, is_near);
-  Check check{.name = "GPU affinity",
-              .scope = rank_name(place.rank, place.host),
-              .value = fmt::format("{} of {} processors near its GPU", n_near, rank.processors.size()),
-              .expected = "at least one",
-              .remedy = ""};
-  if (n_near > 0) return check;
-  check.status = Status::warn;
-  check.remedy = fmt::format(
-      "The rank runs on another socket than that of its GPU (processors {} to {}), so that copies and messages cross "
-      "the link between the sockets: let the launcher choose near ones (srun --gpus-per-task=1 --gpu-bind=closest, or "
-      "mpirun --map-by numa --bind-to numa).",
-      rank.near_device.front(), rank.near_device.back());
-  return check;
+  add(out, {.name = "GPU affinity",
+            .scope = rank_name(place),
+            .status = status_of(false, n_near == 0),
+            .value = fmt::format("{} of {} processors near its GPU", n_near, rank.processors.size()),
+            .expected = "at least one",
+            .remedy = fmt::format(
+                "The rank runs on another socket than that of its GPU (processors {} to {}), so that copies and "
+                "messages cross the link between the sockets: let the launcher choose near ones (srun "
+                "--gpus-per-task=1 --gpu-bind=closest, or mpirun --map-by numa --bind-to numa).",
+                rank.near_device.front(), rank.near_device.back())});
 }
 
-Check check_load(const std::string& host, const std::vector<const HostFacts*>& ranks) {
+void check_load(const std::string& host, const std::vector<const HostFacts*>& ranks, std::vector<Check>& out) {
   const std::map<int, double> wanted = demand(ranks);
   double busy = 0;
   std::string names;
@@ -168,39 +164,29 @@ Check check_load(const std::string& host, const std::vector<const HostFacts*>& r
   }
   double n_threads = 0;
   for (const auto& [processor, threads] : wanted) n_threads += threads;
-  Check check{.name = "other load",
-              .scope = host,
-              .value = fmt::format("{:.2f} cores{}", busy, names.empty() ? "" : ": " + names),
-              .expected = fmt::format("less than {} cores", kOtherLoadWarns),
-              .remedy = ""};
-  if (names.empty()) {
-    check.number = busy;
-    check.unit = "cores";
-  }
-  if (busy < kOtherLoadWarns) return check;
+  const bool is_busy = busy >= kOtherLoadWarns;
   const bool takes_from_ranks = busy + n_threads > static_cast<double>(wanted.size());
-  check.status = takes_from_ranks ? Status::fail : Status::warn;
-  check.remedy =
-      "Other processes use processors of the ranks: end them, or ask Slurm for the whole node (--exclusive).";
-  return check;
+  add(out, {.name = "other load",
+            .scope = host,
+            .status = status_of(is_busy && takes_from_ranks, is_busy),
+            .value = fmt::format("{:.2f} cores{}", busy, names.empty() ? "" : ": " + names),
+            .expected = fmt::format("less than {} cores", kOtherLoadWarns),
+            .remedy = "Other processes use processors of the ranks: end them, or ask Slurm for the whole node "
+                      "(--exclusive).",
+            .number = names.empty() ? std::optional(busy) : std::nullopt,
+            .unit = names.empty() ? "cores" : ""});
 }
 
-Check check_huge_pages(const std::string& host, const std::string& mode) {
-  Check check{.name = "huge pages",
-              .scope = host,
-              .value = mode.empty() ? "not reported" : mode,
-              .expected = "always or madvise",
-              .remedy = ""};
-  if (mode.empty()) {
-    check.status = Status::unknown;
-    check.remedy = "This system does not report whether the kernel uses transparent huge pages.";
-  } else if (mode == "never") {
-    check.status = Status::warn;
-    check.remedy =
-        "Arrays of gigabytes are then slower to access: ask the operators for `echo madvise > "
-        "/sys/kernel/mm/transparent_hugepage/enabled`.";
-  }
-  return check;
+void check_huge_pages(const std::string& host, const std::string& mode, std::vector<Check>& out) {
+  const bool is_known = !mode.empty();
+  add(out, {.name = "huge pages",
+            .scope = host,
+            .status = is_known ? status_of(false, mode == "never") : Status::unknown,
+            .value = is_known ? mode : "not reported",
+            .expected = "always or madvise",
+            .remedy = is_known ? "Arrays of gigabytes are then slower to access: ask the operators for `echo madvise "
+                                 "> /sys/kernel/mm/transparent_hugepage/enabled`."
+                               : "This system does not report whether the kernel uses transparent huge pages."});
 }
 
 }  // namespace
@@ -256,11 +242,10 @@ std::vector<Check> check_hosts(const std::vector<Place>& places, const std::vect
     names[places[r].node] = places[r].host;
   }
   std::vector<Check> out;
-  for (const auto& [node, ranks] : nodes) out.push_back(check_binding(names[node], ranks));
-  for (std::size_t r = 0; r < hosts.size(); ++r)
-    if (std::optional<Check> check = check_affinity(places[r], hosts[r])) out.push_back(*std::move(check));
-  for (const auto& [node, ranks] : nodes) out.push_back(check_load(names[node], ranks));
-  for (const auto& [node, ranks] : nodes) out.push_back(check_huge_pages(names[node], ranks[0]->huge_pages));
+  for (const auto& [node, ranks] : nodes) check_binding(names[node], ranks, out);
+  for (std::size_t r = 0; r < hosts.size(); ++r) check_affinity(places[r], hosts[r], out);
+  for (const auto& [node, ranks] : nodes) check_load(names[node], ranks, out);
+  for (const auto& [node, ranks] : nodes) check_huge_pages(names[node], ranks[0]->huge_pages, out);
   return out;
 }
 

@@ -64,22 +64,15 @@ LinkRate inside_node(const std::vector<DeviceFacts>& devices, int n_ranks) {
           .name = "PCIe"};
 }
 
-Status status_of_rate(double part) {
-  return part < kLinkFails ? Status::fail : part < kLinkWarns ? Status::warn : Status::pass;
-}
-
 Check check_latency(const AllReduceTime& time) {
-  const bool fails = time.seconds > kLatencyFailsSeconds, warns = time.seconds > kLatencyWarnsSeconds;
   return {.name = "all-reduce 8 B",
           .scope = time.where,
-          .status = fails   ? Status::fail
-                    : warns ? Status::warn
-                            : Status::pass,
+          .status = status_of(time.seconds > kLatencyFailsSeconds, time.seconds > kLatencyWarnsSeconds),
           .value = fmt::format("{} us", three_digits(1e6 * time.seconds)),
           .expected = fmt::format("at most {} us", three_digits(1e6 * kLatencyWarnsSeconds)),
-          .remedy = warns ? "Small messages are slow: look for more ranks than processors, for other load, and for a "
-                            "network other than the fast one (OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME)."
-                          : ""};
+          .remedy =
+              "Small messages are slow: look for more ranks than processors, for other load, and for a network "
+              "other than the fast one (OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME)."};
 }
 
 Check check_bandwidth(const AllReduceTime& time, const LinkRate& link, bool is_network) {
@@ -88,12 +81,11 @@ Check check_bandwidth(const AllReduceTime& time, const LinkRate& link, bool is_n
       .name = time.size_bytes < 1e9 ? fmt::format("all-reduce {:.0f} MB", time.size_bytes / 1e6)
                                     : fmt::format("all-reduce {:.0f} GB", time.size_bytes / 1e9),
       .scope = time.where,
-      .value = fmt::format("algbw {:.3g} GB/s, busbw {:.3g} GB/s", time.algorithm_bandwidth() / 1e9, busbw / 1e9),
-      .expected = "",
-      .remedy = ""};
+      .value = fmt::format("algbw {:.3g} GB/s, busbw {:.3g} GB/s", time.algorithm_bandwidth() / 1e9, busbw / 1e9)};
   if (link.bytes_per_second == 0) return check;
   check.expected = fmt::format("busbw at least {:.3g} GB/s ({})", kLinkWarns * link.bytes_per_second / 1e9, link.name);
-  check.status = status_of_rate(busbw / link.bytes_per_second);
+  const double part = busbw / link.bytes_per_second;
+  check.status = status_of(part < kLinkFails, part < kLinkWarns);
   if (check.status == Status::pass) return check;
   check.times_slower = link.bytes_per_second / busbw;
   check.remedy =
@@ -107,7 +99,7 @@ Check check_bandwidth(const AllReduceTime& time, const LinkRate& link, bool is_n
 
 Check check_interface(const std::string& host, const LinkFacts& facts) {
   const std::vector<Interface> used = in_use(facts);
-  Check check{.name = "network", .scope = host, .expected = "", .remedy = ""};
+  Check check{.name = "network", .scope = host};
   if (used.empty()) {
     check.status = Status::unknown;
     check.value = "not found";
@@ -118,34 +110,30 @@ Check check_interface(const std::string& host, const LinkFacts& facts) {
     check.value += fmt::format(
         "{}{}, {}, {}", check.value.empty() ? "" : "; ", interface.name, interface.kind,
         interface.bytes_per_second > 0 ? gigabits(interface.bytes_per_second) : std::string("speed not reported"));
-  const auto rate = [](const Interface& interface) { return interface.bytes_per_second; };
-  const Interface fastest = *std::ranges::max_element(facts.interfaces, {}, rate);
-  const bool is_slow = std::ranges::max(used, {}, rate).bytes_per_second < fastest.bytes_per_second;
+  const double most = std::ranges::max(used, {}, &Interface::bytes_per_second).bytes_per_second;
+  const Interface fastest = std::ranges::max(facts.interfaces, {}, &Interface::bytes_per_second);
   check.expected = fmt::format("the fastest, {}", fastest.name);
-  if (is_slow) {
-    check.status = Status::warn;
-    check.remedy = fmt::format(
-        "{} is faster ({}): select it with OMPI_MCA_btl_tcp_if_include, UCX_NET_DEVICES, or NCCL_SOCKET_IFNAME and "
-        "NCCL_IB_HCA.",
-        fastest.name, gigabits(fastest.bytes_per_second));
-  }
+  check.status = status_of(false, most < fastest.bytes_per_second);
+  check.remedy = fmt::format(
+      "{} is faster ({}): select it with OMPI_MCA_btl_tcp_if_include, UCX_NET_DEVICES, or NCCL_SOCKET_IFNAME and "
+      "NCCL_IB_HCA.",
+      fastest.name, gigabits(fastest.bytes_per_second));
   return check;
 }
 
 Check check_clock(const std::string& host, const LinkFacts& facts) {
   const double skew = std::abs(facts.clock_skew_seconds), surely = skew - facts.clock_uncertainty_seconds;
-  const bool fails = surely > kClockSkewFailsSeconds, warns = surely > kClockSkewWarnsSeconds;
+  const bool warns = surely > kClockSkewWarnsSeconds;
+  const double within_ms = 1e3 * std::max(facts.clock_uncertainty_seconds, surely);
   return {.name = "time of day",
           .scope = host,
-          .status = fails   ? Status::fail
-                    : warns ? Status::warn
-                            : Status::pass,
+          .status = status_of(surely > kClockSkewFailsSeconds, warns),
           .value = warns ? fmt::format("{} s {} rank 0", three_digits(skew),
                                        facts.clock_skew_seconds > 0 ? "ahead of" : "behind")
-                         : fmt::format("within {:.2g} ms", 1e3 * std::max(facts.clock_uncertainty_seconds, surely)),
+                         : fmt::format("within {:.2g} ms", within_ms),
           .expected = fmt::format("within {} s of rank 0", kClockSkewWarnsSeconds),
-          .remedy = warns ? "The clock of this node is wrong: ask the operators to run chronyd or ntpd on it." : "",
-          .number = warns ? std::nullopt : std::optional(1e3 * std::max(facts.clock_uncertainty_seconds, surely)),
+          .remedy = "The clock of this node is wrong: ask the operators to run chronyd or ntpd on it.",
+          .number = warns ? std::nullopt : std::optional(within_ms),
           .unit = warns ? "" : "ms"};
 }
 
@@ -173,17 +161,13 @@ void check_pairs(const std::vector<Place>& places, const std::vector<RankPair>& 
     const Place &a = places[static_cast<std::size_t>(pair.a)], &b = places[static_cast<std::size_t>(pair.b)];
     const double of_median = pair.bytes_per_second / middle;
     const double of_link = link.bytes_per_second > 0 ? pair.bytes_per_second / link.bytes_per_second : 1;
-    const bool fails = of_median < kPairFails || of_link < kLinkFails;
     const bool warns = of_median < kPairWarns || of_link < kLinkWarns;
     Check check{.name = "pair " + kind,
-                .scope = rank_name(a.rank, a.host) + " and " + rank_name(b.rank, b.host),
-                .status = fails   ? Status::fail
-                          : warns ? Status::warn
-                                  : Status::pass,
+                .scope = rank_name(a) + " and " + rank_name(b),
+                .status = status_of(of_median < kPairFails || of_link < kLinkFails, warns),
                 .value = fmt::format("{:.3g} GB/s", pair.bytes_per_second / 1e9),
                 .expected = fmt::format("at least {:.3g} GB/s",
                                         std::max(kPairWarns * middle, kLinkWarns * link.bytes_per_second) / 1e9),
-                .remedy = "",
                 .number = pair.bytes_per_second / 1e9,
                 .unit = "GB/s"};
     if (warns) {
@@ -208,11 +192,11 @@ std::vector<Check> check_links(const std::vector<Place>& places, const std::vect
   std::vector<Check> out;
   if (links.size() < 2) return out;
   const bool has_nodes = std::ranges::any_of(places, [](const Place& place) { return place.node > 0; });
-  out.push_back({.name = "transport", .scope = "all ranks", .value = links[0].transport, .expected = "", .remedy = ""});
+  out.push_back({.name = "transport", .scope = "all ranks", .value = links[0].transport});
   LinkRate network;  // of the slowest node
   for (std::size_t r = 0; r < links.size() && has_nodes; ++r) {
     if (places[r].local_rank != 0) continue;
-    out.push_back(check_interface(places[r].host, links[r]));
+    add(out, check_interface(places[r].host, links[r]));
     const LinkRate mine = network_of(links[r]);
     if (network.bytes_per_second == 0 ||
         (mine.bytes_per_second > 0 && mine.bytes_per_second < network.bytes_per_second))
@@ -221,9 +205,9 @@ std::vector<Check> check_links(const std::vector<Place>& places, const std::vect
   constexpr double kSmall = 1e6;
   for (const AllReduceTime& time : links[0].times) {
     const bool crosses = has_nodes && time.n_ranks == static_cast<int>(places.size());
-    out.push_back(time.size_bytes < kSmall
-                      ? check_latency(time)
-                      : check_bandwidth(time, crosses ? network : inside_node(devices, time.n_ranks), crosses));
+    add(out, time.size_bytes < kSmall
+                 ? check_latency(time)
+                 : check_bandwidth(time, crosses ? network : inside_node(devices, time.n_ranks), crosses));
   }
   std::vector<RankPair> inside, between;
   for (const LinkFacts& facts : links)
@@ -234,7 +218,7 @@ std::vector<Check> check_links(const std::vector<Place>& places, const std::vect
   check_pairs(places, inside, "in a node", {}, out);
   check_pairs(places, between, "between nodes", network, out);
   for (std::size_t r = 0; r < links.size() && has_nodes; ++r)
-    if (places[r].local_rank == 0 && places[r].rank != 0) out.push_back(check_clock(places[r].host, links[r]));
+    if (places[r].local_rank == 0 && places[r].rank != 0) add(out, check_clock(places[r].host, links[r]));
   return out;
 }
 

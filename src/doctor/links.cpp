@@ -229,14 +229,10 @@ std::vector<Interface> interfaces_in(const std::string& sys) {
   return found;
 }
 
-LinkFacts measure_links(World& world, Backend& backend, Effort effort, std::vector<std::string>& notes) {
+LinkFacts measure_links(World& world, Backend& backend, const std::vector<Place>& places, Effort effort,
+                        std::vector<std::string>& notes) {
   LinkFacts facts;
   if (world.size() == 1) return facts;
-  const std::vector<Place> places = gather(world, Place{.rank = world.rank(),
-                                                        .node = world.node(),
-                                                        .local_rank = world.local_rank(),
-                                                        .local_size = world.local_size(),
-                                                        .host = world.host()});
   measure_clock(world, facts);
   {
     const auto communicator = comm::make_communicator({}, world, backend);

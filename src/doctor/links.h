@@ -50,7 +50,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkFacts, transport, interfaces, expected_se
 enum class Effort : std::uint8_t { quick, full };
 
 /// Collective. What is left out for lack of memory is added to `notes`.
-LinkFacts measure_links(World& world, Backend& backend, Effort effort, std::vector<std::string>& notes);
+LinkFacts measure_links(World& world, Backend& backend, const std::vector<Place>& places, Effort effort,
+                        std::vector<std::string>& notes);
 
 /// The peer of each rank in each round, -1: none. First the pairs inside nodes, then those of ranks with the same local
 /// rank on different nodes, one local rank after another, so that no two pairs share a network interface. Every pair

@@ -7,7 +7,7 @@
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -30,9 +30,11 @@ double limit_of(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? -1 : static_cast<double>(limit.rlim_cur);
 }
 
-int number_of(const std::map<std::string, std::string>& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? 0 : std::atoi(found->second.c_str());
+/// An entry of the versions or of the environment.
+std::string text_in(const std::map<std::string, std::string>& texts, const std::string& name,
+                    const char* if_missing = "") {
+  const auto found = texts.find(name);
+  return found == texts.end() ? if_missing : found->second;
 }
 
 /// Each version that differs between rank 0 and some rank is a check of its own. All others together are one check.
@@ -41,8 +43,7 @@ void check_versions(const std::vector<Place>& places, const std::vector<SystemFa
   std::map<std::string, std::string> all = systems[0].versions;
   for (const SystemFacts& system : systems) all.insert(system.versions.begin(), system.versions.end());
   const auto value = [&](std::size_t rank, const std::string& name) {
-    const auto found = systems[rank].versions.find(name);
-    return found == systems[rank].versions.end() ? std::string("missing") : found->second;
+    return text_in(systems[rank].versions, name, "missing");
   };
   std::size_t n_equal = 0;
   for (const auto& [name, unused] : all) {
@@ -55,19 +56,16 @@ void check_versions(const std::vector<Place>& places, const std::vector<SystemFa
     const bool is_kernel = name == "kernel";  // a different kernel does not change results
     out.push_back(
         {.name = "versions",
-         .scope = rank_name(places[other].rank, places[other].host),
+         .scope = rank_name(places[other]),
          .status = is_kernel ? Status::warn : Status::fail,
          .value = fmt::format("{} {}", name, value(other, name)),
-         .expected = fmt::format("{}, as {} has", value(0, name), rank_name(0, places[0].host)),
+         .expected = fmt::format("{}, as {} has", value(0, name), rank_name(places[0])),
          .remedy = fmt::format("Start the same program on all nodes, from a file system that they share, with "
                                "the same modules; leave out nodes that differ (sbatch --exclude={}).",
                                places[other].host)});
   }
-  out.push_back({.name = "versions",
-                 .scope = "all ranks",
-                 .value = fmt::format("{} of {} equal", n_equal, all.size()),
-                 .expected = "",
-                 .remedy = ""});
+  const std::string n_of_all = fmt::format("{} of {} equal", n_equal, all.size());
+  out.push_back({.name = "versions", .scope = "all ranks", .value = n_of_all});
 }
 
 Check check_launch(const std::vector<Place>& places, const std::vector<SystemFacts>& systems) {
@@ -75,27 +73,20 @@ Check check_launch(const std::vector<Place>& places, const std::vector<SystemFac
   const bool is_mpirun = environment.contains("OMPI_COMM_WORLD_SIZE");
   const bool has_pmix = environment.contains("PMIX_RANK"), has_pmi = environment.contains("PMI_RANK");
   const bool is_slurm = environment.contains("SLURM_JOB_ID");
-  int n_nodes = 0;
-  for (const Place& place : places) n_nodes += place.local_rank == 0 ? 1 : 0;
+  const auto n_nodes = static_cast<int>(std::ranges::count(places, 0, &Place::local_rank));
   const auto n_ranks = static_cast<int>(places.size());
-  Check check{
-      .name = "launch",
-      .scope = "all ranks",
-      .value = fmt::format("{} on {}, {}{}, {}", counted(n_ranks, "rank"), counted(n_nodes, "node"),
-                           is_mpirun             ? "mpirun"
-                           : has_pmix || has_pmi ? "srun"
-                                                 : "no launcher",
-                           has_pmix  ? " with PMIx"
-                           : has_pmi ? " with PMI"
-                                     : "",
-                           systems[0].versions.contains("MPI") ? systems[0].versions.at("MPI").substr(0, 40) : ""),
-      .expected = "",
-      .remedy = ""};
+  Check check{.name = "launch",
+              .scope = "all ranks",
+              .value = fmt::format("{} on {}, {}{}, {}", counted(n_ranks, "rank"), counted(n_nodes, "node"),
+                                   is_mpirun             ? "mpirun"
+                                   : has_pmix || has_pmi ? "srun"
+                                                         : "no launcher",
+                                   has_pmix  ? " with PMIx"
+                                   : has_pmi ? " with PMI"
+                                             : "",
+                                   text_in(systems[0].versions, "MPI").substr(0, 40))};
   for (std::size_t r = 1; r < systems.size(); ++r) {
-    const auto job = [&](std::size_t rank) {
-      const auto found = systems[rank].environment.find("SLURM_JOB_ID");
-      return found == systems[rank].environment.end() ? std::string() : found->second;
-    };
+    const auto job = [&](std::size_t rank) { return text_in(systems[rank].environment, "SLURM_JOB_ID"); };
     if (job(r) == job(0)) continue;
     check.status = Status::fail;
     check.expected = fmt::format("one Slurm job; rank 0 is in '{}', rank {} in '{}'", job(0), r, job(r));
@@ -103,14 +94,14 @@ Check check_launch(const std::vector<Place>& places, const std::vector<SystemFac
     return check;
   }
   if (!is_slurm) return check;
-  const int nodes = number_of(environment, "SLURM_NNODES"), tasks = number_of(environment, "SLURM_NTASKS");
+  const auto number = [&](const char* name) { return std::atoi(text_in(environment, name).c_str()); };
+  const int nodes = number("SLURM_NNODES"), tasks = number("SLURM_NTASKS");
   if (nodes > n_nodes || tasks > n_ranks) {
     check.status = Status::warn;
     check.expected = fmt::format("{} on {}, which Slurm has allocated", counted(tasks, "rank"), counted(nodes, "node"));
     check.remedy =
         "Part of the allocation is not used: start as many ranks as the job has tasks (srun without -n and -N, or "
-        "mpirun "
-        "without -n).";
+        "mpirun without -n).";
   }
   return check;
 }
@@ -125,10 +116,9 @@ int cuda_number(const std::string& version) {
 void check_cuda(const Place& place, const SystemFacts& system, std::vector<Check>& out) {
   if (!system.computes_on_gpu) return;
   Check check{.name = "CUDA",
-              .scope = rank_name(place.rank, place.host),
+              .scope = rank_name(place),
               .value = fmt::format("driver for CUDA {}, built with {}", system.driver_cuda, system.built_with_cuda),
-              .expected = "a driver that is not older",
-              .remedy = ""};
+              .expected = "a driver that is not older"};
   // A driver runs programs that were built for any minor version of its major version ("minor version compatibility").
   if (cuda_number(system.driver_cuda) / 100 < cuda_number(system.built_with_cuda) / 100) {
     check.status = Status::fail;
@@ -147,39 +137,28 @@ void check_limits(const Place& place, const SystemFacts& system, std::vector<Che
     return limit < 0 ? std::string("unlimited") : fmt::format("{}{}", three_digits(limit / unit), name);
   };
   const auto is_below = [](double limit, double least) { return limit >= 0 && limit < least; };
-  const bool few_files = is_below(system.open_files, kOpenFilesFails);
-  out.push_back({.name = "open files",
-                 .scope = place.host,
-                 .status = few_files ? Status::fail : Status::pass,
-                 .value = text(system.open_files, 1, ""),
-                 .expected = fmt::format("at least {:g}", kOpenFilesFails),
-                 .remedy = few_files ? "Raise the limit: `ulimit -n 4096` before srun, or ask the operators." : ""});
-  const bool little_locked = is_below(system.locked_memory_bytes, kLockedMemoryFails);
-  out.push_back(
-      {.name = "locked memory",
-       .scope = place.host,
-       .status = !little_locked    ? Status::pass
-                 : system.has_rdma ? Status::fail
-                                   : Status::pass,
-       .value = text(system.locked_memory_bytes, 1e6, " MB"),
-       .expected = system.has_rdma ? fmt::format("at least {:g} MB", kLockedMemoryFails / 1e6) : "",
-       .remedy = little_locked && system.has_rdma
-                     ? "InfiniBand needs locked memory: `ulimit -l unlimited` before srun, or ask the operators for "
-                       "LimitMEMLOCK=infinity in the service of slurmd."
-                     : ""});
+  add(out, {.name = "open files",
+            .scope = place.host,
+            .status = status_of(is_below(system.open_files, kOpenFilesFails)),
+            .value = text(system.open_files, 1, ""),
+            .expected = fmt::format("at least {:g}", kOpenFilesFails),
+            .remedy = "Raise the limit: `ulimit -n 4096` before srun, or ask the operators."});
+  add(out, {.name = "locked memory",
+            .scope = place.host,
+            .status = status_of(system.has_rdma && is_below(system.locked_memory_bytes, kLockedMemoryFails)),
+            .value = text(system.locked_memory_bytes, 1e6, " MB"),
+            .expected = system.has_rdma ? fmt::format("at least {:g} MB", kLockedMemoryFails / 1e6) : "",
+            .remedy = "InfiniBand needs locked memory: `ulimit -l unlimited` before srun, or ask the operators for "
+                      "LimitMEMLOCK=infinity in the service of slurmd."});
   if (!system.shm_free_bytes) return;
   const double of_rank = *system.shm_free_bytes / place.local_size;
-  const bool fails = of_rank < kSharedMemoryFails, warns = of_rank < kSharedMemoryWarns;
-  out.push_back({.name = "/dev/shm",
-                 .scope = place.host,
-                 .status = fails   ? Status::fail
-                           : warns ? Status::warn
-                                   : Status::pass,
-                 .value = fmt::format("{:.3g} GB free", *system.shm_free_bytes / 1e9),
-                 .expected = fmt::format("at least {:g} GB per rank", kSharedMemoryWarns / 1e9),
-                 .remedy = warns ? "The ranks of a node share gradients there: remove old files in /dev/shm, start the "
-                                   "container with a larger one (--shm-size), or set comm.backend=mpi."
-                                 : ""});
+  add(out, {.name = "/dev/shm",
+            .scope = place.host,
+            .status = status_of(of_rank < kSharedMemoryFails, of_rank < kSharedMemoryWarns),
+            .value = fmt::format("{:.3g} GB free", *system.shm_free_bytes / 1e9),
+            .expected = fmt::format("at least {:g} GB per rank", kSharedMemoryWarns / 1e9),
+            .remedy = "The ranks of a node share gradients there: remove old files in /dev/shm, start the container "
+                      "with a larger one (--shm-size), or set comm.backend=mpi."});
 }
 
 }  // namespace
