@@ -6,9 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 
-#include "base/printable.h"
 #include "base/utf8.h"
 
 namespace lockstep::page {
@@ -40,11 +38,13 @@ std::string number(double value) {
   return text == "-0" ? "0" : text;
 }
 
-std::string hint_element(const std::string& hint) { return hint.empty() ? "" : "<title>" + escaped(hint) + "</title>"; }
-
-const char* name_of(Anchor anchor) {
-  return anchor == Anchor::start ? "start" : anchor == Anchor::middle ? "middle" : "end";
+std::string list_of(const std::vector<std::pair<double, double>>& points) {
+  std::string list;
+  for (const auto& [x, y] : points) list += fmt::format("{}{},{}", list.empty() ? "" : " ", number(x), number(y));
+  return list;
 }
+
+std::string hint_element(const std::string& hint) { return hint.empty() ? "" : "<title>" + escaped(hint) + "</title>"; }
 
 }  // namespace
 
@@ -62,52 +62,43 @@ double Scale::operator()(double value) const {
 }
 
 void Drawing::text(double x, double y, Anchor anchor, const std::string& text, const std::string& classes) {
-  body_ += fmt::format("<text x=\"{}\" y=\"{}\"{}{}>{}</text>\n", number(x), number(y),
-                       anchor == Anchor::start ? "" : fmt::format(" text-anchor=\"{}\"", name_of(anchor)),
-                       classes.empty() ? "" : fmt::format(" class=\"{}\"", classes), escaped(text));
+  constexpr const char* kAnchors[] = {"", " text-anchor=\"middle\"", " text-anchor=\"end\""};
+  elements_ += fmt::format("<text x=\"{}\" y=\"{}\"{}{}>{}</text>\n", number(x), number(y),
+                           kAnchors[static_cast<std::size_t>(anchor)],
+                           classes.empty() ? "" : fmt::format(" class=\"{}\"", classes), escaped(text));
 }
 
 void Drawing::line(double x1, double y1, double x2, double y2, const std::string& classes) {
-  body_ += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" class=\"{}\"/>\n", number(x1), number(y1),
-                       number(x2), number(y2), classes);
+  elements_ += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" class=\"{}\"/>\n", number(x1), number(y1),
+                           number(x2), number(y2), classes);
 }
 
 void Drawing::rect(double x, double y, double width, double height, const std::string& classes,
                    const std::string& hint) {
-  body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" class=\"{}\">{}</rect>\n", x,
-                       y, width, height, classes, hint_element(hint));
+  elements_ +=
+      fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" class=\"{}\">{}</rect>\n", x, y,
+                  width, height, classes, hint_element(hint));
 }
 
 void Drawing::polyline(const std::vector<std::pair<double, double>>& points, const std::string& classes) {
-  std::string list;
-  for (const auto& [x, y] : points) list += fmt::format("{}{},{}", list.empty() ? "" : " ", number(x), number(y));
-  body_ += fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", classes, list);
+  elements_ += fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", classes, list_of(points));
 }
 
 void Drawing::marker(double x, double y, std::size_t series, const std::string& hint) {
   constexpr double r = 4;
-  const std::string place = fmt::format(" class=\"{} m\"", fill_class(series));
-  const auto polygon = [&](std::initializer_list<std::pair<double, double>> corners) {
-    std::string list;
-    for (const auto& [dx, dy] : corners)
-      list += fmt::format("{}{},{}", list.empty() ? "" : " ", number(x + dx), number(y + dy));
-    return fmt::format("<polygon points=\"{}\"{}>{}</polygon>\n", list, place, hint_element(hint));
-  };
-  switch (series % 4) {
-    case 0:
-      body_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\"{}>{}</circle>\n", number(x), number(y), r, place,
-                           hint_element(hint));
-      break;
-    case 1:
-      body_ += polygon({{-r, 0}, {0, -1.25 * r}, {r, 0}, {0, 1.25 * r}});
-      break;
-    case 2:
-      body_ += polygon({{-r, -r}, {r, -r}, {r, r}, {-r, r}});
-      break;
-    default:
-      body_ += polygon({{-1.1 * r, r}, {0, -1.1 * r}, {1.1 * r, r}});
-      break;
+  const std::string end = fmt::format(" class=\"{} m\">{}", fill_class(series), hint_element(hint));
+  if (series % 4 == 0) {
+    elements_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\"{}</circle>\n", number(x), number(y), r, end);
+    return;
   }
+  std::vector<std::pair<double, double>> corners{{-1.1 * r, r}, {0, -1.1 * r}, {1.1 * r, r}};
+  if (series % 4 == 1) corners = {{-r, 0}, {0, -1.25 * r}, {r, 0}, {0, 1.25 * r}};
+  if (series % 4 == 2) corners = {{-r, -r}, {r, -r}, {r, r}, {-r, r}};
+  for (auto& [corner_x, corner_y] : corners) {
+    corner_x += x;
+    corner_y += y;
+  }
+  elements_ += fmt::format("<polygon points=\"{}\"{}</polygon>\n", list_of(corners), end);
 }
 
 double Drawing::legend(const std::vector<LegendEntry>& entries, double top) {
@@ -131,25 +122,6 @@ double Drawing::legend(const std::vector<LegendEntry>& entries, double top) {
     x += needed + kGap;
   }
   return entries.empty() ? 0 : y - top + kLine + 6;
-}
-
-std::string Drawing::finish(double height, const Identity& identity) const {
-  const std::string name = escaped(identity.id);
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" "
-      "aria-labelledby=\"{}-title {}-text\">\n<title id=\"{}-title\">{}</title>\n<desc id=\"{}-text\">{}</desc>\n"
-      "{}</svg>\n",
-      number(width_), number(height), name, name, name, escaped(identity.title), name, escaped(identity.description),
-      body_);
-}
-
-std::string Drawing::finish_standalone(double height, const Identity& identity) const {
-  return fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" "
-      "width=\"{0}\" height=\"{1}\" viewBox=\"-12 -8 {0} {1}\" role=\"img\">\n<title>{2}</title>\n<desc>{3}</desc>\n"
-      "<style>\n{4}</style>\n<rect x=\"-12\" y=\"-8\" width=\"{0}\" height=\"{1}\" class=\"ground\"/>\n{5}</svg>\n",
-      number(width_ + 24), number(height + 16), escaped(identity.title), escaped(identity.description),
-      chart_style(Colours::of_print), body_);
 }
 
 double left_of_plot(const std::vector<std::string>& labels) {
@@ -204,14 +176,24 @@ const std::string& description_of(const Chart& chart) {
 std::string inline_svg(const Chart& chart, double width, const std::string& id) {
   Drawing drawing(width);
   const double height = std::visit([&](const auto& c) { return draw(drawing, c, 0); }, chart);
-  return drawing.finish(height, {.id = id, .title = title_of(chart), .description = description_of(chart)});
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {0} {1}\" role=\"img\" "
+      "aria-labelledby=\"{2}-title {2}-text\">\n<title id=\"{2}-title\">{3}</title>\n<desc id=\"{2}-text\">{4}</desc>\n"
+      "{5}</svg>\n",
+      number(width), number(height), escaped(id), escaped(title_of(chart)), escaped(description_of(chart)),
+      drawing.elements());
 }
 
 std::string standalone_svg(const Chart& chart, double width) {
   Drawing drawing(width);
   drawing.text(0, 16, Anchor::start, shortened(title_of(chart), kTitleFont, width), "title");
   const double height = std::visit([&](const auto& c) { return draw(drawing, c, 28); }, chart);
-  return drawing.finish_standalone(height, {.id = "", .title = title_of(chart), .description = description_of(chart)});
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" "
+      "width=\"{0}\" height=\"{1}\" viewBox=\"-12 -8 {0} {1}\" role=\"img\">\n<title>{2}</title>\n<desc>{3}</desc>\n"
+      "<style>\n{4}</style>\n<rect x=\"-12\" y=\"-8\" width=\"{0}\" height=\"{1}\" class=\"ground\"/>\n{5}</svg>\n",
+      number(width + 24), number(height + 16), escaped(title_of(chart)), escaped(description_of(chart)),
+      chart_style(Colours::of_print), drawing.elements());
 }
 
 std::string chart_style(Colours colours) {
@@ -254,23 +236,20 @@ std::string colour_properties(Theme theme) {
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+constexpr char32_t kReplacement = 0xFFFD;
 
-/// The bytes of the character that a valid UTF-8 text begins with.
-std::size_t character_bytes(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+/// The characters of a text. U+FFFD replaces what is not UTF-8.
+std::vector<char32_t> characters_of(std::string_view text) {
+  std::vector<char32_t> characters;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint next = code_point_at(text, at);
+    characters.push_back(next.is_valid ? next.value : kReplacement);
+    at += next.n_bytes;
+  }
+  return characters;
 }
 
-std::uint32_t code_of(std::string_view character) {
-  std::uint32_t code = static_cast<unsigned char>(character[0]);
-  if (character.size() > 1) code &= 0xFFu >> (character.size() + 1);
-  for (std::size_t i = 1; i < character.size(); ++i)
-    code = code << 6 | (static_cast<unsigned char>(character[i]) & 0x3Fu);
-  return code;
-}
-
-bool is_forbidden(std::uint32_t code) {
+bool is_forbidden(char32_t code) {
   const bool is_control = (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0);
   const bool is_direction = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
   return is_control || is_direction || code == 0xFFFE || code == 0xFFFF;
@@ -278,7 +257,7 @@ bool is_forbidden(std::uint32_t code) {
 
 /// The width of a character in units of the font size. It is wider than most characters in Arial, DejaVu Sans and
 /// Roboto.
-double width_of(std::uint32_t code) {
+double width_of(char32_t code) {
   if (code >= 0x1100) return 1.05;  // Chinese, Japanese, Korean, symbols
   constexpr std::string_view kNarrow = "iljtfrI.,:;|!'()[] /", kWide = "mwMWQO@%&";
   if (code < 0x80 && kNarrow.find(static_cast<char>(code)) != std::string_view::npos) return 0.4;
@@ -289,43 +268,37 @@ double width_of(std::uint32_t code) {
 }  // namespace
 
 std::string escaped(std::string_view text) {
-  const std::string valid = valid_utf8(std::string(text));
   std::string out;
-  out.reserve(valid.size());
-  for (std::string_view rest = valid; !rest.empty();) {
-    const std::string_view character = rest.substr(0, character_bytes(rest));
-    rest.remove_prefix(character.size());
-    if (character == "&") {
+  out.reserve(text.size());
+  for (const char32_t character : characters_of(text)) {
+    if (character == '&')
       out += "&amp;";
-    } else if (character == "<") {
+    else if (character == '<')
       out += "&lt;";
-    } else if (character == ">") {
+    else if (character == '>')
       out += "&gt;";
-    } else if (character == "\"") {
+    else if (character == '"')
       out += "&quot;";
-    } else if (character == "'") {
+    else if (character == '\'')
       out += "&#39;";
-    } else {
-      out += is_forbidden(code_of(character)) ? kReplacement : character;
-    }
+    else
+      append_code_point(out, is_forbidden(character) ? kReplacement : character);
   }
   return out;
 }
 
 double text_width(std::string_view text, double font_size) {
-  const std::string valid = valid_utf8(std::string(text));
   double width = 0;
-  for (std::string_view rest = valid; !rest.empty(); rest.remove_prefix(character_bytes(rest)))
-    width += width_of(code_of(rest.substr(0, character_bytes(rest))));
+  for (const char32_t character : characters_of(text)) width += width_of(character);
   return width * font_size;
 }
 
 std::string shortened(std::string_view text, double font_size, double width) {
   if (text_width(text, font_size) <= width) return std::string(text);
-  const std::string valid = valid_utf8(std::string(text));
   std::string out;
-  for (std::string_view rest = valid; !rest.empty(); rest.remove_prefix(character_bytes(rest))) {
-    const std::string longer = out + std::string(rest.substr(0, character_bytes(rest)));
+  for (const char32_t character : characters_of(text)) {
+    std::string longer = out;
+    append_code_point(longer, character);
     if (text_width(longer + "…", font_size) > width) break;
     out = longer;
   }

@@ -49,16 +49,11 @@ class Drawing {
   /// Entries from left to right in as many lines as they need. Returns the height.
   double legend(const std::vector<LegendEntry>& entries, double top);
 
-  struct Identity {
-    std::string id, title, description;
-  };
-  std::string finish(double height, const Identity& identity) const;
-  /// With a white background and its own style sheet.
-  std::string finish_standalone(double height, const Identity& identity) const;
+  const std::string& elements() const { return elements_; }
 
  private:
   double width_;
-  std::string body_;
+  std::string elements_;
 };
 
 /// Converts values to positions.
