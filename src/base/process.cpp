@@ -73,6 +73,12 @@ int n_usable_processors() {
 
 int n_processors() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }
 
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
 std::optional<ProcessFacts> process_facts(long pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string text;

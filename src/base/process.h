@@ -18,6 +18,9 @@ std::string processor_mask();
 int n_usable_processors();
 int n_processors();  // of the node
 
+/// The name of this host; empty if the system does not tell it.
+std::string host_name();
+
 /// What /proc reports about a process. Times are relative to the start of the host. pid and start_ticks together
 /// identify a process; a pid alone may be reused.
 struct ProcessFacts {

@@ -1,10 +1,8 @@
 #include "comm/single_rank.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <cstdio>
 
+#include "base/process.h"
 #include "comm/communication_thread.h"
 #include "comm/communicator_memory.h"
 #include "lockstep/error.h"
@@ -12,10 +10,8 @@
 namespace lockstep::comm {
 
 std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  const std::string text = name.data();
-  return text.substr(0, text.find('.'));
+  const std::string name = lockstep::host_name();
+  return name.empty() ? "unknown" : name.substr(0, name.find('.'));
 }
 
 SingleRankWorld::SingleRankWorld() : host_(host_name()) {}

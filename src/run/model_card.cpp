@@ -54,18 +54,6 @@ std::string table(const std::string& head, const ModelCard::Rows& rows) {
 
 // ----------------------------------------------------------------------------------------------------------- the head
 
-std::string results_of(const ModelCard& card) {
-  if (card.results.empty()) return "";
-  std::string out = fmt::format(
-      "model-index:\n- name: {}\n  results:\n  - task:\n      type: text-generation\n    dataset:\n      name: {}\n    "
-      "  "
-      "type: {}\n    metrics:\n",
-      yaml(card.name), yaml(card.validation_set), yaml(card.validation_set));
-  for (const auto& [measure, value] : card.results.front().measures)
-    out += fmt::format("    - type: {}\n      value: {}\n", yaml(measure), number(value));
-  return out;
-}
-
 std::string head(const ModelCard& card) {
   std::string out =
       fmt::format("---\nlicense: {}\nlibrary_name: {}\npipeline_tag: text-generation\ntags:\n- lockstep\n- {}\n",
@@ -74,10 +62,16 @@ std::string head(const ModelCard& card) {
   if (card.is_adapter) out += "- lora\n";
   if (card.has_chat_template) out += "- conversational\n";
   if (!card.base_model.empty()) out += fmt::format("base_model: {}\n", yaml(card.base_model));
-  if (!card.results.empty()) out += "metrics:\n";
-  if (!card.results.empty())
-    for (const auto& [measure, value] : card.results.front().measures) out += fmt::format("- {}\n", yaml(measure));
-  return out + results_of(card) + "---\n";
+  if (card.results.empty()) return out + "---\n";
+  std::string names, values;
+  for (const auto& [measure, value] : card.results.front().measures) {
+    names += fmt::format("- {}\n", yaml(measure));
+    values += fmt::format("    - type: {}\n      value: {}\n", yaml(measure), number(value));
+  }
+  return out + fmt::format(
+                   "metrics:\n{0}model-index:\n- name: {1}\n  results:\n  - task:\n      type: text-generation\n"
+                   "    dataset:\n      name: {2}\n      type: {2}\n    metrics:\n{3}---\n",
+                   names, yaml(card.name), yaml(card.validation_set), values);
 }
 
 // ----------------------------------------------------------------------------------------------------------- the body
@@ -131,9 +125,8 @@ std::string data_of(const ModelCard& card) {
   for (const ModelCard::DataSet& set : card.data)
     out += fmt::format("| {} | {} | {} | {} |\n", set.use, code(set.name), set.documents, set.tokens);
   if (card.slices.empty()) return out;
-  out += "\nSlices of the training data, in the order of training:\n\n| documents | steps |\n|---|---|\n";
-  for (const ModelCard::Slice& slice : card.slices) out += fmt::format("| {} | {} |\n", slice.documents, slice.steps);
-  return out;
+  return out + "\nSlices of the training data, in the order of training:\n\n" +
+         table("| documents | steps |", card.slices);
 }
 
 /// At most `n` of the points, among them the first and the last.

@@ -24,11 +24,6 @@ struct ModelCard {
     std::string name;  // "shakespeare_train"
     std::string documents, tokens;
   };
-  /// A range of documents on which the model was trained for some steps.
-  struct Slice {
-    std::string documents;  // "0 to 999"
-    std::string steps;      // "0 to 120", or "before this run"
-  };
   struct Point {
     std::int64_t step = 0;
     double loss = 0;
@@ -50,7 +45,7 @@ struct ModelCard {
   std::string nf4_compute;      // of adapters trained beside a base in NF4: "bf16", in which it computed; else empty
   Rows model;
   std::vector<DataSet> data;
-  std::vector<Slice> slices;
+  Rows slices;  // the ranges of documents, "0 to 999", and the number of steps of each
   Rows hyperparameters;
   Rows training;  // how long, on how many ranks
   std::vector<Point> training_losses, validation_losses;

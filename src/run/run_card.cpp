@@ -113,15 +113,15 @@ std::vector<ModelCard::Result> results_of(const std::vector<Json>& evaluations, 
 
 // --------------------------------------------------------------------------------------------------------------- rows
 
-std::string range_text(const Slice& slice) {
-  if (slice.start == 0 && slice.end == 0) return "all";
+std::string range_text(const DataRange& slice) {
+  if (slice.is_all()) return "all";
   return fmt::format("{} to {}", with_commas(static_cast<double>(slice.start)),
                      with_commas(static_cast<double>(slice.end - 1)));
 }
 
 /// Describes a data set. For a text set, this includes the documents and tokens of the range. Anything that cannot be
 /// read is left out.
-ModelCard::DataSet describe_set(const char* use, const std::string& path, const Slice& slice) {
+ModelCard::DataSet describe_set(const char* use, const std::string& path, const DataRange& slice) {
   ModelCard::DataSet out{.use = use, .name = base_name(path), .documents = range_text(slice), .tokens = ""};
   if (out.name.ends_with(".h5")) out.name.resize(out.name.size() - 3);
   std::error_code error;
@@ -228,25 +228,20 @@ ModelCard::Rows version_rows(const std::string& versions) {
 }
 
 /// The current range, as in the recorded configuration.
-Slice present_slice(const Config& config, const std::string& configuration) {
-  Slice slice{.start = config.data.start, .end = config.data.end};
-  for (const auto& [key, value] : config::values_in(configuration)) {
-    if (key == "data.start") slice.start = std::stoll(value);
-    if (key == "data.end") slice.end = std::stoll(value);
-  }
-  return slice;
+DataRange present_range(const Config& config, const std::string& configuration) {
+  return range_in(configuration, {.start = config.data.start, .end = config.data.end});
 }
 
 void add_data(const CardSource& source, ModelCard& card) {
-  Slice present = present_slice(source.config, source.configuration);
+  DataRange present = present_range(source.config, source.configuration);
   present.steps = source.step - source.slices.begin;
   card.data = source.data;
   if (!source.config.data.validation.empty()) card.validation_set = card.data.back().name;
-  const auto add = [&](const Slice& slice) {
-    card.slices.push_back({.documents = range_text(slice), .steps = with_commas(static_cast<double>(slice.steps))});
+  const auto add = [&](const DataRange& slice) {
+    card.slices.emplace_back(range_text(slice), with_commas(static_cast<double>(slice.steps)));
   };
-  for (const Slice& slice : source.slices.earlier) add(slice);
-  if (present.start != 0 || present.end != 0 || !card.slices.empty()) add(present);
+  for (const DataRange& slice : source.slices.earlier) add(slice);
+  if (!present.is_all() || !card.slices.empty()) add(present);
 }
 
 /// "trained from random weights", and the model that it started from, as the Hub calls it.
@@ -294,7 +289,7 @@ std::vector<ModelCard::DataSet> describe_data(const Config& config, const std::s
   const Config::Data& data = config.data;
   std::vector<ModelCard::DataSet> out;
   if (!data.train.empty())
-    out.push_back(describe_set(ModelCard::kTraining, data.train, present_slice(config, configuration)));
+    out.push_back(describe_set(ModelCard::kTraining, data.train, present_range(config, configuration)));
   if (!data.validation.empty()) out.push_back(describe_set("validation", data.validation, {}));
   return out;
 }

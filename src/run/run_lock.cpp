@@ -31,6 +31,9 @@ using std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 namespace fs = std::filesystem;
 
+// What an attempt finds, unless it is a phrase that names the holder. again: a lock was removed.
+constexpr const char *kHeld = "held", *kWait = "wait", *kAgain = "again";
+
 constexpr Seconds kBetweenAttempts{0.25};  // a signal ends the waiting within this time
 
 /// The content of the lock file: one "key value" per line. Its length never changes, since it is renewed in place.
@@ -95,28 +98,14 @@ std::string content_of(const std::string& path) {
   return text.str();
 }
 
-std::string this_host() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 /// Whether the process still exists; no value if it is on another host.
 std::optional<bool> exists(const Holder& holder) {
-  if (holder.host != this_host()) return std::nullopt;
+  if (holder.host != host_name()) return std::nullopt;
   const auto start = process_start(holder.pid);
   return start != 0 && start == holder.process_start;
 }
 
 }  // namespace
-
-/// What rank 0 found: "held", "wait", "again" (a lock was removed), or a phrase that names the holder.
-struct RunLock::Attempt {
-  static constexpr const char* kHeld = "held";
-  static constexpr const char* kWait = "wait";
-  static constexpr const char* kAgain = "again";
-  std::string outcome;
-};
 
 void RunLock::require_free(const std::string& directory) {
   Holder holder;
@@ -134,11 +123,10 @@ RunLock::RunLock(const std::string& directory, World& world, const Timing& timin
     : directory_(directory), path_(directory + "/" + kFileName), timing_(timing) {
   // In short turns, so that no rank waits for long in a collective while rank 0 looks at the lock.
   while (true) {
-    const std::string outcome =
-        all_agree(world, [&] { return world.rank() == 0 ? try_once().outcome : std::string(); })[0];
-    if (outcome == Attempt::kHeld) break;
-    if (outcome == Attempt::kAgain) continue;
-    require(outcome == Attempt::kWait, ErrorCode::run_locked, "{} is in use by {}", directory_, outcome);
+    const std::string outcome = all_agree(world, [&] { return world.rank() == 0 ? try_once() : std::string(); })[0];
+    if (outcome == kHeld) break;
+    if (outcome == kAgain) continue;
+    require(outcome == kWait, ErrorCode::run_locked, "{} is in use by {}", directory_, outcome);
     stop_if_requested(world);
     std::this_thread::sleep_for(std::min({kBetweenAttempts, timing_.heartbeat / 5, timing_.stale / 5}));
   }
@@ -178,7 +166,7 @@ void RunLock::require_held() const {
           "{} was taken over by another job while this job was suspended", directory_);
 }
 
-RunLock::Attempt RunLock::try_once() {
+std::string RunLock::try_once() {
   std::error_code error;
   fs::create_directories(directory_, error);
   require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", directory_,
@@ -186,16 +174,16 @@ RunLock::Attempt RunLock::try_once() {
   file_ = Descriptor(::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
   if (file_) {
     write_lock();
-    return {Attempt::kHeld};
+    return kHeld;
   }
   require(errno == EEXIST, ErrorCode::run_directory, "the lock {} cannot be created: {}", path_, std::strerror(errno));
 
   const std::string seen = content_of(path_);
   Holder holder;
-  const Holder me = myself(this_host());
+  const Holder me = myself(host_name());
   const bool is_known = parse(seen, holder);
   const std::optional<bool> is_there = is_known ? exists(holder) : std::nullopt;
-  if (is_there == true) return {holder.sentence()};
+  if (is_there == true) return holder.sentence();
   const bool is_of_us = is_known && me.job != "-" && holder.job == me.job && me.restarts > holder.restarts;
   if (!is_there && !is_of_us) {
     const std::string who = is_known ? holder.sentence() : "a job that is not named in its lock";
@@ -204,20 +192,20 @@ RunLock::Attempt RunLock::try_once() {
       watched_ = seen + " ";  // never empty
       watched_since_ = steady_clock::now();
     }
-    if (watched_ != seen + " ") return {who};
-    if (steady_clock::now() - watched_since_ < timing_.stale) return {Attempt::kWait};
+    if (watched_ != seen + " ") return who;
+    if (steady_clock::now() - watched_since_ < timing_.stale) return kWait;
   }
-  if (!take_over(seen)) return {Attempt::kWait};
+  if (!take_over(seen)) return kWait;
   log::info("{} was left locked by {}, which no longer runs: taking over the lock", directory_,
             is_known ? holder.sentence() : "a job that is not named in the lock");
-  return {Attempt::kAgain};  // O_EXCL decides who gets it
+  return kAgain;  // O_EXCL decides who gets it
 }
 
 /// A lock that cannot be written, for example on a full disk, must not stay behind: the next job would wait for its
 /// owner.
 void RunLock::write_lock() {
   try {
-    write_fully(file_.get(), myself(this_host()).text(), path_);
+    write_fully(file_.get(), myself(host_name()).text(), path_);
   } catch (const Error& error) {
     ::unlink(path_.c_str());
     ::rmdir(directory_.c_str());  // fails if the directory is not empty
@@ -228,7 +216,7 @@ void RunLock::write_lock() {
 /// Removes the lock that was seen. Two jobs may try this at once: only the lock that was seen is removed, and the new
 /// lock of another job is put back.
 bool RunLock::take_over(const std::string& seen) {
-  const std::string aside = fmt::format("{}.{}.{}", path_, this_host(), ::getpid());
+  const std::string aside = fmt::format("{}.{}.{}", path_, host_name(), ::getpid());
   if (::rename(path_.c_str(), aside.c_str()) != 0) {
     require(errno == ENOENT, ErrorCode::run_directory,
             "the lock {} was left by a job that is gone, but cannot be removed: {}; remove it yourself", path_,
@@ -243,7 +231,7 @@ bool RunLock::take_over(const std::string& seen) {
 }
 
 void RunLock::beat() {
-  Holder me = myself(this_host());
+  Holder me = myself(host_name());
   std::unique_lock lock(mutex_);
   while (!end_.wait_for(lock, timing_.heartbeat, [this] { return ends_; })) {
     ++me.heartbeat;

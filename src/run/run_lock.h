@@ -45,8 +45,7 @@ class RunLock {
   static constexpr const char* kFileName = "lock";
 
  private:
-  struct Attempt;
-  Attempt try_once();
+  std::string try_once();
   bool is_held() const;
   void write_lock();
   bool take_over(const std::string& seen);

@@ -1,7 +1,6 @@
 #include "run/slices.h"
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "config/parser.h"
 
@@ -16,20 +15,22 @@ std::int64_t integer_in(const nlohmann::json& object, const char* key) {
 }
 
 /// The range in the configuration that a checkpoint records, and the number of steps for which it was used.
-Slice own_slice(const nlohmann::json& state, const Slices& recorded) {
-  Slice slice{.start = 0, .end = 0, .steps = integer_in(state, "step") - recorded.begin};
+DataRange own_range(const nlohmann::json& state, const Slices& recorded) {
+  const DataRange all{.steps = integer_in(state, "step") - recorded.begin};
   const auto configuration = state.find("configuration");
-  if (configuration == state.end() || !configuration->is_string()) return slice;
-  for (const auto& [key, value] : config::values_in(configuration->get<std::string>())) {
-    if (key == "data.start") slice.start = std::stoll(value);
-    if (key == "data.end") slice.end = std::stoll(value);
-  }
-  return slice;
+  const bool is_there = configuration != state.end() && configuration->is_string();
+  return is_there ? range_in(configuration->get<std::string>(), all) : all;
 }
 
-bool is_range(std::int64_t start, std::int64_t end) { return start != 0 || end != 0; }
-
 }  // namespace
+
+DataRange range_in(const std::string& configuration, DataRange otherwise) {
+  for (const auto& [key, value] : config::values_in(configuration)) {
+    if (key == "data.start") otherwise.start = std::stoll(value);
+    if (key == "data.end") otherwise.end = std::stoll(value);
+  }
+  return otherwise;
+}
 
 Slices slices_of(const nlohmann::json& state) {
   Slices out{.earlier = {}, .begin = integer_in(state, kBegin)};
@@ -45,7 +46,7 @@ Slices slices_of(const nlohmann::json& state) {
 void add_slices(const Slices& slices, nlohmann::json& state) {
   if (slices.earlier.empty()) return;
   nlohmann::json list = nlohmann::json::array();
-  for (const Slice& slice : slices.earlier)
+  for (const DataRange& slice : slices.earlier)
     list.push_back({{"start", slice.start}, {"end", slice.end}, {"steps", slice.steps}});
   state[kSlices] = list;
   state[kBegin] = slices.begin;
@@ -53,7 +54,7 @@ void add_slices(const Slices& slices, nlohmann::json& state) {
 
 Slices slices_after(const nlohmann::json& state, const Config& now) {
   Slices out = slices_of(state);
-  const Slice own = own_slice(state, out);
+  const DataRange own = own_range(state, out);
   if (own.start == now.data.start && own.end == now.data.end) return out;
   if (own.steps > 0) out.earlier.push_back(own);
   out.begin = integer_in(state, "step");
@@ -62,9 +63,8 @@ Slices slices_after(const nlohmann::json& state, const Config& now) {
 
 Slices slices_before(const nlohmann::json& state, const Config& now) {
   Slices out = slices_of(state);
-  const Slice own = own_slice(state, out);
-  const bool is_of_ranges =
-      !out.earlier.empty() || is_range(own.start, own.end) || is_range(now.data.start, now.data.end);
+  const DataRange own = own_range(state, out), present{.start = now.data.start, .end = now.data.end};
+  const bool is_of_ranges = !out.earlier.empty() || !own.is_all() || !present.is_all();
   if (is_of_ranges && own.steps > 0) out.earlier.push_back(own);
   if (!is_of_ranges) out.earlier.clear();
   out.begin = 0;

@@ -5,21 +5,25 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "lockstep/config.h"
 
 namespace lockstep::run {
 
-struct Slice {
+struct DataRange {
   std::int64_t start = 0, end = 0;  // samples; both 0: all
   std::int64_t steps = 0;           // of training with it
-  bool operator==(const Slice&) const = default;
+  bool operator==(const DataRange&) const = default;
+  bool is_all() const { return start == 0 && end == 0; }
 };
+/// The range that a configuration gives as text. What it does not give is that of `otherwise`.
+DataRange range_in(const std::string& configuration, DataRange otherwise = {});
 
 struct Slices {
-  std::vector<Slice> earlier{};  // oldest first
-  std::int64_t begin = 0;        // the step at which the present one began
+  std::vector<DataRange> earlier{};  // oldest first
+  std::int64_t begin = 0;            // the step at which the present one began
 };
 
 /// What a checkpoint records, with nothing about its own slice.

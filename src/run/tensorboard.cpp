@@ -1,7 +1,6 @@
 #include "run/tensorboard.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/printable.h"
+#include "base/process.h"
 #include "base/utf8.h"
 #include "lockstep/error.h"
 #include "run/event.pb.h"
@@ -73,6 +73,22 @@ bool read_record(std::string_view content, std::string_view& data) {
   return little_endian<std::uint32_t>(content.substr(kHeaderBytes + length)) == masked_crc(data);
 }
 
+tensorboard::Event event_at(double time_unix, std::int64_t step = 0) {
+  tensorboard::Event event;
+  event.set_wall_time(time_unix);
+  event.set_step(step);
+  return event;
+}
+
+/// A value that a plugin of TensorBoard shows.
+tensorboard::Summary::Value* add_value(tensorboard::Event& event, const std::string& tag, const char* plugin) {
+  tensorboard::Summary::Value* value = event.mutable_summary()->add_value();
+  value->set_tag(tag);
+  value->mutable_metadata()->mutable_plugin_data()->set_plugin_name(plugin);
+  value->mutable_metadata()->set_data_class(tensorboard::SummaryMetadata::TENSOR);
+  return value;
+}
+
 std::optional<double> number_of(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -113,24 +129,19 @@ EventWriter::EventWriter(const std::string& directory, std::int64_t resume_step)
     path_ = path;
   }
   if (path_.empty()) {
-    std::array<char, 256> host{};
-    ::gethostname(host.data(), host.size() - 1);
     path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}", directory, static_cast<std::int64_t>(unix_seconds()),
-                        host.data());
+                        host_name());
   }
   file_ = open_file(path_, O_WRONLY | O_APPEND | O_CREAT);
   is_new_ = size_bytes == 0;
   if (!is_new_) return;
-  tensorboard::Event version;
-  version.set_wall_time(unix_seconds());
+  tensorboard::Event version = event_at(unix_seconds());
   version.set_file_version("brain.Event:2");
   append(version.SerializeAsString());
 }
 
 void EventWriter::write(std::int64_t step, double time_unix, std::span<const Scalar> scalars) {
-  tensorboard::Event event;
-  event.set_wall_time(time_unix);
-  event.set_step(step);
+  tensorboard::Event event = event_at(time_unix, step);
   for (const auto& [tag, value] : scalars) {
     tensorboard::Summary::Value* entry = event.mutable_summary()->add_value();
     entry->set_tag(std::string(tag));
@@ -140,13 +151,8 @@ void EventWriter::write(std::int64_t step, double time_unix, std::span<const Sca
 }
 
 void EventWriter::write_text(std::int64_t step, double time_unix, const std::string& tag, const std::string& text) {
-  tensorboard::Event event;
-  event.set_wall_time(time_unix);
-  event.set_step(step);
-  tensorboard::Summary::Value* entry = event.mutable_summary()->add_value();
-  entry->set_tag(tag);
-  entry->mutable_metadata()->mutable_plugin_data()->set_plugin_name("text");
-  entry->mutable_metadata()->set_data_class(tensorboard::SummaryMetadata::TENSOR);
+  tensorboard::Event event = event_at(time_unix, step);
+  tensorboard::Summary::Value* entry = add_value(event, tag, "text");
   entry->mutable_tensor()->set_dtype(tensorboard::Tensor::STRING);
   entry->mutable_tensor()->mutable_tensor_shape();  // a scalar
   entry->mutable_tensor()->add_string_val(valid_utf8(text));
@@ -177,13 +183,9 @@ void EventWriter::write_hyperparameters(double time_unix, std::span<const std::p
   }
   for (const std::string& tag : metrics) table.mutable_experiment()->add_metric_infos()->mutable_name()->set_tag(tag);
   const auto write_data = [&](const char* tag, const tensorboard::HyperparametersData& data) {
-    tensorboard::Event event;
-    event.set_wall_time(time_unix);
-    tensorboard::Summary::Value* entry = event.mutable_summary()->add_value();
-    entry->set_tag(tag);
-    entry->mutable_metadata()->mutable_plugin_data()->set_plugin_name("hparams");
+    tensorboard::Event event = event_at(time_unix);
+    tensorboard::Summary::Value* entry = add_value(event, tag, "hparams");
     entry->mutable_metadata()->mutable_plugin_data()->set_content(data.SerializeAsString());
-    entry->mutable_metadata()->set_data_class(tensorboard::SummaryMetadata::TENSOR);
     entry->mutable_tensor()->set_dtype(tensorboard::Tensor::FLOAT);
     entry->mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(0);  // no value: everything is in the metadata
     append(event.SerializeAsString());

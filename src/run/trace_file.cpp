@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -163,12 +164,9 @@ TraceFile::Part TraceFile::write_part(const std::vector<trace::RowEvents>& rows,
 
 void TraceFile::merge(const std::vector<Part>& parts) const {
   Part all = parts[0];
-  for (const Part& part : parts) {
+  for (const Part& part : std::span(parts).subspan(1)) {
     all.uncertainty_us = std::max(all.uncertainty_us, part.uncertainty_us);
     all.first_step = std::max(all.first_step, part.first_step);
-  }
-  all.n_events = all.n_dropped = 0;
-  for (const Part& part : parts) {
     all.n_events += part.n_events;
     all.n_dropped += part.n_dropped;
   }

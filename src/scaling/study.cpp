@@ -179,12 +179,6 @@ void require_unchanged(const Study& before, const Study& now, const Config& conf
 
 namespace {
 
-std::string this_host() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 struct Holder {
   std::string host;
   long pid = 0;
@@ -198,7 +192,7 @@ Holder holder_in(const std::string& text) {
 }
 
 bool is_gone(const Holder& holder) {
-  if (holder.host != this_host() || holder.pid <= 0) return false;
+  if (holder.host != host_name() || holder.pid <= 0) return false;
   const auto facts = process_facts(holder.pid);
   return !facts || facts->start_ticks != holder.start_ticks;
 }
@@ -207,7 +201,7 @@ bool is_gone(const Holder& holder) {
 
 StudyLock::StudyLock(const std::string& directory) : path_(directory + "/lock") {
   const auto facts = process_facts(::getpid());
-  content_ = fmt::format("{} {} {}\n", this_host(), ::getpid(), facts ? facts->start_ticks : 0);
+  content_ = fmt::format("{} {} {}\n", host_name(), ::getpid(), facts ? facts->start_ticks : 0);
   constexpr int kAttempts = 3;  // another process may acquire the lock that this one has just removed
   for (int i = 0; i < kAttempts; ++i) {
     if (try_once()) return;
@@ -243,7 +237,7 @@ void StudyLock::remove_left() {
   require(is_gone(holder), ErrorCode::run_locked,
           "{} says that process {} on {} works on this study; if it no longer exists, remove that file", path_,
           holder.pid, holder.host.empty() ? "an unknown host" : printable(holder.host));
-  const std::string aside = fmt::format("{}.{}.{}", path_, this_host(), ::getpid());
+  const std::string aside = fmt::format("{}.{}.{}", path_, host_name(), ::getpid());
   if (::rename(path_.c_str(), aside.c_str()) == 0) ::unlink(aside.c_str());
 }
 

@@ -10,7 +10,7 @@
 namespace lockstep::run {
 namespace {
 
-using List = std::vector<Slice>;
+using List = std::vector<DataRange>;
 
 Config with_range(std::int64_t start, std::int64_t end) {
   Config config;
