@@ -52,7 +52,7 @@ std::string x_label(const Results& results) {
 page::Axis ranks_axis(const Results& results) {
   std::set<double> ranks;
   for (const SizeResult& size : results.sizes) ranks.insert(size.ranks);
-  for (const scaling::StoredPrediction& each : results.predictions) ranks.insert(each.prediction.size.ranks);
+  for (const scaling::StoredPrediction& each : results.predictions) ranks.insert(each.size.ranks);
   page::Axis axis{.label = "ranks", .is_whole = true, .ticks = {ranks.begin(), ranks.end()}};
   axis.is_logarithmic = *ranks.rbegin() >= 4 * *ranks.begin();
   return axis;
@@ -74,8 +74,7 @@ Series measured(const Results& results, const std::string& name, Figure SizeResu
 template <class Of>
 Series predicted(const Results& results, Of figure) {
   Series series{.name = "predicted", .points = {}, .style = Style::markers};
-  for (const scaling::StoredPrediction& stored : results.predictions) {
-    const Prediction& p = stored.prediction;
+  for (const scaling::StoredPrediction& p : results.predictions) {
     const auto of = [&](double seconds) { return figure(p, p.size.ranks * p.size.samples_per_rank / seconds); };
     series.points.push_back(
         {.x = static_cast<double>(p.size.ranks), .y = of(p.step_seconds()), .low = of(p.high), .high = of(p.low)});

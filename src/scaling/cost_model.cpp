@@ -224,7 +224,7 @@ CostSize CostModel::size(int ranks, int nodes, double global_batch) const {
   return {.ranks = ranks,
           .nodes = nodes,
           .samples_per_rank = units_per_sample * global_batch / ranks,
-          .sharing = sharing_of(on_machine, cores)};
+          .sharing = Machine{.ranks = on_machine, .cores = cores}.sharing()};
 }
 
 double CostModel::exchange_seconds(const CostSize& size) const {
@@ -267,15 +267,23 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "lockstep scaling model 1";
+/// The fitted figures.
+constexpr std::pair<const char*, double CostModel::*> kFigures[] = {
+    {"fixed_seconds", &CostModel::fixed_seconds},
+    {"sample_seconds", &CostModel::sample_seconds},
+    {"node_hop_seconds", &CostModel::node_hop_seconds},
+    {"node_byte_seconds", &CostModel::node_byte_seconds},
+    {"rank_hop_seconds", &CostModel::rank_hop_seconds},
+    {"rank_byte_seconds", &CostModel::rank_byte_seconds},
+    {"hidden_part", &CostModel::hidden_part},
+    {"straggler_part", &CostModel::straggler_part},
+    {"data_seconds", &CostModel::data_seconds},
+    {"error", &CostModel::error},
+    {"spread", &CostModel::spread}};
 
-/// "12.3 us", "1.5 GB/s", or "none measured"
-std::string latency_text(double seconds) { return fmt::format("{:.1f} us", 1e6 * seconds); }
-std::string bandwidth_text(double byte_seconds) {
-  return byte_seconds > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / byte_seconds) : "no limit seen";
-}
-std::string link_text(const std::string& where, double hop_seconds, double byte_seconds) {
-  return fmt::format("{:<16}{} per hop and bucket, {}\n", where, latency_text(hop_seconds),
-                     bandwidth_text(byte_seconds));
+std::string link_text(const char* where, double hop_seconds, double byte_seconds) {
+  return fmt::format("{:<16}{:.1f} us per hop and bucket, {}\n", where, 1e6 * hop_seconds,
+                     byte_seconds > 0 ? fmt::format("{:.3g} GB/s", 1e-9 / byte_seconds) : "no limit seen");
 }
 
 bool has_several(const CostModel& model, bool nodes) {
@@ -300,12 +308,13 @@ std::string text_of(const CostModel& model) {
     text += "hidden          not known: the latency and the bandwidth are those of the exposed communication\n";
   text += fmt::format("slowest rank    {:.1f} % of the compute, times sqrt(2 ln ranks)\n", 100 * model.straggler_part);
   text += fmt::format("data            {:.4f} s\n", model.data_seconds);
-  std::string sizes;
-  for (const CostSize& size : model.fitted) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", size.ranks);
+  std::vector<int> sizes;
+  for (const CostSize& size : model.fitted) sizes.push_back(size.ranks);
   return text + fmt::format(
                     "The model was fitted to {} rank{}. At these, it is wrong by {:.1f} % (root mean square).\n"
                     "Predictions assume that {}.\n",
-                    sizes, sizes == "1" ? "" : "s", 100 * model.error, machines_text(model));
+                    fmt::join(sizes, ", "), sizes == std::vector{1} ? "" : "s", 100 * model.error,
+                    machines_text(model));
 }
 
 std::string machines_text(const CostModel& model) {
@@ -320,32 +329,17 @@ std::string sharing_text(const CostSize& size) {
 }
 
 Json json_of(const CostModel& model) {
-  Json fitted = Json::array();
-  for (const CostSize& size : model.fitted)
-    fitted.push_back({{"ranks", size.ranks},
-                      {"nodes", size.nodes},
-                      {"samples_per_rank", size.samples_per_rank},
-                      {"sharing", size.sharing}});
-  return {{"format", kFormat},
-          {"unit", model.unit},
-          {"units_per_sample", model.units_per_sample},
-          {"cores", model.cores},
-          {"is_one_machine", model.is_one_machine},
-          {"fixed_seconds", model.fixed_seconds},
-          {"sample_seconds", model.sample_seconds},
-          {"node_hop_seconds", model.node_hop_seconds},
-          {"node_byte_seconds", model.node_byte_seconds},
-          {"rank_hop_seconds", model.rank_hop_seconds},
-          {"rank_byte_seconds", model.rank_byte_seconds},
-          {"hidden_part", model.hidden_part},
-          {"straggler_part", model.straggler_part},
-          {"data_seconds", model.data_seconds},
-          {"error", model.error},
-          {"spread", model.spread},
-          {"has_exchange_times", model.has_exchange_times},
-          {"exchanged_bytes", model.exchanged.bytes},
-          {"buckets", model.exchanged.buckets},
-          {"fitted", fitted}};
+  Json object{{"format", kFormat},
+              {"unit", model.unit},
+              {"units_per_sample", model.units_per_sample},
+              {"cores", model.cores},
+              {"is_one_machine", model.is_one_machine}};
+  for (const auto& [key, member] : kFigures) object[key] = model.*member;
+  object.update({{"has_exchange_times", model.has_exchange_times},
+                 {"exchanged_bytes", model.exchanged.bytes},
+                 {"buckets", model.exchanged.buckets},
+                 {"fitted", model.fitted}});
+  return object;
 }
 
 CostModel cost_model_in(const std::string& text, const std::string& path) {
@@ -353,28 +347,14 @@ CostModel cost_model_in(const std::string& text, const std::string& path) {
   try {
     require(json.is_object() && json.at("format") == kFormat, ErrorCode::study_damaged,
             "{} is not a cost model of `lockstep scaling report --predict`", path);
-    CostModel model{.fixed_seconds = json.at("fixed_seconds"),
-                    .sample_seconds = json.at("sample_seconds"),
-                    .node_hop_seconds = json.at("node_hop_seconds"),
-                    .node_byte_seconds = json.at("node_byte_seconds"),
-                    .rank_hop_seconds = json.at("rank_hop_seconds"),
-                    .rank_byte_seconds = json.at("rank_byte_seconds"),
-                    .hidden_part = json.at("hidden_part"),
-                    .straggler_part = json.at("straggler_part"),
-                    .data_seconds = json.at("data_seconds"),
-                    .error = json.at("error"),
-                    .spread = json.at("spread"),
-                    .has_exchange_times = json.at("has_exchange_times"),
+    CostModel model{.has_exchange_times = json.at("has_exchange_times"),
                     .exchanged = {.bytes = json.at("exchanged_bytes"), .buckets = json.at("buckets")},
                     .unit = json.at("unit"),
                     .units_per_sample = json.at("units_per_sample"),
                     .cores = json.value("cores", 0.0),  // older files have neither
                     .is_one_machine = json.value("is_one_machine", false)};
-    for (const Json& size : json.at("fitted"))
-      model.fitted.push_back({.ranks = size.at("ranks"),
-                              .nodes = size.at("nodes"),
-                              .samples_per_rank = size.at("samples_per_rank"),
-                              .sharing = size.at("sharing")});
+    for (const auto& [key, member] : kFigures) model.*member = json.at(key);
+    json.at("fitted").get_to(model.fitted);
     require(!model.fitted.empty() && model.exchanged.buckets > 0 && !model.unit.empty(), ErrorCode::study_damaged,
             "{} was fitted to no size", path);
     return model;

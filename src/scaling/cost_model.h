@@ -26,10 +26,16 @@ struct CostSize {
   double samples_per_rank = 0;  // of a step
   double sharing = 1;           // ranks per core of a machine, if it has fewer cores than ranks; otherwise 1
 };
-
-/// A rank that may use only part of a core shares it with nobody.
-inline double sharing_of(double ranks, double cores) {
-  return cores > 0 ? std::max(1.0, ranks / std::max(1.0, cores)) : 1;
+template <typename Json>
+void to_json(Json& json, const CostSize& size) {
+  json = {{"ranks", size.ranks},
+          {"nodes", size.nodes},
+          {"samples_per_rank", size.samples_per_rank},
+          {"sharing", size.sharing}};
+}
+template <typename Json>
+void from_json(const Json& json, CostSize& size) {
+  size = {json.at("ranks"), json.at("nodes"), json.at("samples_per_rank"), json.at("sharing")};
 }
 
 /// What one case has measured: means over its steps.
@@ -53,8 +59,7 @@ struct Prediction {
 };
 
 /// A prediction as it was written, before the size was run.
-struct StoredPrediction {
-  Prediction prediction{};
+struct StoredPrediction : Prediction {
   double time_unix = 0;
   std::vector<int> fitted_to_ranks{};
 };

@@ -29,12 +29,13 @@
 #include "scaling/measurement.h"
 
 namespace lockstep::scaling {
-namespace {
 
 void print(const std::string& line) {
   fmt::print("{}\n", line);
   flush_standard_output();
 }
+
+namespace {
 
 enum class Outcome : std::uint8_t { finished, failed, refused, stopped };
 
@@ -217,17 +218,6 @@ int status_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-double seconds_of(const rusage& usage) {
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * t.tv_usec; };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-double children_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_CHILDREN, &usage);
-  return seconds_of(usage);
-}
-
 std::string content_of(const Descriptor& file) {
   std::string text(size_bytes(file, "the output of a program"), '\0');
   read_at(file, "the output of a program", std::as_writable_bytes(std::span(text)), 0);
@@ -253,7 +243,6 @@ std::string text_of(const Command& command) {
 Ended run(const Command& command, const std::string& output, const std::function<bool()>& must_stop) {
   const Descriptor file = open_file(output, O_WRONLY | O_CREAT | O_TRUNC);
   const Clock::time_point begin = Clock::now();
-  const double cpu_before = children_seconds();
   const pid_t pid = start(command, file.get(), file.get());
   Ended ended;
   Clock::time_point stopped;
@@ -274,7 +263,6 @@ Ended run(const Command& command, const std::string& output, const std::function
   if (ended.was_stopped) ::kill(-pid, SIGKILL);  // processes that the program has left behind
   ended.status = status_of(wait_status);
   ended.seconds = seconds_since(begin);
-  ended.cpu_seconds = children_seconds() - cpu_before;
   return ended;
 }
 
@@ -301,9 +289,14 @@ double busy_cores_of_others(double before, double after, double own_seconds, dou
 }
 
 double own_core_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return seconds_of(usage) + children_seconds();
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * t.tv_usec; };
+  double sum = 0;
+  for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    ::getrusage(who, &usage);
+    sum += seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  }
+  return sum;
 }
 
 std::string machine_id() {

@@ -24,15 +24,18 @@ struct Command {
 std::string text_of(const Command& command);
 
 struct Ended {
-  int status = 0;                       // 128 + the number of the signal that ended it
-  bool was_stopped = false;             // by `must_stop`
-  double seconds = 0, cpu_seconds = 0;  // cpu_seconds: of the program and of those that it has waited for
+  int status = 0;            // 128 + the number of the signal that ended it
+  bool was_stopped = false;  // by `must_stop`
+  double seconds = 0;
 };
 
 /// Runs the program in a session of its own, with standard output and error in `output`, which is replaced. It ends
 /// when this process ends, however that happens. When must_stop() becomes true, it gets SIGTERM, and ten seconds later
 /// everything in its process group is killed. Throws study_launcher if there is no such program.
 Ended run(const Command& command, const std::string& output, const std::function<bool()>& must_stop);
+
+/// Prints a line at once.
+void print(const std::string& line);
 
 struct Captured {
   int status = 0;

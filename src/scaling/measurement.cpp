@@ -62,24 +62,25 @@ std::vector<double> used_mib(const std::string& folder, double begin, double end
   return of_gpus.empty() ? of_processes : of_gpus;
 }
 
-/// Means over the values that are known.
-struct Mean {
-  double sum = 0;
-  int n = 0;
-  void add(double value) {
-    if (!std::isfinite(value)) return;
-    sum += value;
-    ++n;
-  }
-  double value() const { return n == 0 ? kUnknown : sum / n; }
-};
+/// A figure of each of the steps.
+std::vector<double> of_steps(std::span<const Event> steps, const std::string& key) {
+  std::vector<double> values;
+  for (const Event& step : steps) values.push_back(number_in(step, key));
+  return values;
+}
 
-void measure_memory(const std::string& run, const std::vector<Event>& events, std::int64_t warmup_steps,
+/// A figure of each rank in each of the steps.
+std::vector<double> of_ranks(std::span<const Event> steps, const std::string& key) {
+  std::vector<double> values;
+  for (const Event& step : steps) std::ranges::copy(run::of_ranks(step, key), std::back_inserter(values));
+  return values;
+}
+
+void measure_memory(const std::string& run, std::span<const Event> events, std::size_t warmup_steps,
                     Measurement& result) {
-  const auto first = static_cast<std::size_t>(std::max<std::int64_t>(warmup_steps - 1, 0));
-  std::vector<double> logged;
-  for (std::size_t i = static_cast<std::size_t>(warmup_steps); i < events.size(); ++i)
-    for (const double bytes : run::of_ranks(events[i], "memory_bytes")) logged.push_back(std::round(bytes / kMebibyte));
+  const std::size_t first = std::max<std::size_t>(warmup_steps, 1) - 1;
+  std::vector<double> logged = of_ranks(events.subspan(warmup_steps), "memory_bytes");
+  for (double& size : logged) size = std::round(size / kMebibyte);
   std::vector<double> used =
       used_mib(run + "/usage", number_in(events[first], "time_unix"), number_in(events.back(), "time_unix"));
   // A case of less than half a second has no line there. In this case, the steps contain the peak memory so far.
@@ -115,35 +116,64 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   require(!result.unit.empty() && events.front().contains("loss"), ErrorCode::study_damaged,
           "{}: its steps have no loss or no speed", path);
   result.ranks = static_cast<int>(number_in(events.front(), "ranks"));
-  Mean utilisation, flops_rate, flops_utilization, exposed, data, exchange;
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    const Event& event = events[i];
-    const double seconds = number_in(event, "step_seconds");
-    result.step_seconds.push_back(seconds);
-    result.step_counts.push_back(std::round(number_in(event, result.unit + "_per_second") * seconds));
-    result.step_losses.push_back(number_in(event, "loss"));
-    if (event.contains("accuracy")) result.step_accuracies.push_back(number_in(event, "accuracy"));
-    if (static_cast<std::int64_t>(i) < warmup_steps) continue;
-    for (const double value : run::of_ranks(event, "utilisation")) utilisation.add(value);
-    for (const double value : run::of_ranks(event, "exposed_communication_seconds")) exposed.add(value);
-    for (const double value : run::of_ranks(event, "data_wait_seconds")) data.add(value);
-    flops_rate.add(number_in(event, "model_flops_rate"));
-    flops_utilization.add(number_in(event, "model_flops_utilization"));
-    exchange.add(number_in(event, "exchange_seconds"));
-  }
-  result.utilisation = utilisation.value();
-  result.model_flops_rate = flops_rate.value();
-  result.model_flops_utilization = flops_utilization.value();
-  result.exposed_communication_seconds = exposed.value();
-  result.data_wait_seconds = data.value();
-  result.exchange_seconds = exchange.value();
-  measure_memory(run, events, warmup_steps, result);
+  result.step_seconds = of_steps(events, "step_seconds");
+  result.step_counts = of_steps(events, result.unit + "_per_second");
+  std::ranges::transform(result.step_counts, result.step_seconds, result.step_counts.begin(),
+                         [](double rate, double seconds) { return std::round(rate * seconds); });
+  result.step_losses = of_steps(events, "loss");
+  if (events.front().contains("accuracy")) result.step_accuracies = of_steps(events, "accuracy");
+  const auto n_before = static_cast<std::size_t>(warmup_steps);
+  const auto measured = std::span(events).subspan(n_before);
+  const auto mean_of_ranks = [&](const char* key) { return figure_of(of_ranks(measured, key)).mean; };
+  const auto mean = [&](const char* key) { return figure_of(of_steps(measured, key)).mean; };
+  result.utilisation = mean_of_ranks("utilisation");
+  result.model_flops_rate = mean("model_flops_rate");
+  result.model_flops_utilization = mean("model_flops_utilization");
+  result.exposed_communication_seconds = mean_of_ranks("exposed_communication_seconds");
+  result.data_wait_seconds = mean_of_ranks("data_wait_seconds");
+  result.exchange_seconds = mean("exchange_seconds");
+  measure_memory(run, events, n_before, result);
   std::map<std::string, int> ranks_of;
   for (const std::string& host : run::hosts_of(events.back()))
     if (!host.empty()) ++ranks_of[host];
   for (const auto& [name, ranks] : ranks_of) result.hosts.push_back({.name = name, .machine = "", .ranks = ranks});
   return result;
 }
+
+std::map<std::string, Machine> machines_of(const std::vector<Host>& hosts) {
+  std::map<std::string, Machine> machines;
+  for (const Host& host : hosts) {
+    Machine& machine = machines[host.owner()];
+    ++machine.hosts;
+    machine.ranks += host.ranks;
+    machine.cores = std::max(machine.cores, host.cores);
+  }
+  return machines;
+}
+
+namespace {
+
+constexpr std::pair<const char*, double Measurement::*> kFigures[] = {
+    {"started_unix", &Measurement::started_unix},
+    {"seconds", &Measurement::seconds},
+    {"memory_peak_bytes", &Measurement::memory_peak_bytes},
+    {"memory_mean_bytes", &Measurement::memory_mean_bytes},
+    {"memory_mode_bytes", &Measurement::memory_mode_bytes},
+    {"utilisation", &Measurement::utilisation},
+    {"model_flops_rate", &Measurement::model_flops_rate},
+    {"model_flops_utilization", &Measurement::model_flops_utilization},
+    {"exposed_communication_seconds", &Measurement::exposed_communication_seconds},
+    {"data_wait_seconds", &Measurement::data_wait_seconds},
+    {"exchange_seconds", &Measurement::exchange_seconds},
+    {"exchanged_bytes", &Measurement::exchanged_bytes},
+    {"buckets", &Measurement::buckets}};
+constexpr std::pair<const char*, std::vector<double> Measurement::*> kFiguresOfSteps[] = {
+    {"step_seconds", &Measurement::step_seconds},
+    {"step_counts", &Measurement::step_counts},
+    {"step_losses", &Measurement::step_losses},
+    {"step_accuracies", &Measurement::step_accuracies}};
+
+}  // namespace
 
 nlohmann::ordered_json json_of(const Measurement& m) {
   nlohmann::ordered_json hosts = nlohmann::ordered_json::array();
@@ -153,29 +183,11 @@ nlohmann::ordered_json json_of(const Measurement& m) {
                      {"ranks", host.ranks},
                      {"cores", host.cores},
                      {"busy_cores_of_others", host.busy}});
-  return {{"format", 1},
-          {"build", m.build},
-          {"ranks", m.ranks},
-          {"started_unix", m.started_unix},
-          {"seconds", m.seconds},
-          {"hosts", hosts},
-          {"other_jobs", m.other_jobs},
-          {"unit", m.unit},
-          {"memory_peak_bytes", m.memory_peak_bytes},
-          {"memory_mean_bytes", m.memory_mean_bytes},
-          {"memory_mode_bytes", m.memory_mode_bytes},
-          {"utilisation", m.utilisation},
-          {"model_flops_rate", m.model_flops_rate},
-          {"model_flops_utilization", m.model_flops_utilization},
-          {"exposed_communication_seconds", m.exposed_communication_seconds},
-          {"data_wait_seconds", m.data_wait_seconds},
-          {"exchange_seconds", m.exchange_seconds},
-          {"exchanged_bytes", m.exchanged_bytes},
-          {"buckets", m.buckets},
-          {"step_seconds", m.step_seconds},
-          {"step_counts", m.step_counts},
-          {"step_losses", m.step_losses},
-          {"step_accuracies", m.step_accuracies}};
+  nlohmann::ordered_json object{{"format", 1},    {"build", m.build},           {"ranks", m.ranks},
+                                {"hosts", hosts}, {"other_jobs", m.other_jobs}, {"unit", m.unit}};
+  for (const auto& [key, member] : kFigures) object[key] = m.*member;
+  for (const auto& [key, member] : kFiguresOfSteps) object[key] = m.*member;
+  return object;
 }
 
 Measurement measurement_in(const std::string& text, const std::string& path) {
@@ -195,24 +207,8 @@ Measurement measurement_in(const std::string& text, const std::string& path) {
                          .cores = host.at("cores"),
                          .busy = number_in(host, "busy_cores_of_others")});
     m.other_jobs = object.at("other_jobs").get<std::vector<std::string>>();
-    for (const auto& [key, member] : {std::pair{"started_unix", &Measurement::started_unix},
-                                      {"seconds", &Measurement::seconds},
-                                      {"memory_peak_bytes", &Measurement::memory_peak_bytes},
-                                      {"memory_mean_bytes", &Measurement::memory_mean_bytes},
-                                      {"memory_mode_bytes", &Measurement::memory_mode_bytes},
-                                      {"utilisation", &Measurement::utilisation},
-                                      {"model_flops_rate", &Measurement::model_flops_rate},
-                                      {"model_flops_utilization", &Measurement::model_flops_utilization},
-                                      {"exposed_communication_seconds", &Measurement::exposed_communication_seconds},
-                                      {"data_wait_seconds", &Measurement::data_wait_seconds},
-                                      {"exchange_seconds", &Measurement::exchange_seconds},
-                                      {"exchanged_bytes", &Measurement::exchanged_bytes},
-                                      {"buckets", &Measurement::buckets}})
-      m.*member = number_in(object, key);
-    m.step_seconds = numbers_in(object, "step_seconds");
-    m.step_counts = numbers_in(object, "step_counts");
-    m.step_losses = numbers_in(object, "step_losses");
-    m.step_accuracies = numbers_in(object, "step_accuracies");
+    for (const auto& [key, member] : kFigures) m.*member = number_in(object, key);
+    for (const auto& [key, member] : kFiguresOfSteps) m.*member = numbers_in(object, key);
   } catch (const Json::exception& error) {
     fail(ErrorCode::study_damaged, "{} is damaged: {}; remove the file to repeat the case", path,
          printable(error.what()));

@@ -2,8 +2,10 @@
 // was recorded about its nodes. DIR/cases/NAME/finished.json holds it, which is all that a report reads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -59,6 +61,17 @@ struct Host {
   /// What the cores belong to: the machine or, if it is unknown, the host.
   const std::string& owner() const { return machine.empty() ? name : machine; }
 };
+
+/// What some hosts share.
+struct Machine {
+  int hosts = 0, ranks = 0;
+  double cores = 0;  // 0: unknown
+  /// Ranks per core, if there are fewer cores than ranks; otherwise 1. A rank that may use only part of a core shares
+  /// it with nobody.
+  double sharing() const { return cores > 0 ? std::max(1.0, ranks / std::max(1.0, cores)) : 1; }
+};
+/// The machines by their names, Host::owner().
+std::map<std::string, Machine> machines_of(const std::vector<Host>& hosts);
 
 struct Measurement {
   std::string build{};  // build_text() of the program that ran

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -19,37 +19,25 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
 
+constexpr std::pair<const char*, double Prediction::*> kFigures[] = {
+    {"compute_seconds", &Prediction::compute_seconds},
+    {"exposed_communication_seconds", &Prediction::exposed_seconds},
+    {"data_wait_seconds", &Prediction::data_seconds},
+    {"interval_low", &Prediction::low},
+    {"interval_high", &Prediction::high}};
+
 std::string predictions_file(const Study& study) { return study.directory + "/predictions.json"; }
 
-/// The machine with most ranks per core: the number of its hosts, and of its ranks and cores.
-struct Machine {
-  int hosts = 0;
-  double ranks = 0, cores = 0;
-  double sharing() const { return sharing_of(ranks, cores); }
-};
+/// The machine with most ranks per core.
 Machine fullest_machine(const std::vector<Host>& hosts) {
-  std::map<std::string, Machine> machines;
-  for (const Host& host : hosts) {
-    Machine& machine = machines[host.owner()];
-    ++machine.hosts;
-    machine.ranks += host.ranks;
-    machine.cores = std::max(machine.cores, host.cores);
-  }
   Machine fullest;
-  for (const auto& [name, machine] : machines)
+  for (const auto& [name, machine] : machines_of(hosts))
     if (fullest.hosts == 0 || machine.sharing() > fullest.sharing()) fullest = machine;
   return fullest;
 }
 
 /// Samples or tokens per rank and step: the mean over the steps after the warm-up.
 double samples_per_rank(const CaseResult& result) { return result.rate * result.step_seconds / result.of.ranks; }
-
-std::vector<const CaseResult*> averaged(const Results& results) {
-  std::vector<const CaseResult*> cases;
-  for (const CaseResult& each : results.cases)
-    if (each.is_averaged) cases.push_back(&each);
-  return cases;
-}
 
 /// Samples of a step of all ranks.
 double global_batch(const Study& study, int ranks) {
@@ -62,30 +50,17 @@ bool counts_nodes(const Study& study) {
   return std::ranges::any_of(study.cases, [](const Case& each) { return each.nodes > 1; });
 }
 
-void write(const Study& study, const std::vector<StoredPrediction>& predictions) {
-  Json list = Json::array();
-  for (const StoredPrediction& each : predictions) list.push_back(json_of(each));
-  replace_file(predictions_file(study), Json{{"format", 1}, {"predictions", list}}.dump(2) + "\n");
-}
-
 std::string model_file(const Study& study) { return study.directory + "/model.json"; }
 
 }  // namespace
 
 nlohmann::ordered_json json_of(const StoredPrediction& stored) {
-  const Prediction& p = stored.prediction;
-  return {{"ranks", p.size.ranks},
-          {"nodes", p.size.nodes},
-          {"samples_per_rank", p.size.samples_per_rank},
-          {"sharing", p.size.sharing},
-          {"step_seconds", p.step_seconds()},
-          {"compute_seconds", p.compute_seconds},
-          {"exposed_communication_seconds", p.exposed_seconds},
-          {"data_wait_seconds", p.data_seconds},
-          {"interval_low", p.low},
-          {"interval_high", p.high},
-          {"time_unix", stored.time_unix},
-          {"fitted_to_ranks", stored.fitted_to_ranks}};
+  Json object = stored.size;
+  object["step_seconds"] = stored.step_seconds();
+  for (const auto& [key, member] : kFigures) object[key] = stored.*member;
+  object["time_unix"] = stored.time_unix;
+  object["fitted_to_ranks"] = stored.fitted_to_ranks;
+  return object;
 }
 
 CostModel fit_cost_model(const Results& results) {
@@ -93,26 +68,23 @@ CostModel fit_cost_model(const Results& results) {
   Exchanged exchanged;
   double units_per_sample = 1, cores = 0;
   bool is_one_machine = false;
-  for (const CaseResult* each : averaged(results)) {
-    const Measurement& m = *each->measured;
+  for (const CaseResult& each : results.cases) {
+    if (!each.is_averaged) continue;
+    const Measurement& m = *each.measured;
     const Machine machine = fullest_machine(m.hosts);
     cores = std::max(cores, machine.cores);
     is_one_machine = is_one_machine || machine.hosts > 1;
-    points.push_back({.size = {.ranks = each->of.ranks,
-                               .nodes = each->of.nodes,
-                               .samples_per_rank = samples_per_rank(*each),
-                               .sharing = machine.sharing()},
-                      .step_seconds = each->step_seconds,
+    points.push_back({.size = {each.of.ranks, each.of.nodes, samples_per_rank(each), machine.sharing()},
+                      .step_seconds = each.step_seconds,
                       .exposed_seconds = m.exposed_communication_seconds,
                       .data_seconds = m.data_wait_seconds,
                       .exchange_seconds = m.exchange_seconds});
-    require(each->of.ranks == 1 || (m.exchanged_bytes > 0 && m.buckets > 0), ErrorCode::usage,
+    require(each.of.ranks == 1 || (m.exchanged_bytes > 0 && m.buckets > 0), ErrorCode::usage,
             "{} was measured by a program that did not record what the ranks exchange: remove the finished.json of its "
             "cases, and repeat the command of `lockstep scaling run`",
-            each->of.name);
-    if (each->of.ranks > 1) exchanged = {.bytes = m.exchanged_bytes, .buckets = static_cast<int>(m.buckets)};
-    units_per_sample =
-        points.back().size.samples_per_rank * each->of.ranks / global_batch(results.study, each->of.ranks);
+            each.of.name);
+    if (each.of.ranks > 1) exchanged = {.bytes = m.exchanged_bytes, .buckets = static_cast<int>(m.buckets)};
+    units_per_sample = points.back().size.samples_per_rank * each.of.ranks / global_batch(results.study, each.of.ranks);
   }
   CostModel model = fit_cost_model(points, exchanged, results.unit.empty() ? "samples" : results.unit);
   model.units_per_sample = units_per_sample;
@@ -140,14 +112,16 @@ void predict(Results& results, const std::vector<int>& numbers) {
     require(std::ranges::none_of(results.sizes, [&](const SizeResult& s) { return is_this(s) && s.n_averaged > 0; }),
             ErrorCode::usage, "--predict: {} {} have been measured; predict sizes that were not run", number,
             counts_nodes(results.study) ? "nodes" : "ranks");
-    std::erase_if(predictions, [&](const StoredPrediction& each) { return is_this(each.prediction.size); });
-    StoredPrediction stored{.prediction = model.predict(size), .time_unix = unix_seconds()};
+    std::erase_if(predictions, [&](const StoredPrediction& each) { return is_this(each.size); });
+    StoredPrediction stored{model.predict(size), unix_seconds()};
     for (const CostSize& fitted : model.fitted) stored.fitted_to_ranks.push_back(fitted.ranks);
     predictions.push_back(std::move(stored));
   }
-  std::ranges::sort(predictions, {}, [](const StoredPrediction& each) { return each.prediction.size.ranks; });
+  std::ranges::sort(predictions, {}, [](const StoredPrediction& each) { return each.size.ranks; });
+  Json list = Json::array();
+  for (const StoredPrediction& each : predictions) list.push_back(json_of(each));
   replace_file(model_file(results.study), json_of(model).dump(2) + "\n");
-  write(results.study, predictions);
+  replace_file(predictions_file(results.study), Json{{"format", 1}, {"predictions", list}}.dump(2) + "\n");
   results.model = model;
   results.predictions = std::move(predictions);
 }
@@ -164,18 +138,13 @@ std::vector<StoredPrediction> read_predictions(const Study& study) {
   const auto object = parse_json(read_file(path, kMaxBytes), path, ErrorCode::study_damaged);
   std::vector<StoredPrediction> predictions;
   try {
-    for (const auto& each : object.at("predictions"))
-      predictions.push_back({.prediction = {.size = {.ranks = each.at("ranks"),
-                                                     .nodes = each.at("nodes"),
-                                                     .samples_per_rank = each.at("samples_per_rank"),
-                                                     .sharing = each.at("sharing")},
-                                            .compute_seconds = each.at("compute_seconds"),
-                                            .exposed_seconds = each.at("exposed_communication_seconds"),
-                                            .data_seconds = each.at("data_wait_seconds"),
-                                            .low = each.at("interval_low"),
-                                            .high = each.at("interval_high")},
-                             .time_unix = each.at("time_unix"),
-                             .fitted_to_ranks = each.at("fitted_to_ranks")});
+    for (const auto& each : object.at("predictions")) {
+      StoredPrediction& stored = predictions.emplace_back();
+      each.get_to(stored.size);
+      for (const auto& [key, member] : kFigures) stored.*member = each.at(key);
+      each.at("time_unix").get_to(stored.time_unix);
+      each.at("fitted_to_ranks").get_to(stored.fitted_to_ranks);
+    }
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::study_damaged, "{} is damaged: {}; remove the file, and predict again", path, error.what());
   }

@@ -102,14 +102,13 @@ Table figure_table(const Results& results) {
 Table prediction_table(const Results& results) {
   Table table{.header = {"ranks", "nodes", "ranks per core", "predicted, s per step", "95 % interval",
                          "measured, s per step", "difference, %", "fitted to ranks"}};
-  for (const StoredPrediction& stored : results.predictions) {
-    const Prediction& p = stored.prediction;
+  for (const StoredPrediction& p : results.predictions) {
     const Figure measured = measured_by_now(results, p.size);
     table.rows.push_back({std::to_string(p.size.ranks), std::to_string(p.size.nodes), sharing_text(p.size),
                           number_text(p.step_seconds()),
                           fmt::format("{} to {}", number_text(p.low), number_text(p.high)), with_interval(measured),
                           measured.n == 0 ? "-" : fmt::format("{:+.1f}", 100 * (p.step_seconds() / measured.mean - 1)),
-                          fmt::format("{}", fmt::join(stored.fitted_to_ranks, ", "))});
+                          fmt::format("{}", fmt::join(p.fitted_to_ranks, ", "))});
   }
   return table;
 }
@@ -307,11 +306,9 @@ std::string csv_report(const Results& results) {
                           reported.key, exact(figure.mean), exact(figure.low()), exact(figure.high()),
                           exact(figure.minimum), exact(figure.maximum), exact(figure.deviation));
     }
-  for (const StoredPrediction& stored : results.predictions) {
-    const Prediction& p = stored.prediction;
+  for (const StoredPrediction& p : results.predictions)
     text += fmt::format("{},{},0,0,predicted_step_seconds,{},{},{},,,\n", p.size.ranks, p.size.nodes,
                         exact(p.step_seconds()), exact(p.low), exact(p.high));
-  }
   return text;
 }
 

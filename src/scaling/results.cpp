@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -24,11 +25,7 @@ std::span<const double> after_warmup(const std::vector<double>& values, const St
   return std::span(values).subspan(std::min(values.size(), static_cast<std::size_t>(study.warmup_steps)));
 }
 
-double sum_of(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum;
-}
+double sum_of(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
   std::vector<Rejection> rejections;
@@ -106,19 +103,8 @@ std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) 
   std::map<std::pair<int, int>, std::string> sentences;
   for (const CaseResult& each : cases) {
     if (!each.measured) continue;
-    struct Machine {
-      int ranks = 0, hosts = 0;
-      double cores = 0;
-    };
-    std::map<std::string, Machine> machines;
-    for (const Host& host : each.measured->hosts) {
-      Machine& machine = machines[host.owner()];
-      machine.ranks += host.ranks;
-      machine.cores = std::max(machine.cores, host.cores);
-      ++machine.hosts;
-    }
-    for (const auto& [name, machine] : machines)
-      if (machine.cores > 0 && machine.ranks > std::max(1.0, machine.cores))
+    for (const auto& [name, machine] : machines_of(each.measured->hosts))
+      if (machine.sharing() > 1)
         sentences[{each.of.ranks, each.of.nodes}] = fmt::format(
             "With {} ranks, {} of them{} shared {} of one machine: this size measures these cores, and not how the "
             "program scales.",

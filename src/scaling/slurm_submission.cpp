@@ -17,7 +17,6 @@
 #include "base/file.h"
 #include "base/numbers.h"
 #include "base/signals.h"
-#include "base/standard_streams.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
 
@@ -30,11 +29,6 @@ using namespace std::chrono_literals;
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-void print(const std::string& line) {
-  fmt::print("{}\n", line);
-  flush_standard_output();
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }

@@ -213,16 +213,15 @@ Results predicted_results() {
                         .cores = 4,
                         .fitted = {{.ranks = 1, .samples_per_rank = 16}}};
   for (const int ranks : {2, 8})
-    all.predictions.push_back({.prediction = {.size = {.ranks = ranks,
-                                                       .samples_per_rank = 16.0 / ranks,
-                                                       .sharing = std::max(1.0, ranks / 4.0)},
-                                              .compute_seconds = 1.0 / ranks,
-                                              .exposed_seconds = 0.0625,
-                                              .data_seconds = 0.03125,
-                                              .low = 0.75 / ranks,
-                                              .high = 1.5 / ranks},
-                               .time_unix = 1.75e9,
-                               .fitted_to_ranks = {1}});
+    all.predictions.push_back(
+        {{.size = {.ranks = ranks, .samples_per_rank = 16.0 / ranks, .sharing = std::max(1.0, ranks / 4.0)},
+          .compute_seconds = 1.0 / ranks,
+          .exposed_seconds = 0.0625,
+          .data_seconds = 0.03125,
+          .low = 0.75 / ranks,
+          .high = 1.5 / ranks},
+         1.75e9,
+         {1}});
   return all;
 }
 
