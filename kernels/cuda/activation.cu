@@ -5,8 +5,7 @@
 
 #include <memory>
 
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/items.h"
 #include "lockstep/ops/activation.h"
 
 namespace lockstep::cuda {
@@ -34,31 +33,22 @@ struct Gelu {
   }
 };
 
-/// If `dy` is null, out = f(x). Reads packs of 16 bytes where all pointers are aligned to them, then the remaining
-/// elements.
+/// If `dy` is null, out = f(x).
 template <typename F, typename T>
-__global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate, std::int64_t n_packs,
-                                std::int64_t n) {
-  constexpr int kSize = Pack<T>::kSize;
-  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  const auto result = [&](T x_value, T dy_value, T before) {
-    const float value = to_float(x_value);
-    if (dy == nullptr) return from_float<T>(F::value(value));
-    const float dx = to_float(dy_value) * F::derivative(value);
-    return from_float<T>(accumulate ? to_float(before) + dx : dx);
-  };
-  for (std::int64_t i = first; i < n_packs; i += stride) {
-    const Pack<T> in = load_pack(x + kSize * i);
-    const Pack<T> gradient = dy != nullptr ? load_pack(dy + kSize * i) : in;
-    const Pack<T> before = accumulate ? load_pack(out + kSize * i) : in;
-    Pack<T> results;
+__global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate, PackWalk<T> walk) {
+  walk.for_each([&](auto width, std::int64_t i) {
+    const Pack<T> in = load_values<width>(x + i);
+    Pack<T> gradient{}, results{};
+    if (dy != nullptr) gradient = load_values<width>(dy + i);
+    if (accumulate) results = load_values<width>(out + i);
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) results.values[j] = result(in.values[j], gradient.values[j], before.values[j]);
-    store_pack(out + kSize * i, results);
-  }
-  for (std::int64_t i = n_packs * kSize + first; i < n; i += stride)
-    out[i] = result(x[i], dy != nullptr ? dy[i] : x[i], accumulate ? out[i] : x[i]);
+    for (int j = 0; j < width; ++j) {
+      const float value = to_float(in.values[j]);
+      const float result = dy == nullptr ? F::value(value) : to_float(gradient.values[j]) * F::derivative(value);
+      results.values[j] = from_float<T>(accumulate ? to_float(results.values[j]) + result : result);
+    }
+    store_values<width>(out + i, results);
+  });
 }
 
 template <typename T>
@@ -96,11 +86,9 @@ class CudaActivation final : public CudaOp<ActivationDescription> {
 
 void run_activation(const ActivationPass& pass, const CudaContext& context, Stream& stream) {
   dispatch(pass.dtype, [&]<typename T>(T*) {
-    const std::int64_t n_packs = are_aligned(pass.x, pass.dy, pass.out) ? pass.n / Pack<T>::kSize : 0;
-    const auto n_items = static_cast<std::size_t>(n_packs + pass.n - n_packs * Pack<T>::kSize);
-    launch(kernel_of<T>(pass.function), {.blocks = blocks_for(n_items, 256, context.blocks(8))}, stream,
-           static_cast<const T*>(pass.x), static_cast<const T*>(pass.dy), static_cast<T*>(pass.out), pass.accumulate,
-           n_packs, pass.n);
+    const PackWalk<T> walk(pass.n, are_aligned(pass.x, pass.dy, pass.out));
+    launch(kernel_of<T>(pass.function), walk.grid(context), stream, static_cast<const T*>(pass.x),
+           static_cast<const T*>(pass.dy), static_cast<T*>(pass.out), pass.accumulate, walk);
   });
 }
 

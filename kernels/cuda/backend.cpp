@@ -68,15 +68,9 @@ std::unique_ptr<Memory> pinned_memory(std::size_t size_bytes) {
   return std::make_unique<CudaMemory>(data, size_bytes, cudaFreeHost);
 }
 
-int count_devices() {
-  int n = 0;
-  const cudaError_t status = cudaGetDeviceCount(&n);
-  (void)cudaGetLastError();
-  return status == cudaSuccess ? n : 0;
-}
-
 int choose_device(const BackendOptions& options) {
-  const int n = count_devices();
+  int n = 0;
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceCount(&n));
   // Some launchers give each rank its own device, and make it the only visible one.
   if (n == 1) return 0;
   require(options.local_rank < n, ErrorCode::not_supported,
@@ -113,11 +107,9 @@ class CudaBackend final : public OpsBackend {
  public:
   explicit CudaBackend(const BackendOptions& options)
       : OpsBackend(make_context(options), options.algorithms), records_steps_(options.records_steps) {
-    cudaDeviceProp properties{};
-    LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context().device));
     std::size_t free_bytes = 0, total_bytes = 0;
     LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    info_.name = properties.name;
+    info_.name = context().device_name;
     info_.memory_bytes = free_bytes;
     info_.libraries = library_versions();
     info_.uuid = uuid_of(context().device);

@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/base/block_sum.h"
 #include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/rows.h"
 #include "lockstep/ops/cached_attention.h"
 #include "lockstep/workspace.h"
 
@@ -90,13 +90,6 @@ struct Running {
   }
 };
 
-template <typename T, int kPack>
-__device__ void load(const T* source, float (&numbers)[kPack]) {
-  const Pack<T> pack = load_values<kPack>(source);
-#pragma unroll
-  for (int e = 0; e < kPack; ++e) numbers[e] = to_float(pack.values[e]);
-}
-
 /// blockIdx.x selects the token and a part of its tiles, blockIdx.y the key-value head and a part of its heads of q.
 /// kPack is the number of elements of a key or value that are read at a time.
 template <typename T, int kPack>
@@ -141,8 +134,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
       float sum[kMaxHeads] = {};
       if (i < count)
         for (int c = lane % s.lanes_of_key; c < packs; c += s.lanes_of_key) {
-          float k[kPack];
-          load<T>(s.cache + places[i] + c * kPack, k);
+          const Floats<kPack> k = load_floats<kPack>(s.cache + places[i] + c * kPack);
 #pragma unroll
           for (int h = 0; h < kMaxHeads; ++h) {
             if (h >= n_heads) continue;
@@ -180,8 +172,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attend(Sizes<T> s, T* 
       float sum[kMaxHeads][kPack] = {};
       if (c < packs)
         for (int i = thread / width; i < count; i += static_cast<int>(kThreads) / width) {
-          float v[kPack];
-          load<T>(s.cache + s.values_after_keys() + places[i] + c * kPack, v);
+          const Floats<kPack> v = load_floats<kPack>(s.cache + s.values_after_keys() + places[i] + c * kPack);
 #pragma unroll
           for (int h = 0; h < kMaxHeads; ++h) {
             if (h >= n_heads) continue;

@@ -31,8 +31,8 @@ std::size_t bytes_of(const Shape& s, DType dtype) {
 
 class CudaConv2d final : public CudaOp<Conv2dDescription> {
  public:
-  CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level, const CudaContext& context,
-             Algorithms* algorithms);
+  CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level,
+             const CudaContext& context);
 
   OpMemoryRequirements memory_requirements() const override { return requirements_; }
   std::string describe() const override;
@@ -53,7 +53,7 @@ class CudaConv2d final : public CudaOp<Conv2dDescription> {
   }
 
  private:
-  std::unique_ptr<PlannedConvolution> planned(ConvolutionGraph graph, Algorithms* algorithms) const;
+  std::unique_ptr<PlannedConvolution> planned(ConvolutionGraph graph) const;
   void plan_kept();
   void plan_forward();
   void plan_backward();
@@ -112,7 +112,7 @@ class CudaConv2d final : public CudaOp<Conv2dDescription> {
 };
 
 CudaConv2d::CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level,
-                       const CudaContext& context, Algorithms* algorithms)
+                       const CudaContext& context)
     : PlannedOp(description, context),
       unit_(unit),
       level_(level),
@@ -123,19 +123,19 @@ CudaConv2d::CudaConv2d(const Conv2dDescription& description, const ConvolutionUn
   require(dynamic_cast<const KrscLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
           "conv2d {}: weights in the layout {} are not those of the cuda backend", text(unit_.shape),
           layout_->describe());
-  forward_ = planned(unit_.forward, algorithms);
+  forward_ = planned(unit_.forward);
   if (!d_.inference) {
-    weight_gradient_ = planned(unit_.weight_gradient, algorithms);
-    if (d_.input_gradient) data_gradient_ = planned(ConvolutionGraph::data_gradient, algorithms);
-    if (d_.input_gradient && unit_.has_fused_gradient()) fused_gradient_ = planned(unit_.fused_gradient, algorithms);
+    weight_gradient_ = planned(unit_.weight_gradient);
+    if (d_.input_gradient) data_gradient_ = planned(ConvolutionGraph::data_gradient);
+    if (d_.input_gradient && unit_.has_fused_gradient()) fused_gradient_ = planned(unit_.fused_gradient);
   }
   plan_kept();
   plan_forward();
   if (!d_.inference) plan_backward();
 }
 
-std::unique_ptr<PlannedConvolution> CudaConv2d::planned(ConvolutionGraph graph, Algorithms* algorithms) const {
-  auto plan = plan_convolution(graph, unit_.shape, context_, algorithms);
+std::unique_ptr<PlannedConvolution> CudaConv2d::planned(ConvolutionGraph graph) const {
+  auto plan = plan_convolution(graph, unit_.shape, context_);
   require(plan != nullptr, ErrorCode::not_supported, "conv2d {}: {} has no plan for '{}'", text(unit_.shape),
           convolution_device(context_), cuda::name(graph));
   return plan;
@@ -399,13 +399,12 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
 }  // namespace
 
 std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CudaContext& context) {
-  Algorithms* const algorithms = context.algorithms;
   check(description);
-  std::vector<LeveledUnit> units = units_of(description, context, algorithms);
+  std::vector<LeveledUnit> units = units_of(description, context);
   std::string all;
   for (const LeveledUnit& unit : units) all = name(unit.level) + std::string(all.empty() ? "" : ", ") + all;
   const auto make = [&](std::size_t i) {
-    return std::make_unique<CudaConv2d>(description, units[i].unit, units[i].level, context, algorithms);
+    return std::make_unique<CudaConv2d>(description, units[i].unit, units[i].level, context);
   };
   const ConvolutionUnit passes = units.back().unit;
   std::size_t chosen = 0;
@@ -418,19 +417,19 @@ std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const 
     std::stable_partition(units.begin(), units.end(), [](const LeveledUnit& unit) {
       return !ends_in_reductions(unit.unit.forward, unit.unit.shape);
     });
-    if (algorithms && !context.described) {
+    if (context.algorithms && !context.described) {
       const std::string key =
           fmt::format("{}, conv2d {}, {}{}{}", convolution_device(context), choice_text(passes.shape),
                       text(description.normalization), description.statistics ? ", statistics" : "",
                       description.inference ? ", inference" : "");
       std::vector<std::string> names;
       for (const LeveledUnit& unit : units) names.emplace_back(name(unit.level));
-      chosen =
-          algorithms->choose(key, names, [&](std::size_t i) { return seconds_of(*make(i), description, context); });
+      chosen = context.algorithms->choose(key, names,
+                                          [&](std::size_t i) { return seconds_of(*make(i), description, context); });
     }
   }
   const auto is_possible = [&](const LeveledUnit& unit) {
-    return unit.level == Level::passes || can_be_planned(description, unit.unit, context, algorithms);
+    return unit.level == Level::passes || can_be_planned(description, unit.unit, context);
   };
   auto taken = std::find_if(units.begin() + static_cast<std::ptrdiff_t>(chosen), units.end(), is_possible);
   if (taken == units.end()) taken = std::ranges::find_if(units, is_possible);

@@ -106,13 +106,12 @@ class PlannedConvolution {
 };
 
 /// The number of plans that the graph has for the shape on the device; some of them may later turn out to be unusable.
-std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
-                        const Algorithms* algorithms);
+std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context);
 
-/// Null if the graph has no plan for the shape on the device. The plan is the one that `algorithms` has stored or finds
-/// to be the fastest; null: the first of cuDNN's heuristics that produces the same bits in every run.
+/// Null if the graph has no plan for the shape on the device. The plan is the one that context.algorithms has stored or
+/// finds to be the fastest; null: the first of cuDNN's heuristics that produces the same bits in every run.
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                     const CudaContext& context, Algorithms* algorithms);
+                                                     const CudaContext& context);
 
 // ---- For a GPU that is not here, if cuDNN cannot be asked either ----------------------------------------------------
 

@@ -63,8 +63,9 @@ std::vector<fe::NumericalNote_t> unwanted_notes(const ConvolutionShape& shape, b
 }
 
 /// Asks cuDNN for plans. The list is empty if it has none.
-std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context, bool deterministic,
+std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
                               fe::HeurMode_t heuristic) {
+  const bool deterministic = context.algorithms == nullptr;
   auto list = std::make_shared<PlanList>();
   SelectiveGraph& graph = list->graph;
   graph.set_io_data_type(type_of(shape.dtype))
@@ -93,16 +94,16 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
 
 /// `anew` starts a new list, which drops the plans that were built so far and their device memory.
 std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
-                                   bool deterministic, fe::HeurMode_t heuristic, bool anew = false) {
+                                   fe::HeurMode_t heuristic, bool anew = false) {
   // Layers of the same shape share their plans. The plans are never destroyed, since cuDNN may already be unloaded when
   // the process exits.
   static auto& known = *new std::map<std::string, std::shared_ptr<PlanList>>;
   const std::string key = fmt::format("{}, {}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
-                                      text(shape), deterministic, static_cast<int>(heuristic));
+                                      text(shape), context.algorithms == nullptr, static_cast<int>(heuristic));
   auto& list = known[key];
   if (!list || anew) {
     cudnn_library();
-    list = ask(kind, shape, context, deterministic, heuristic);
+    list = ask(kind, shape, context, heuristic);
   }
   return list;
 }
@@ -190,22 +191,22 @@ struct TimingTensors {
 };
 
 std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, const ConvolutionShape& shape,
-                           const CudaContext& context, Algorithms& algorithms) {
+                           const CudaContext& context) {
   std::unique_ptr<TimingTensors> memory;
   double best = std::numeric_limits<double>::infinity();
-  return algorithms.choose(fmt::format("{}, {}, {}", convolution_device(context), name(kind), choice_text(shape)),
-                           std::span(list->names).first(std::min(kTimed, list->names.size())), [&](std::size_t i) {
-                             if (!list->build(i) || list->workspace_bytes(i) > kTimedWorkspaceLimit)
-                               return std::numeric_limits<double>::infinity();
-                             if (!memory) memory = std::make_unique<TimingTensors>(shape, context);
-                             CudnnConvolution convolution(list, i, shape, context);
-                             const TimingMemory workspace(convolution.workspace_bytes(), context);
-                             const double seconds = seconds_of(
-                                 [&](Stream& stream) { convolution.run(memory->tensors, workspace.as(), stream); },
-                                 context, best);
-                             best = std::min(best, seconds);
-                             return seconds;
-                           });
+  return context.algorithms->choose(
+      fmt::format("{}, {}, {}", convolution_device(context), name(kind), choice_text(shape)),
+      std::span(list->names).first(std::min(kTimed, list->names.size())), [&](std::size_t i) {
+        if (!list->build(i) || list->workspace_bytes(i) > kTimedWorkspaceLimit)
+          return std::numeric_limits<double>::infinity();
+        if (!memory) memory = std::make_unique<TimingTensors>(shape, context);
+        CudnnConvolution convolution(list, i, shape, context);
+        const TimingMemory workspace(convolution.workspace_bytes(), context);
+        const double seconds = seconds_of(
+            [&](Stream& stream) { convolution.run(memory->tensors, workspace.as(), stream); }, context, best);
+        best = std::min(best, seconds);
+        return seconds;
+      });
 }
 
 /// No value if no plan can be built.
@@ -226,35 +227,31 @@ std::string convolution_device(const CudaContext& context) {
                      cudnn_version());
 }
 
-std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
-                        const Algorithms* algorithms) {
+std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context) {
   if (context.is_offline()) return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
   std::size_t n = 0;
   for (const fe::HeurMode_t heuristic : kHeuristics)
-    if (n == 0) n = plans_of(graph, shape, context, algorithms == nullptr, heuristic)->names.size();
+    if (n == 0) n = plans_of(graph, shape, context, heuristic)->names.size();
   return n;
 }
 
 namespace {
 /// Null if no plan of this heuristic can be built.
 std::unique_ptr<PlannedConvolution> plan_by(fe::HeurMode_t heuristic, ConvolutionGraph graph,
-                                            const ConvolutionShape& shape, const CudaContext& context,
-                                            Algorithms* algorithms) {
-  const bool deterministic = algorithms == nullptr;
-  auto list = plans_of(graph, shape, context, deterministic, heuristic);
+                                            const ConvolutionShape& shape, const CudaContext& context) {
+  auto list = plans_of(graph, shape, context, heuristic);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };
   // Plans with reductions take cuDNN seconds to compile, so the first one is used without timing.
-  if (algorithms && !context.described && !list->has_reductions) {
-    const std::size_t chosen = choose_by_time(list, graph, shape, context, *algorithms);
-    if (list->built.size() > 1) list = plans_of(graph, shape, context, deterministic, heuristic, true);
+  if (context.algorithms && !context.described && !list->has_reductions) {
+    const std::size_t chosen = choose_by_time(list, graph, shape, context);
+    if (list->built.size() > 1) list = plans_of(graph, shape, context, heuristic, true);
     if (list->build(chosen)) return planned(chosen);
   }
   if (!list->untimed) {
     const std::optional<std::size_t> chosen = choose_by_workspace(*list);
     if (!chosen) return nullptr;
-    if (!context.described && list->built.size() > 1)
-      list = plans_of(graph, shape, context, deterministic, heuristic, true);
+    if (!context.described && list->built.size() > 1) list = plans_of(graph, shape, context, heuristic, true);
     list->untimed = chosen;
   }
   return list->build(*list->untimed) ? planned(*list->untimed) : nullptr;
@@ -262,10 +259,10 @@ std::unique_ptr<PlannedConvolution> plan_by(fe::HeurMode_t heuristic, Convolutio
 }  // namespace
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                     const CudaContext& context, Algorithms* algorithms) {
+                                                     const CudaContext& context) {
   if (context.is_offline()) return plan_offline(graph, shape, context);
   for (const fe::HeurMode_t heuristic : kHeuristics)
-    if (auto planned = plan_by(heuristic, graph, shape, context, algorithms)) return planned;
+    if (auto planned = plan_by(heuristic, graph, shape, context)) return planned;
   return nullptr;
 }
 

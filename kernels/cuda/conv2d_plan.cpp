@@ -109,10 +109,9 @@ void check(const Conv2dDescription& d) {
           "conv2d {}: the cuda backend computes in nhwc", what);
 }
 
-ConvolutionUnit unit_at(Level level, const Conv2dDescription& d, const CudaContext& context,
-                        const Algorithms* algorithms) {
+ConvolutionUnit unit_at(Level level, const Conv2dDescription& d, const CudaContext& context) {
   const auto has_plan = [&](Graph graph, const ConvolutionShape& shape) {
-    return count_plans(graph, shape, context, algorithms) > 0;
+    return count_plans(graph, shape, context) > 0;
   };
   ConvolutionUnit unit;
   unit.shape = shape_of(d);
@@ -146,11 +145,10 @@ std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& d, const Convol
   return graphs;
 }
 
-bool can_be_planned(const Conv2dDescription& d, const ConvolutionUnit& unit, const CudaContext& context,
-                    Algorithms* algorithms) {
+bool can_be_planned(const Conv2dDescription& d, const ConvolutionUnit& unit, const CudaContext& context) {
   const std::vector<Graph> graphs = graphs_of(d, unit);
   return std::all_of(graphs.begin(), graphs.end(),
-                     [&](Graph graph) { return plan_convolution(graph, unit.shape, context, algorithms) != nullptr; });
+                     [&](Graph graph) { return plan_convolution(graph, unit.shape, context) != nullptr; });
 }
 
 std::optional<std::size_t> plan_with_least_workspace(
@@ -170,11 +168,10 @@ std::optional<std::size_t> plan_with_least_workspace(
   return best;
 }
 
-std::vector<LeveledUnit> units_of(const Conv2dDescription& d, const CudaContext& context,
-                                  const Algorithms* algorithms) {
+std::vector<LeveledUnit> units_of(const Conv2dDescription& d, const CudaContext& context) {
   std::vector<LeveledUnit> units;
   for (Level level : kLevels) {
-    const ConvolutionUnit unit = unit_at(level, d, context, algorithms);
+    const ConvolutionUnit unit = unit_at(level, d, context);
     if (units.empty() || !(unit == units.front().unit)) units.insert(units.begin(), {level, unit});
   }
   return units;

@@ -6,7 +6,7 @@
 //   statistics  y's statistics come out of the forward convolution
 //   chain       z is made inside of the forward convolution and of the weight gradient, and is stored only where others
 //               read it; dz and its sums come out of the data gradient
-// The level is the fastest according to `algorithms`; null: the last that has plans.
+// The level is the fastest according to context.algorithms; null: the last that has plans.
 #pragma once
 
 #include <array>
@@ -62,14 +62,12 @@ struct ConvolutionUnit {
 void check(const Conv2dDescription& description);
 
 /// The unit at a level; parts for which the device has no plan are passes.
-ConvolutionUnit unit_at(Level level, const Conv2dDescription& description, const CudaContext& context,
-                        const Algorithms* algorithms);
+ConvolutionUnit unit_at(Level level, const Conv2dDescription& description, const CudaContext& context);
 
 /// All graphs of the unit.
 std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& description, const ConvolutionUnit& unit);
 /// Whether each of them has a plan that can be built.
-bool can_be_planned(const Conv2dDescription& description, const ConvolutionUnit& unit, const CudaContext& context,
-                    Algorithms* algorithms);
+bool can_be_planned(const Conv2dDescription& description, const ConvolutionUnit& unit, const CudaContext& context);
 
 /// Selects one of `n_plans` plans without timing them. cuDNN ranks plans by its estimate of their time, and the first
 /// few are close. Of the first `n_compared` plans that can be built, the one with the smallest workspace is therefore
@@ -85,8 +83,7 @@ struct LeveledUnit {
   Level level;
   ConvolutionUnit unit;
 };
-std::vector<LeveledUnit> units_of(const Conv2dDescription& description, const CudaContext& context,
-                                  const Algorithms* algorithms);
+std::vector<LeveledUnit> units_of(const Conv2dDescription& description, const CudaContext& context);
 
 /// Bytes that forward and backward read and write if each kernel accesses each of its tensors once.
 struct BytesMoved {

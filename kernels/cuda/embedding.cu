@@ -7,9 +7,7 @@
 #include <bit>
 #include <memory>
 
-#include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/items.h"
 #include "kernels/cuda/base/row_major_layout.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/workspace.h"
@@ -55,8 +53,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// All invalid ids become `vocabulary`, which comes last in the order.
 __global__ void make_entries(const std::int32_t* ids, Entry* entries, std::int64_t n, std::int64_t vocabulary) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * blockDim.x) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
     const std::int64_t id = ids[i];
     entries[i] = (static_cast<Entry>(id >= 0 && id < vocabulary ? id : vocabulary) << 32) | static_cast<Entry>(i);
   }
@@ -103,12 +100,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Sums of runs ---------------------------------------------------------------------------------------------------
 
-__global__ void clear(float* values, std::int64_t n, bool by_packs) {
-  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  const std::int64_t packed = by_packs ? n / 4 * 4 : 0;
-  for (std::int64_t i = 4 * first; i < packed; i += 4 * stride) store_pack(values + i, Pack<float>{});
-  for (std::int64_t i = packed + first; i < n; i += stride) values[i] = 0;
+__global__ void clear(float* values, PackWalk<float> walk) {
+  walk.for_each([&](auto width, std::int64_t i) { store_values<width>(values + i, Pack<float>{}); });
 }
 
 struct Runs {
@@ -208,10 +201,8 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
     if (args.dweight_mode == GradientMode::skip) return;
     const bool accumulate = args.dweight_mode == GradientMode::accumulate;
     if (!accumulate) {
-      const std::int64_t n = d_.vocabulary * d_.width;
-      launch(clear,
-             {.blocks = blocks_for(static_cast<std::size_t>(n), 4 * kThreads, context_.blocks(8)), .threads = kThreads},
-             stream, args.dweight, n, are_aligned(args.dweight));
+      const PackWalk<float> walk(d_.vocabulary * d_.width, are_aligned(args.dweight));
+      launch(clear, walk.grid(context_), stream, args.dweight, walk);
     }
     const Runs runs{.sorted = sort(args.ids, memory, stream),
                     .n = d_.rows,
@@ -233,9 +224,7 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
     auto* entries = at<Entry>(memory.workspace, at_.entries[0]);
     auto* sorted = at<Entry>(memory.workspace, at_.entries[1]);
     auto* const counts = at<unsigned>(memory.workspace, at_.counts);
-    launch(make_entries,
-           {.blocks = blocks_for(static_cast<std::size_t>(d_.rows), kThreads, context_.blocks(8)), .threads = kThreads},
-           stream, ids, entries, d_.rows, d_.vocabulary);
+    launch(make_entries, grid_of_items(d_.rows, context_), stream, ids, entries, d_.rows, d_.vocabulary);
     for (unsigned pass = 0; pass < n_passes_; ++pass) {
       const unsigned shift = 32 + pass * kBits;
       const Grid grid{.blocks = n_sort_tiles_, .threads = kThreads};

@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *hash = mix(size_bytes * kGolden + sum);
 }
 
-class CudaHash final : public Hash {
+class CudaHash final : public CudaOp<HashDescription> {
  public:
   CudaHash(const HashDescription& d, const CudaContext& context)
-      : size_bytes_(d.size_bytes), blocks_(blocks_for((d.size_bytes + 15) / 16, kThreads, context.blocks(8))) {}
+      : PlannedOp(d, context), blocks_(blocks_for((d.size_bytes + 15) / 16, kThreads, context.blocks(8))) {}
 
   OpMemoryRequirements memory_requirements() const override {
     return {.forward_workspace_bytes = blocks_ * sizeof(std::uint64_t)};
@@ -69,14 +69,13 @@ class CudaHash final : public Hash {
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
     auto* sums = static_cast<std::uint64_t*>(memory.workspace);
-    const std::size_t n_pairs = are_aligned(args.data) ? size_bytes_ / 16 : 0;
+    const std::size_t n_pairs = are_aligned(args.data) ? d_.size_bytes / 16 : 0;
     launch(hash_words, {.blocks = blocks_, .threads = kThreads}, stream, static_cast<const unsigned char*>(args.data),
-           size_bytes_, n_pairs, sums);
-    launch(finish_hash, {.threads = kThreads}, stream, sums, blocks_, size_bytes_, args.hash);
+           d_.size_bytes, n_pairs, sums);
+    launch(finish_hash, {.threads = kThreads}, stream, sums, blocks_, d_.size_bytes, args.hash);
   }
 
  private:
-  std::size_t size_bytes_;
   unsigned blocks_;
 };
 

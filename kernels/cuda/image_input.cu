@@ -10,26 +10,21 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/image_grid.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/resize_rows.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-constexpr unsigned kMaxBlocksY = 65535;
 // For regions: the outputs of a thread block. Their weights are in shared memory, so that each is computed only once
 // for 64 or 32 outputs.
 constexpr int kTileRows = 64, kTileColumns = 32;
 // The shared memory that a kernel may use without opting in, minus what it declares statically.
 constexpr std::size_t kMaxSharedBytes = (48u << 10) - 128;
 
-struct Images {
+struct Images : ImageShape {
   static constexpr int kMaxChannels = 64;
-  int n = 0, height = 0, width = 0, channels = 0;
   int crop_padding = 0;
   bool flip = false;
   std::uint32_t seed = 0;
@@ -44,8 +39,9 @@ __device__ inline ImagePlacement draw(const Images& images, std::uint32_t sample
 /// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image,
 /// which may continue in the next row.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
-  const int image_elements = images.height * images.width * images.channels;
+__global__ void __launch_bounds__(kImageThreads)
+    normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
+  const int image_elements = images.image_elements();
   __shared__ ImagePlacement shared_placement;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
     __syncthreads();  // the previous image is finished
@@ -108,7 +104,7 @@ __device__ inline int rounded_byte(int sum) {
 /// output pixel: for each row of neighbours the weighted sum along the row, which is rounded, and then the weighted sum
 /// of these.
 template <typename T, int kChannels>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kImageThreads)
     resize(const __grid_constant__ Images images, const __grid_constant__ RegionLimits limits, int max_row_taps,
            int max_column_taps, ImageInput::Forward args) {
   int* const shared = shared_memory<int>();
@@ -130,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int tile = static_cast<int>(blockIdx.x); tile < n_tiles; tile += static_cast<int>(gridDim.x)) {
       const int first_row = tile / tiles_across * kTileRows, first_column = tile % tiles_across * kTileColumns;
       __syncthreads();  // the previous tile is finished
-      for (int i = static_cast<int>(threadIdx.x); i < kTileRows + kTileColumns; i += static_cast<int>(kThreads)) {
+      for (int i = static_cast<int>(threadIdx.x); i < kTileRows + kTileColumns; i += static_cast<int>(kImageThreads)) {
         if (i < kTileRows) {
           const int row = first_row + i;
           compute_taps(rows, i, region.rows, row < images.height ? row + placement.row : -1, images.height);
@@ -147,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
       const int n_columns = columns.count[at_column];
       const std::int32_t* const column_weights = columns.weights + at_column * max_column_taps;
       for (int at_row = static_cast<int>(threadIdx.x) / kTileColumns; at_row < kTileRows;
-           at_row += static_cast<int>(kThreads) / kTileColumns) {
+           at_row += static_cast<int>(kImageThreads) / kTileColumns) {
         const int row = first_row + at_row;
         if (row >= images.height) break;
         const int n_rows = n_columns > 0 ? rows.count[at_row] : 0;
@@ -184,14 +180,8 @@ std::size_t resize_shared_bytes(int max_row_taps, int max_column_taps) {
 
 class CudaImageInput final : public CudaOp<ImageInputDescription> {
  public:
-  CudaImageInput(const ImageInputDescription& d, const CudaContext& context) : PlannedOp(d, context) {
-    images_ = {.n = static_cast<int>(d.x[0]),
-               .height = static_cast<int>(d.x[1]),
-               .width = static_cast<int>(d.x[2]),
-               .channels = static_cast<int>(d.x[3]),
-               .crop_padding = d.crop_padding,
-               .flip = d.flip,
-               .seed = d.seed};
+  CudaImageInput(const ImageInputDescription& d, const CudaContext& context)
+      : PlannedOp(d, context), images_{image_shape(d.x, "image input"), d.crop_padding, d.flip, d.seed} {
     for (std::size_t c = 0; c < d.mean.size(); ++c) {
       images_.scale[c] = static_cast<float>(1.0 / (255.0 * double{d.stddev[c]}));
       images_.shift[c] = static_cast<float>(-double{d.mean[c]} / double{d.stddev[c]});
@@ -210,29 +200,22 @@ class CudaImageInput final : public CudaOp<ImageInputDescription> {
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
     dispatch(d_.dtype, [&]<typename T>(T*) {
-      const unsigned n = std::min(static_cast<unsigned>(images_.n), kMaxBlocksY);
       if (d_.regions.exist()) {
         const int tiles =
             (images_.height + kTileRows - 1) / kTileRows * ((images_.width + kTileColumns - 1) / kTileColumns);
-        const Grid grid{.blocks = blocks_for(static_cast<std::size_t>(tiles), 1, std::max(context_.blocks(16) / n, 1u)),
-                        .threads = kThreads,
-                        .blocks_y = n,
-                        .shared_bytes = static_cast<unsigned>(resize_shared_bytes(max_row_taps_, max_column_taps_))};
+        Grid grid = image_grid(images_, 1, context_);
+        grid.blocks = std::min(grid.blocks, static_cast<unsigned>(tiles));
+        grid.shared_bytes = static_cast<unsigned>(resize_shared_bytes(max_row_taps_, max_column_taps_));
         launch(images_.channels == 3 ? resize<T, 3> : resize<T, 1>, grid, stream, images_, d_.regions, max_row_taps_,
                max_column_taps_, args);
         return;
       }
-      const std::size_t values = image_elements(d_.x);
-      const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.y);
-      const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
-      const Grid grid{.blocks = blocks_for(packs, kThreads, std::max(context_.blocks(16) / n, 1u)),
-                      .threads = kThreads,
-                      .blocks_y = n};
-      launch(by_packs ? normalize<T, Pack<T>::kSize> : normalize<T, 1>, grid, stream, images_, args);
+      constexpr int kPack = Pack<T>::kSize;
+      const bool by_packs = goes_by_packs<T>(images_, args.y);
+      launch(by_packs ? normalize<T, kPack> : normalize<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_),
+             stream, images_, args);
     });
   }
-
-  static std::size_t image_elements(const Shape& x) { return static_cast<std::size_t>(x[1] * x[2] * x[3]); }
 
  private:
   Images images_;
@@ -244,8 +227,6 @@ class CudaImageInput final : public CudaOp<ImageInputDescription> {
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CudaContext& context) {
   require(d.x[3] <= Images::kMaxChannels, ErrorCode::not_supported,
           "image input on the device supports at most {} channels, not {}", Images::kMaxChannels, d.x[3]);
-  require(CudaImageInput::image_elements(d.x) < (std::size_t{1} << 30), ErrorCode::not_supported,
-          "image input on the device supports images of less than 2^30 values, not {}", d.x.text());
   require(!d.regions.exist() ||
               resize_shared_bytes(max_resize_taps(d.regions.max_height, static_cast<int>(d.x[1])),
                                   max_resize_taps(d.regions.max_width, static_cast<int>(d.x[2]))) <= kMaxSharedBytes,

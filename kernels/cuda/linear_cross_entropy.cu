@@ -163,11 +163,7 @@ CudaLinearCrossEntropy::CudaLinearCrossEntropy(const LinearCrossEntropyDescripti
 
 CudaLinearCrossEntropy::Products CudaLinearCrossEntropy::plan_products(std::int64_t rows,
                                                                        const CudaContext& context) const {
-  const auto plan = [&](ProductDescription product) {
-    product.dtype = d_.dtype;
-    product.tf32 = d_.tf32;
-    return plan_product(product, context, context.algorithms);
-  };
+  const auto plan = [&](const ProductDescription& product) { return plan_product(d_, product, context); };
   Products products;
   products.logits = plan({.rows = rows, .columns = d_.vocabulary, .inner = d_.width, .b_is_transposed = true});
   if (!d_.has_gradients()) return products;

@@ -8,17 +8,13 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/items.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/ops/lora.h"
 #include "lockstep/workspace.h"
 
 namespace lockstep::cuda {
 namespace {
-
-constexpr unsigned kThreads = 256;
 
 std::string text(const LoraDescription& d) {
   return fmt::format("adapter of rank {} for {} of ({}, {}) -> {}, {}{}", d.rank, d.parts.size(), d.rows, d.in_features,
@@ -39,23 +35,18 @@ struct PartOfB {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) zero_elements(T* target, std::int64_t n) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * kThreads)
-    target[i] = from_float<T>(0.0f);
+__global__ void zero_elements(T* target, std::int64_t n) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) target[i] = from_float<T>(0.0f);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) lay_out_part(const T* b, T* all, PartOfB part, float scale) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < part.columns * part.rank;
-       i += std::int64_t{gridDim.x} * kThreads)
+__global__ void lay_out_part(const T* b, T* all, PartOfB part, float scale) {
+  for (std::int64_t i = first_item(); i < part.columns * part.rank; i += item_stride())
     all[part.laid_out(i)] = from_float<T>(scale * to_float(b[part.packed(i)]));
 }
 
-__global__ void __launch_bounds__(kThreads)
-    store_part_of_db(const float* all, float* db, PartOfB part, float scale, bool accumulate) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < part.columns * part.rank;
-       i += std::int64_t{gridDim.x} * kThreads) {
+__global__ void store_part_of_db(const float* all, float* db, PartOfB part, float scale, bool accumulate) {
+  for (std::int64_t i = first_item(); i < part.columns * part.rank; i += item_stride()) {
     float& target = db[part.packed(i)];
     target = (accumulate ? target : 0.0f) + scale * all[part.laid_out(i)];
   }
@@ -63,21 +54,18 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Copies `columns` columns of each row.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) copy_columns(const T* from, std::int64_t from_row, T* to,
-                                                         std::int64_t to_row, std::int64_t rows, std::int64_t columns) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < rows * columns;
-       i += std::int64_t{gridDim.x} * kThreads)
+__global__ void copy_columns(const T* from, std::int64_t from_row, T* to, std::int64_t to_row, std::int64_t rows,
+                             std::int64_t columns) {
+  for (std::int64_t i = first_item(); i < rows * columns; i += item_stride())
     to[i / columns * to_row + i % columns] = from[i / columns * from_row + i % columns];
 }
 
 /// Each thread handles the elements of one Philox block.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    drop_rows(const T* source, T* target, LoraDropout dropout, std::int64_t rows, std::int64_t width,
-              std::uint32_t stream, const std::uint32_t* ids, const StepScalars* scalars, bool accumulate) {
+__global__ void drop_rows(const T* source, T* target, LoraDropout dropout, std::int64_t rows, std::int64_t width,
+                          std::uint32_t stream, const std::uint32_t* ids, const StepScalars* scalars, bool accumulate) {
   const std::int64_t n = rows * dropout.blocks;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
-       i += std::int64_t{gridDim.x} * kThreads) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
     const std::int64_t row = i / dropout.blocks, block = i % dropout.blocks;
     const std::uint32_t kept = dropout.kept(row, block, ids[row / dropout.tokens], stream, scalars->epoch);
     const std::int64_t first = block * LoraDropout::kPerBlock;
@@ -107,9 +95,7 @@ class CudaLora final : public CudaOp<LoraDescription> {
  private:
   std::int64_t group_ranks() const { return d_.drops() ? d_.rank : d_.ranks(); }
   std::size_t n_groups() const { return d_.drops() ? d_.parts.size() : 1; }
-  Grid grid(std::int64_t n) const {
-    return {.blocks = blocks_for(static_cast<std::size_t>(n), kThreads, context_.blocks(8))};
-  }
+  Grid grid(std::int64_t n) const { return grid_of_items(n, context_); }
   void place();
   template <typename Work>
   void for_parts(const Work& work) const;
@@ -140,11 +126,7 @@ class CudaLora final : public CudaOp<LoraDescription> {
 };
 
 CudaLora::CudaLora(const LoraDescription& d, const CudaContext& context) : PlannedOp(d, context) {
-  const auto plan = [&](ProductDescription product) {
-    product.dtype = d.dtype;
-    product.tf32 = d.tf32;
-    return plan_product(product, context, context.algorithms);
-  };
+  const auto plan = [&](const ProductDescription& product) { return plan_product(d, product, context); };
   const std::int64_t rows = d.rows, in = d.in_features, out = d.out_features, all = d.ranks(), some = group_ranks();
   h_ = plan({.rows = rows, .columns = some, .inner = in, .b_is_transposed = true, .d_dtype = d.dtype});
   y_ = plan({.rows = rows, .columns = out, .inner = all, .b_is_transposed = true, .d_dtype = d.dtype});

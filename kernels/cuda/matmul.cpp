@@ -56,11 +56,7 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
   require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cuda backend computes in fp32, fp16 or bf16", text(d));
   layout_ = row_major_layout(d.weight_layout, d.out_features * d.in_features, text(d));
-  const auto plan = [&](ProductDescription product) {
-    product.dtype = d.dtype;
-    product.tf32 = d.tf32;
-    return plan_product(product, context, context.algorithms);
-  };
+  const auto plan = [&](const ProductDescription& product) { return plan_product(d, product, context); };
   forward_ = plan({.rows = d.rows,
                    .columns = d.out_features,
                    .inner = d.in_features,
@@ -114,7 +110,7 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
   if (args.parameter_mode != GradientMode::skip) {
     const bool accumulate = args.parameter_mode == GradientMode::accumulate;
     weight_gradient_->run({.a = dz, .b = args.x, .d = args.dweight, .accumulate = accumulate}, workspace, stream);
-    if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, dz, args.dbias, accumulate, context_, stream);
+    if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, dz, args.dbias, accumulate, stream);
   }
   if (data_gradient_ && args.dx_mode != GradientMode::skip)
     data_gradient_->run(

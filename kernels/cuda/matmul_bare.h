@@ -50,8 +50,16 @@ class PlannedProduct {
   virtual void run(const Arguments& args, void* workspace, Stream& stream) = 0;
 };
 
-/// The algorithm is the one that `algorithms` has stored or finds to be the fastest; null: cuBLASLt's first.
-std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext& context,
-                                             Algorithms* algorithms);
+/// The algorithm is the one that context.algorithms has stored or finds to be the fastest; null: cuBLASLt's first.
+std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext& context);
+
+/// The same for a part of an op, which has the types of the op's description.
+template <typename Description>
+std::unique_ptr<PlannedProduct> plan_product(const Description& d, ProductDescription product,
+                                             const CudaContext& context) {
+  product.dtype = d.dtype;
+  product.tf32 = d.tf32;
+  return plan_product(product, context);
+}
 
 }  // namespace lockstep::cuda

@@ -58,7 +58,7 @@ class CublasLtProduct final : public PlannedProduct {
   }
   void run(const Arguments& args, void* workspace, Stream& stream) override;
 
-  void choose(Algorithms& algorithms);
+  void choose();
 
  private:
   template <typename T>
@@ -162,14 +162,14 @@ std::string CublasLtProduct::name_of(const cublasLtMatmulAlgo_t& algorithm) cons
                      read(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, std::uint16_t{}));
 }
 
-void CublasLtProduct::choose(Algorithms& algorithms) {
+void CublasLtProduct::choose() {
   if (candidates_.empty()) return;
   std::vector<std::unique_ptr<TimingMemory>> memory;  // a, b, bias, d, z, workspace
   double best = std::numeric_limits<double>::infinity();
   const auto bytes = [](std::int64_t rows, std::int64_t columns, DType dtype) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
   };
-  chosen_ = algorithms.choose(
+  chosen_ = context_.algorithms->choose(
       fmt::format("{}, cuBLASLt {}, {}", context_.device_name, cublaslt_version(), text(d_)), names_,
       [&](std::size_t i) {
         if (memory.empty())
@@ -199,10 +199,9 @@ void CublasLtProduct::run(const Arguments& args, void* workspace, Stream& stream
 
 }  // namespace
 
-std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext& context,
-                                             Algorithms* algorithms) {
+std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext& context) {
   auto planned = std::make_unique<CublasLtProduct>(product, context);
-  if (algorithms) planned->choose(*algorithms);
+  if (context.algorithms) planned->choose();
   return planned;
 }
 

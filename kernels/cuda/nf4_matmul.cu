@@ -110,9 +110,8 @@ TiledProduct CudaNf4Matmul::tiled(std::int64_t total, std::int64_t other, const 
 CudaNf4Matmul::CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& context)
     : PlannedOp(d, context), layout_(Nf4Layout::of(d.matrices, d.in_features)), out_(d.out_features()) {
   const auto plan = [&](ProductDescription product) {
-    product.dtype = product.d_dtype = d.dtype;
-    product.tf32 = d.tf32;
-    return plan_product(product, context, context.algorithms);
+    product.d_dtype = d.dtype;
+    return plan_product(d, product, context);
   };
   forward_ = tiled(out_, d.in_features, [&](std::int64_t n) {
     return plan({.rows = d.rows,

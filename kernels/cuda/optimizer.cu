@@ -184,9 +184,9 @@ __global__ void __launch_bounds__(kTileThreads)
                                             static_cast<float>(ratio * weight_decay)};
 }
 
-class CudaOptimizer final : public Optimizer {
+class CudaOptimizer final : public CudaOp<OptimizerDescription> {
  public:
-  explicit CudaOptimizer(const OptimizerDescription& d) : d_(d) {
+  CudaOptimizer(const OptimizerDescription& d, const CudaContext& context) : PlannedOp(d, context) {
     for (ParameterSegment& segment : d_.segments) segment.weight_decay = d.decay_of(segment);
     tables_ = make_segment_tables(d_.segments);
   }
@@ -235,18 +235,17 @@ class CudaOptimizer final : public Optimizer {
     return factors;
   }
 
-  OptimizerDescription d_;
   std::vector<SegmentTable> tables_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CudaContext&) {
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CudaContext& context) {
   require(d.weight_dtype == DType::fp32 || d.weight_dtype == DType::fp16 || d.weight_dtype == DType::bf16,
           ErrorCode::not_supported, "the optimizer on the device writes weights in fp16 or bf16, not {}",
           name(d.weight_dtype));
   d.require_segments_inside();
-  return std::make_unique<CudaOptimizer>(d);
+  return std::make_unique<CudaOptimizer>(d, context);
 }
 
 }  // namespace lockstep::cuda

@@ -5,15 +5,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/items.h"
 #include "lockstep/ops/ordered_sum.h"
 
 namespace lockstep::cuda {
 namespace {
-
-constexpr unsigned kThreads = 256;
 
 template <typename T>
 struct Sources {
@@ -23,30 +19,17 @@ struct Sources {
   T* target = nullptr;
 };
 
-/// Adds elements in groups of Pack<T>. Pointers are aligned to 16 bytes.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) add_packs(const __grid_constant__ Sources<T> sources, std::size_t n_packs) {
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n_packs; i += stride) {
-    Pack<T> total = load_pack(sources.value + i * Pack<T>::kSize);
+__global__ void add_sources(const __grid_constant__ Sources<T> sources, PackWalk<T> walk) {
+  walk.for_each([&](auto width, std::int64_t i) {
+    Pack<T> total = load_values<width>(sources.value + i);
     for (int s = sources.n_open - 1; s >= 0; --s) {
-      const Pack<T> other = load_pack(sources.open[s] + i * Pack<T>::kSize);
+      const Pack<T> other = load_values<width>(sources.open[s] + i);
 #pragma unroll
-      for (int j = 0; j < Pack<T>::kSize; ++j) total.values[j] += other.values[j];
+      for (int j = 0; j < width; ++j) total.values[j] += other.values[j];
     }
-    store_pack(sources.target + i * Pack<T>::kSize, total);
-  }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    add_elements(const __grid_constant__ Sources<T> sources, std::size_t begin, std::size_t end) {
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = begin + std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < end; i += stride) {
-    T total = sources.value[i];
-    for (int s = sources.n_open - 1; s >= 0; --s) total += sources.open[s][i];
-    sources.target[i] = total;
-  }
+    store_values<width>(sources.target + i, total);
+  });
 }
 
 template <typename T>
@@ -66,12 +49,8 @@ class CudaOrderedSum final : public CudaOp<OrderedSumDescription> {
       sources.open[s] = static_cast<const T*>(args.open[s]) + args.begin;
       aligned = aligned && are_aligned(sources.open[s]);
     }
-    const std::size_t n_packs = aligned ? args.n_elements / Pack<T>::kSize : 0, done = n_packs * Pack<T>::kSize;
-    launch(add_packs<T>, {.blocks = blocks_for(n_packs, kThreads, context_.blocks(8)), .threads = kThreads}, stream,
-           sources, n_packs);
-    launch(add_elements<T>,
-           {.blocks = blocks_for(args.n_elements - done, kThreads, context_.blocks(8)), .threads = kThreads}, stream,
-           sources, done, args.n_elements);
+    const PackWalk<T> walk(static_cast<std::int64_t>(args.n_elements), aligned);
+    launch(add_sources<T>, walk.grid(context_), stream, sources, walk);
   }
 };
 

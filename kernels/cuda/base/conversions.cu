@@ -1,29 +1,19 @@
 #include "kernels/cuda/base/conversions.h"
 
 #include "kernels/cuda/base/fast_divide.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/items.h"
+#include "kernels/cuda/base/rows.h"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// One thread per item, with up to eight blocks per multiprocessor.
-Grid grid_of(std::int64_t items, const CudaContext& context) {
-  const auto most = context.blocks(8);
-  return {.blocks = blocks_for(static_cast<std::size_t>(items), kThreads, most), .threads = kThreads};
-}
-
 /// Calls f with a null pointer to the type for fp16 or bf16.
 template <typename F>
 void for_half(DType dtype, F&& f) {
   dtype == DType::fp16 ? f(static_cast<Half*>(nullptr)) : f(static_cast<Bfloat16*>(nullptr));
 }
-
-/// The first item of this thread, and the distance to its next item.
-__device__ inline std::int64_t first_item() { return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-__device__ inline std::int64_t item_stride() { return std::int64_t{gridDim.x} * blockDim.x; }
 
 // ---- fp16 or bf16 to fp32 -------------------------------------------------------------------------------------------
 
@@ -34,16 +24,13 @@ inline bool is_whole_packs(std::int64_t n_elements, const void* a, const void* b
 template <typename T, bool kAccumulate>
 __global__ void widen_packs(const T* source, float* target, std::int64_t n_packs) {
   for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
-    const Pack<T> in = load_pack(source + 8 * i);
-    for (int half = 0; half < 2; ++half) {
-      Pack<float> out;
-      if (kAccumulate) out = load_pack(target + 8 * i + 4 * half);
-      for (int j = 0; j < 4; ++j) {
-        const float value = to_float(in.values[4 * half + j]);
-        out.values[j] = kAccumulate ? out.values[j] + value : value;
-      }
-      store_pack(target + 8 * i + 4 * half, out);
+    Floats<8> values = load_floats<8>(source + 8 * i);
+    if constexpr (kAccumulate) {
+      const Floats<8> before = load_floats<8>(target + 8 * i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[j] += before[j];
     }
+    store_floats(target + 8 * i, values);
   }
 }
 template <typename T, bool kAccumulate>
@@ -73,8 +60,8 @@ __global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, in
 
 /// What the kernels know about PixelBlocks. A channel of a block is (row in block, column in block, channel of x).
 struct BlockSizes {
-  int height, width, channels;                    // of x
-  int block_height, block_width, block_channels;  // of the blocks
+  int height, width, channels;  // of x
+  int block_channels;
   int kernel_size, block_kernel_size, before, shift;
 };
 
@@ -172,17 +159,18 @@ void widen(DType dtype, const void* source, float* target, const Rows& rows, boo
   for_half(dtype, [&]<typename T>(T*) {
     const T* typed = static_cast<const T*>(source);
     if (rows.length == rows.padded && is_whole_packs(n, source, target))
-      launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid_of(n / 8, context), stream, typed, target,
-             n / 8);
+      launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid_of_items(n / 8, context), stream, typed,
+             target, n / 8);
     else
-      launch(accumulate ? widen_rows<T, true> : widen_rows<T, false>, grid_of(n, context), stream, typed, target, rows);
+      launch(accumulate ? widen_rows<T, true> : widen_rows<T, false>, grid_of_items(n, context), stream, typed, target,
+             rows);
   });
 }
 
 void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, const CudaContext& context,
               Stream& stream) {
   for_half(dtype, [&]<typename T>(T*) {
-    launch(rows.padded == 4 ? pad_each_row<T, 4> : pad_each_row<T, 8>, grid_of(rows.n_rows, context), stream,
+    launch(rows.padded == 4 ? pad_each_row<T, 4> : pad_each_row<T, 8>, grid_of_items(rows.n_rows, context), stream,
            static_cast<const T*>(source), static_cast<T*>(target), rows.n_rows, static_cast<int>(rows.length));
   });
 }
@@ -204,8 +192,6 @@ BlockSizes sizes_of(const PixelBlocks& of) {
   return {.height = number(of.x[1]),
           .width = number(of.x[2]),
           .channels = number(of.x[3]),
-          .block_height = number(of.blocks[1]),
-          .block_width = number(of.blocks[2]),
           .block_channels = number(of.blocks[3]),
           .kernel_size = of.kernel_size,
           .block_kernel_size = of.block_kernel_size,
@@ -224,15 +210,15 @@ void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, 
   const auto by = [](std::int64_t divisor) { return FastDivide(static_cast<std::uint32_t>(divisor)); };
   const BlockDivisions divisions{by(of.blocks[3] / 8), by(of.blocks[2]), by(of.blocks[1]), by(of.x[3])};
   for_half(dtype, [&]<typename T>(T*) {
-    launch(pixels_to_blocks<T>, grid_of(n_packs, context), stream, static_cast<const T*>(x), static_cast<T*>(blocks),
-           n_packs, sizes_of(of), divisions);
+    launch(pixels_to_blocks<T>, grid_of_items(n_packs, context), stream, static_cast<const T*>(x),
+           static_cast<T*>(blocks), n_packs, sizes_of(of), divisions);
   });
 }
 
 void weights_to_blocks(DType dtype, const void* source, void* target, const PixelBlocks& of, const CudaContext& context,
                        Stream& stream) {
   for_half(dtype, [&]<typename T>(T*) {
-    launch(window_to_blocks<T>, grid_of(block_weights(of), context), stream, static_cast<const T*>(source),
+    launch(window_to_blocks<T>, grid_of_items(block_weights(of), context), stream, static_cast<const T*>(source),
            static_cast<T*>(target), block_weights(of), sizes_of(of));
   });
 }
@@ -241,17 +227,16 @@ void widen_from_blocks(DType dtype, const void* source, float* target, const Pix
                        const CudaContext& context, Stream& stream) {
   const std::int64_t n = of.out_channels * of.kernel_size * of.kernel_size * of.x[3];
   for_half(dtype, [&]<typename T>(T*) {
-    launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid_of(n, context), stream,
+    launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid_of_items(n, context), stream,
            static_cast<const T*>(source), target, n, sizes_of(of));
   });
 }
 
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream) {
-  launch(sums_to_double, grid_of(std::max(parts[0].n, parts[1].n), context), stream, parts[0], parts[1]);
+  launch(sums_to_double, grid_of_items(std::max(parts[0].n, parts[1].n), context), stream, parts[0], parts[1]);
 }
 
-void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext&,
-                 Stream& stream) {
+void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, Stream& stream) {
   const Grid grid{.blocks = static_cast<unsigned>((shape.n_columns + kColumns - 1) / kColumns), .threads = kThreads};
   dispatch(shape.dtype, [&]<typename T>(T*) {
     launch(add_columns<T>, grid, stream, static_cast<const T*>(values), sums, shape.n_rows, shape.n_columns,

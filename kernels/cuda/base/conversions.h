@@ -66,7 +66,6 @@ struct ColumnSums {
   std::int64_t n_rows = 0, n_columns = 0;
   DType dtype = DType::fp32;
 };
-void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext& context,
-                 Stream& stream);
+void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, Stream& stream);
 
 }  // namespace lockstep::cuda

@@ -31,9 +31,9 @@ inline ImageShape image_shape(const Shape& x, const char* what) {
           .channels = static_cast<int>(x[3])};
 }
 
-template <typename T>
-bool goes_by_packs(const ImageShape& images, const void* x, const void* y) {
-  return images.image_elements() % Pack<T>::kSize == 0 && are_aligned(x, y);
+template <typename T, typename... Pointers>
+bool goes_by_packs(const ImageShape& images, const Pointers*... pointers) {
+  return images.image_elements() % Pack<T>::kSize == 0 && are_aligned(pointers...);
 }
 
 /// `width`: the number of values that a thread handles together.

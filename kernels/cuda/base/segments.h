@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/rows.h"
 #include "lockstep/ops/parameter_segment.h"
 
 namespace lockstep::cuda {
@@ -75,32 +75,6 @@ __device__ void for_elements(const Tile& tile, bool are_aligned, const F& f) {
   }
   for (unsigned i = done + threadIdx.x; i < tile.n_elements; i += blockDim.x)
     f(std::integral_constant<int, 1>{}, tile.begin + i);
-}
-
-template <int kWidth>
-struct Floats {
-  alignas(4 * kWidth) float values[kWidth];
-};
-template <int kWidth>
-__device__ Floats<kWidth> load_floats(const float* source) {
-  Floats<kWidth> floats;
-  if constexpr (kWidth == 4) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(source);
-    memcpy(&floats, &bits, sizeof(bits));
-  } else {
-    floats.values[0] = *source;
-  }
-  return floats;
-}
-template <int kWidth>
-__device__ void store_floats(float* target, const Floats<kWidth>& floats) {
-  if constexpr (kWidth == 4) {
-    uint4 bits;
-    memcpy(&bits, &floats, sizeof(bits));
-    *reinterpret_cast<uint4*>(target) = bits;
-  } else {
-    *target = floats.values[0];
-  }
 }
 
 /// This thread's part of the sum of squares over a tile. Threads take groups of four in turn, whether or not a group

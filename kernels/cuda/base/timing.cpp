@@ -20,12 +20,6 @@ TimingMemory::~TimingMemory() { LOCKSTEP_CUDA_REPORT(cudaFree(data_)); }
 
 namespace {
 
-Handle<EventTraits> timing_event() {
-  cudaEvent_t event = nullptr;
-  LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventBlockingSync));
-  return Handle<EventTraits>(event);
-}
-
 constexpr int kRepetitions = 10;
 constexpr double kLaunches = 50e-6;  // seconds by which a single run may exceed a run in a graph
 
@@ -55,15 +49,13 @@ Handle<GraphTraits> repeat_in_graph(const std::function<void(Stream&)>& run, Cud
 double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best) try {
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
   CudaStream stream;
-  const Handle<EventTraits> begin = timing_event(), end = timing_event();
+  CudaEvent begin(EventUse::timing), end(EventUse::timing);
   const auto time = [&](const auto& work) {
-    LOCKSTEP_CUDA_CHECK(cudaEventRecord(begin.get(), native(stream)));
+    begin.record(stream);
     work();
-    LOCKSTEP_CUDA_CHECK(cudaEventRecord(end.get(), native(stream)));
-    LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(end.get()));
-    float milliseconds = 0;
-    LOCKSTEP_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
-    return milliseconds * 1e-3;
+    end.record(stream);
+    end.synchronize();
+    return end.seconds_since(begin);
   };
   run(stream);  // loads kernels
   stream.synchronize();

@@ -290,13 +290,12 @@ class HostConvolution final : public PlannedConvolution {
 
 }  // namespace
 
-std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
-                        const Algorithms*) {
+std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context) {
   return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
 }
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                     const CudaContext& context, Algorithms*) {
+                                                     const CudaContext& context) {
   if (!has_plan_offline(graph, shape, context.compute_capability)) return nullptr;
   return std::make_unique<HostConvolution>(graph, shape);
 }

@@ -59,7 +59,7 @@ class HostProduct final : public PlannedProduct {
 
 }  // namespace
 
-std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext&, Algorithms*) {
+std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext&) {
   return std::make_unique<HostProduct>(product);
 }
 
