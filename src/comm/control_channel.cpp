@@ -11,7 +11,33 @@ namespace {
 constexpr std::size_t kBroadcastChunkBytes = std::size_t{64} << 20;  // MPI's counts are ints
 }
 
-ControlChannel::ControlChannel(CommunicationThread& thread) : thread_(thread) {
+void CallChannel::post_and_wait(const std::function<void()>& post) {
+  thread_.throw_if_failed();
+  std::unique_lock lock(mutex_);
+  require(!has_call(), ErrorCode::internal, "two threads of a rank are in calls of World at the same time");
+  exception_ = nullptr;
+  post();
+  has_call_.store(true);
+  thread_.wake();
+  done_.wait(lock, [this] { return !has_call(); });
+  if (exception_) std::rethrow_exception(exception_);
+}
+
+void CallChannel::finish(const std::exception_ptr& exception) {
+  const std::lock_guard lock(mutex_);
+  exception_ = exception;
+  has_call_.store(false);
+  done_.notify_all();
+}
+
+Channel::Listener CallChannel::cancel(const std::exception_ptr& reason) {
+  if (!has_call()) return has_notified_caller_ ? Listener::caller : Listener::nobody;
+  finish(reason);
+  has_notified_caller_ = true;
+  return Listener::caller;
+}
+
+ControlChannel::ControlChannel(CommunicationThread& thread) : CallChannel(thread) {
   const auto n = static_cast<std::size_t>(thread.ranks().size());
   headers_.resize(n);
   sizes_bytes_.resize(n);
@@ -25,51 +51,18 @@ ControlChannel::~ControlChannel() { thread_.remove(*this); }
 void ControlChannel::broadcast(std::span<std::byte> data, int root, std::string_view label) {
   require(root >= 0 && root < thread_.ranks().size(), ErrorCode::internal, "broadcast from rank {} of {}", root,
           thread_.ranks().size());
-  Call call;
-  call.is_broadcast = true;
-  call.label = label;
-  call.data = data;
-  call.root = root;
-  post_and_wait(call);
+  make({.is_broadcast = true, .label = label, .data = data, .root = root});
 }
 
 std::vector<std::string> ControlChannel::all_gather(std::string_view mine, std::string_view label) {
   std::vector<std::string> all(headers_.size());
-  Call call;
-  call.label = label;
-  call.mine = mine;
-  call.all = &all;
-  post_and_wait(call);
+  make({.label = label, .mine = mine, .all = &all});
   return all;
 }
 
-void ControlChannel::post_and_wait(Call& call) {
+void ControlChannel::make(const Call& call) {
   const trace::Span span(trace::Kind::wait, call.label);
-  thread_.throw_if_failed();
-  {
-    std::unique_lock lock(mutex_);
-    require(call_.load() == nullptr, ErrorCode::internal,
-            "two threads of a rank are in calls of World at the same time");
-    call_.store(&call);
-    thread_.wake();
-    done_.wait(lock, [&call] { return call.is_done; });
-  }
-  if (call.exception) std::rethrow_exception(call.exception);
-}
-
-void ControlChannel::finish() {
-  const std::lock_guard lock(mutex_);
-  call_.load()->is_done = true;
-  call_.store(nullptr);
-  done_.notify_all();
-}
-
-Channel::Listener ControlChannel::cancel(const std::exception_ptr& reason) {
-  if (call_.load() == nullptr) return has_notified_caller_ ? Listener::caller : Listener::nobody;
-  call_.load()->exception = reason;
-  finish();
-  has_notified_caller_ = true;
-  return Listener::caller;
+  post_and_wait([&] { call_ = call; });
 }
 
 /// All ranks see the same headers, so either all ranks throw or none.
@@ -103,8 +96,8 @@ Coroutine ControlChannel::run() {
   MpiCalls& mpi = thread_.mpi();
   const auto is_done = [this, &mpi] { return mpi.test(request_); };
   while (true) {
-    co_await until([this] { return call_.load() != nullptr; }, WakeOn::doorbell);
-    Call& call = *call_.load();
+    co_await until([this] { return has_call(); }, WakeOn::doorbell);
+    const Call call = call_;
     enter(call.label);
     header_ = {static_cast<std::int64_t>(call.is_broadcast ? call.data.size() : call.mine.size()), call.root, {}};
     call.label.copy(header_.label, sizeof(header_.label) - 1);

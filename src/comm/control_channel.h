@@ -1,10 +1,12 @@
-// The collectives of World. They run on the communication thread, one at a time, while their caller sleeps.
+// Calls that run on the communication thread, one at a time, while their caller sleeps: the collectives of World, and
+// the messages of a PairProbe (pair_channel.h).
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
@@ -15,7 +17,29 @@
 
 namespace lockstep::comm {
 
-class ControlChannel final : public Channel {
+class CallChannel : public Channel {
+ public:
+  Listener cancel(const std::exception_ptr& reason) override;
+
+ protected:
+  explicit CallChannel(CommunicationThread& thread) : thread_(thread) {}
+  /// `post` stores the arguments of the call. Returns when the coroutine has called finish(), or rethrows the error
+  /// that ended the call.
+  void post_and_wait(const std::function<void()>& post);
+  bool has_call() const { return has_call_.load(); }
+  void finish(const std::exception_ptr& exception = nullptr);
+
+  CommunicationThread& thread_;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::atomic<bool> has_call_{false};
+  bool has_notified_caller_ = false;  // of a failure
+  std::exception_ptr exception_;
+};
+
+class ControlChannel final : public CallChannel {
  public:
   explicit ControlChannel(CommunicationThread& thread);
   ~ControlChannel() override;
@@ -24,18 +48,14 @@ class ControlChannel final : public Channel {
   void broadcast(std::span<std::byte> data, int root, std::string_view label);
   std::vector<std::string> all_gather(std::string_view mine, std::string_view label);
 
-  Listener cancel(const std::exception_ptr& reason) override;
-
  private:
   struct Call {
     bool is_broadcast = false;
-    std::string_view label;
-    std::span<std::byte> data;  // broadcast
+    std::string_view label{};
+    std::span<std::byte> data{};  // broadcast
     int root = 0;
-    std::string_view mine;                    // all_gather ...
+    std::string_view mine{};                  // all_gather ...
     std::vector<std::string>* all = nullptr;  // ... and its result
-    std::exception_ptr exception;
-    bool is_done = false;
   };
 
   /// Each call first exchanges this with the other ranks. Ranks that are in different calls are detected this way.
@@ -48,16 +68,10 @@ class ControlChannel final : public Channel {
   void check_headers(const Call& call) const;
   /// Determines where each rank's bytes begin in the result of an all_gather. Returns the total size.
   std::size_t place_results();
-  void post_and_wait(Call& call);
-  void finish();
+  void make(const Call& call);
   Coroutine run();
 
-  CommunicationThread& thread_;
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::atomic<Call*> call_{nullptr};
-
-  bool has_notified_caller_ = false;  // of a failure
+  Call call_;
 
   // The memory that MPI works on while a call runs.
   MpiRequest request_;

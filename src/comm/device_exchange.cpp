@@ -56,8 +56,7 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan, const Allo
 }
 
 std::size_t DeviceExchange::buffer_bytes(const Plan& plan) {
-  const std::size_t incoming = incoming_bytes(plan);
-  return incoming + (plan.narrowest_wire == DType::fp32 ? 0 : (incoming + kChunkBytes) / 2);
+  return exchange_buffer_bytes(kChunkBytes, plan.n_ranks(), plan.narrowest_wire);
 }
 
 void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Stream& stream) {

@@ -117,15 +117,7 @@ std::string HostCommunicator::describe() const {
   return fmt::format("shared memory within {} nodes, MPI between them, {} ranks{}", n_nodes, size(), order);
 }
 
-int HostCommunicator::rank() const { return world_.rank(); }
-int HostCommunicator::size() const { return world_.size(); }
-
 std::unique_ptr<Memory> HostCommunicator::allocate(std::size_t size_bytes, const std::string& purpose) {
-  return map_region(size_bytes, purpose);
-}
-
-std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size_t size_bytes,
-                                                                       const std::string& purpose) {
   const int local_size = topology_.local_size();
   const bool is_leader = topology_.local_rank == 0;
   std::unique_ptr<Region> region;
@@ -203,11 +195,6 @@ bool HostCommunicator::all_reached(std::atomic<std::uint64_t> ChannelProgress::*
   return true;
 }
 
-void HostCommunicator::arrive_at(const Request& request) {
-  enter(request.label);
-  table_->wake_others();
-}
-
 /// Traces the first part of an all-reduce, in which this rank has waited for the others to arrive.
 void HostCommunicator::trace_arrival() {
   arrived_ = trace::Clock::now();
@@ -264,9 +251,9 @@ Coroutine HostCommunicator::run_on_one_node() {
     co_await until([this] { return has_request(); }, WakeOn::doorbell);
     Request& request = front();
     co_await until([&request] { return request.ready->is_done(); }, WakeOn::poll);
-    arrive_at(request);
-    const std::uint64_t sequence = waiting().sequence;
-    co_await until([this, sequence] { return all_reached(&ChannelProgress::begun, sequence); }, WakeOn::doorbell);
+    enter(request.label);
+    table_->wake_others();
+    co_await until([this] { return all_reached(&ChannelProgress::begun, waiting().sequence); }, WakeOn::doorbell);
     trace_arrival();
 
     const std::size_t element_bytes = size_bytes(request.dtype());
@@ -325,9 +312,9 @@ Coroutine HostCommunicator::run_between_nodes() {
     co_await until([this] { return has_request(); }, WakeOn::doorbell);
     Request& request = front();
     co_await until([&request] { return request.ready->is_done(); }, WakeOn::poll);
-    arrive_at(request);
-    const std::uint64_t sequence = waiting().sequence;
-    co_await until([this, sequence] { return all_reached(&ChannelProgress::begun, sequence); }, WakeOn::doorbell);
+    enter(request.label);
+    table_->wake_others();
+    co_await until([this] { return all_reached(&ChannelProgress::begun, waiting().sequence); }, WakeOn::doorbell);
     trace_arrival();
 
     const std::size_t n = n_chunks(request);
@@ -335,7 +322,7 @@ Coroutine HostCommunicator::run_between_nodes() {
       const std::uint64_t collected = my_progress().reduced.fetch_add(1) + 1;
       co_await until([this, collected] { return all_reached(&ChannelProgress::reduced, collected); }, WakeOn::doorbell);
       start_gather(request);
-      co_await until([this] { return gather_is_done(); }, WakeOn::poll);
+      co_await until([this] { return thread_.mpi().test(shard_messages_); }, WakeOn::poll);
       my_progress().gathered.fetch_add(1);
       if (topology_.local_size() > 1) table_->wake_others();
     } else if (request.is(Collective::all_gather)) {
@@ -405,12 +392,6 @@ void HostCommunicator::start_gather(const Request& request) {
       thread_.mpi().send(shard_messages_.emplace_back(), MpiGroup::data, leaders_[i], tag, data, size);
     });
   }
-}
-
-bool HostCommunicator::gather_is_done() {
-  bool done = true;
-  for (MpiRequest& message : shard_messages_) done = thread_.mpi().test(message) && done;
-  return done;
 }
 
 void HostCommunicator::note_needed(const Request& request, ElementRange chunk) {

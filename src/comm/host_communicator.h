@@ -36,8 +36,8 @@ class HostCommunicator final : public Communicator, private Channel {
   ~HostCommunicator() override;
 
   std::string describe() const override;
-  int rank() const override;
-  int size() const override;
+  int rank() const override { return world_.rank(); }
+  int size() const override { return world_.size(); }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
   void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
@@ -69,14 +69,12 @@ class HostCommunicator final : public Communicator, private Channel {
   };
 
   Listener cancel(const std::exception_ptr& reason) override;
-  std::unique_ptr<Region> map_region(std::size_t size_bytes, const std::string& purpose);
 
   // What follows runs on the communication thread.
   Coroutine run_on_one_node();
   Coroutine run_between_nodes();
   bool has_request() const { return head_.load(std::memory_order_acquire) != tail_.load(std::memory_order_acquire); }
   Request& front() { return queue_[head_.load(std::memory_order_relaxed) % kQueueLength]; }
-  void arrive_at(const Request& request);
   void finish(Request& request);
   void trace_arrival();
   ChannelProgress& progress(int local_rank) const;
@@ -92,7 +90,6 @@ class HostCommunicator final : public Communicator, private Channel {
   int rank_at(int local_rank) const;
   /// The leaders' part of an all-gather: starts to send the shards of this node's ranks, and to receive the others'.
   void start_gather(const Request& request);
-  bool gather_is_done();
   ElementRange chunk(const Request& request, std::size_t index) const;
   /// Which node needs which totals of a chunk.
   void note_needed(const Request& request, ElementRange chunk);

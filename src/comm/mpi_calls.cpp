@@ -3,8 +3,8 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <source_location>
@@ -30,16 +30,7 @@ void check(int status, const char* call, std::source_location where = std::sourc
           where.line());
 }
 
-MPI_Request load(const MpiRequest& request) {
-  MPI_Request out;
-  std::memcpy(&out, request.storage, sizeof(out));
-  return out;
-}
-
-void store(MpiRequest& request, MPI_Request value) {
-  std::memcpy(request.storage, &value, sizeof(value));
-  request.active = true;
-}
+MPI_Request* handle_of(MpiRequest& request) { return reinterpret_cast<MPI_Request*>(request.storage); }
 
 int count_of(std::size_t size_bytes) {
   require(size_bytes <= static_cast<std::size_t>(std::numeric_limits<int>::max()), ErrorCode::internal,
@@ -120,48 +111,47 @@ std::vector<std::string> MpiCalls::all_gather(const std::string& mine) {
 }
 
 void MpiCalls::send(MpiRequest& request, MpiGroup group, int to, int tag, const void* data, std::size_t size_bytes) {
-  MPI_Request r;
-  check(MPI_Isend(data, count_of(size_bytes), MPI_BYTE, to, tag, handle_of(group), &r), "MPI_Isend");
-  store(request, r);
+  check(MPI_Isend(data, count_of(size_bytes), MPI_BYTE, to, tag, handle_of(group), handle_of(request)), "MPI_Isend");
+  request.active = true;
 }
 
 void MpiCalls::receive(MpiRequest& request, MpiGroup group, int from, int tag, void* data, std::size_t size_bytes) {
-  MPI_Request r;
   const int source = from == kAnyRank ? MPI_ANY_SOURCE : from;
-  check(MPI_Irecv(data, count_of(size_bytes), MPI_BYTE, source, tag, handle_of(group), &r), "MPI_Irecv");
-  store(request, r);
+  check(MPI_Irecv(data, count_of(size_bytes), MPI_BYTE, source, tag, handle_of(group), handle_of(request)),
+        "MPI_Irecv");
+  request.active = true;
 }
 
 void MpiCalls::broadcast(MpiRequest& request, void* data, std::size_t size_bytes, int root) {
-  MPI_Request r;
-  check(MPI_Ibcast(data, count_of(size_bytes), MPI_BYTE, root, handle_of(MpiGroup::control), &r), "MPI_Ibcast");
-  store(request, r);
+  check(MPI_Ibcast(data, count_of(size_bytes), MPI_BYTE, root, handle_of(MpiGroup::control), handle_of(request)),
+        "MPI_Ibcast");
+  request.active = true;
 }
 
 void MpiCalls::all_gather(MpiRequest& request, const void* mine, std::size_t size_bytes, void* all) {
-  MPI_Request r;
   const int count = count_of(size_bytes);
-  check(MPI_Iallgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, handle_of(MpiGroup::control), &r),
+  check(MPI_Iallgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, handle_of(MpiGroup::control), handle_of(request)),
         "MPI_Iallgather");
-  store(request, r);
+  request.active = true;
 }
 
 void MpiCalls::all_gather(MpiRequest& request, const void* mine, std::span<const int> sizes_bytes,
                           std::span<const int> begins_bytes, void* all) {
-  MPI_Request r;
   check(MPI_Iallgatherv(mine, sizes_bytes[static_cast<std::size_t>(rank_)], MPI_BYTE, all, sizes_bytes.data(),
-                        begins_bytes.data(), MPI_BYTE, handle_of(MpiGroup::control), &r),
+                        begins_bytes.data(), MPI_BYTE, handle_of(MpiGroup::control), handle_of(request)),
         "MPI_Iallgatherv");
-  store(request, r);
+  request.active = true;
+}
+
+bool MpiCalls::test(std::span<MpiRequest> requests) {
+  return std::ranges::all_of(requests, [this](MpiRequest& request) { return test(request); });
 }
 
 bool MpiCalls::test(MpiRequest& request, int* from) {
   if (!request.active) return true;
-  MPI_Request r = load(request);
   int is_complete = 0;
   MPI_Status status;
-  check(MPI_Test(&r, &is_complete, &status), "MPI_Test");
-  store(request, r);
+  check(MPI_Test(handle_of(request), &is_complete, &status), "MPI_Test");
   if (is_complete == 0) return false;
   request.active = false;
   if (from != nullptr) *from = status.MPI_SOURCE;
@@ -170,8 +160,7 @@ bool MpiCalls::test(MpiRequest& request, int* from) {
 
 void MpiCalls::cancel(MpiRequest& request) {
   if (!request.active) return;
-  MPI_Request r = load(request);
-  if (MPI_Cancel(&r) == MPI_SUCCESS) MPI_Wait(&r, MPI_STATUS_IGNORE);
+  if (MPI_Cancel(handle_of(request)) == MPI_SUCCESS) MPI_Wait(handle_of(request), MPI_STATUS_IGNORE);
   request.active = false;
 }
 

@@ -51,6 +51,8 @@ class MpiCalls {
   /// True once the operation is complete, and for a request that was never started. `from` is set to the sender of a
   /// message.
   bool test(MpiRequest& request, int* from = nullptr);
+  /// True once all of them are complete.
+  bool test(std::span<MpiRequest> requests);
   /// Cancels a receive that no message will match.
   void cancel(MpiRequest& request);
 

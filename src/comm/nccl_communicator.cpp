@@ -89,21 +89,17 @@ class Comm {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || !comm_) return std::nullopt;
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t status = nccl().ncclCommGetAsyncError(comm_.get(), &state);
-    if (status == ncclSuccess) {
-      if (state == ncclSuccess || state == ncclInProgress) return std::nullopt;
-    } else {
+    if (const ncclResult_t status = nccl().ncclCommGetAsyncError(comm_.get(), &state); status != ncclSuccess)
       state = status;
-    }
+    if (state == ncclSuccess || state == ncclInProgress) return std::nullopt;
     return std::pair(state, std::string(nccl().ncclGetLastError(comm_.get())));
   }
 
-  /// `call` calls ncclCommDeregister or a similar function. It is skipped if the communicator was aborted, which
-  /// deregisters everything.
-  template <typename Call>
-  void deregister(const Call& call) {
+  /// `call`: ncclCommDeregister or a similar function. It is skipped if the communicator was aborted, which deregisters
+  /// everything.
+  void deregister(ncclResult_t (*call)(ncclComm_t, void*), void* handle) {
     const std::lock_guard lock(mutex_);
-    if (comm_) LOCKSTEP_NCCL_REPORT(call(comm_.get()));
+    if (comm_) LOCKSTEP_NCCL_REPORT(call(comm_.get(), handle));
   }
 
   /// Finalizes and destroys the communicator. Collective.
@@ -281,6 +277,15 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     network_ = log_.network();
   }
 
+  using Deregister = ncclResult_t (*)(ncclComm_t, void*);
+  /// Deregisters `handle` when the last copy is released. Null if there is no handle.
+  std::shared_ptr<void> keep(void* handle, Deregister deregister) {
+    if (handle == nullptr) return nullptr;
+    return {handle, [weak = std::weak_ptr(comm_), deregister](void* registered) {
+              if (const std::shared_ptr<Comm> owner = weak.lock()) owner->deregister(deregister, registered);
+            }};
+  }
+
   /// Collective. Null if NCCL cannot give the ranks access to each other's memory.
   std::shared_ptr<void> register_window(const Memory& memory) {
     constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: slices are at the same offset on all ranks
@@ -296,11 +301,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
       (void)window.release();  // NOLINT: see above
       throw;
     }
-    if (*window == nullptr) return nullptr;
-    return {*window, [weak = std::weak_ptr(comm_)](void* registered) {
-              if (const std::shared_ptr<Comm> owner = weak.lock())
-                owner->deregister([&](ncclComm_t comm) { return nccl().ncclCommWindowDeregister(comm, registered); });
-            }};
+    return keep(*window, nccl().ncclCommWindowDeregister);
   }
 
   /// NCCL copies faster from and to memory that is registered. It also works if it cannot register the memory.
@@ -309,53 +310,30 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     if (memory.size_bytes() == 0) return nullptr;
     comm_->settle(comm_->with(
         [&](ncclComm_t comm) { return nccl().ncclCommRegister(comm, memory.data(), memory.size_bytes(), &handle); }));
-    if (handle == nullptr) return nullptr;
-    return {handle, [weak = std::weak_ptr(comm_)](void* registered) {
-              if (const std::shared_ptr<Comm> owner = weak.lock())
-                owner->deregister([&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, registered); });
-            }};
+    return keep(handle, nccl().ncclCommDeregister);
   }
 
   void run(const Exchange& exchange) {
-    switch (exchange.collective) {
-      case Collective::all_reduce:
-        return sum(exchange.slice);
-      case Collective::reduce_scatter:
-        // Only a sum of the whole slice has the requested order.
-        return orders(exchange.slice) ? sum(exchange.slice) : reduce_shards(exchange);
-      case Collective::all_gather:
-        return broadcast_shards(exchange);
-    }
-  }
-
-  /// Calls call(rank, first byte, elements) for every shard that is not empty, in one group that NCCL runs together. As
-  /// in PyTorch, shards of different lengths are reduced and broadcast one by one.
-  template <typename Call>
-  void for_shards(const Exchange& exchange, const Call& call) {
+    const Slice& slice = exchange.slice;
+    const bool scatters = exchange.collective == Collective::reduce_scatter;
+    // Only a sum of the whole slice has the requested order.
+    if (exchange.collective == Collective::all_reduce || (scatters && orders(slice))) return sum(slice);
+    // All shards in one group, which NCCL runs together. As in PyTorch, shards of different lengths are reduced and
+    // broadcast one by one.
     comm_->settle(comm_->with([&](ncclComm_t comm) {
       LOCKSTEP_NCCL_CHECK(nccl().ncclGroupStart());
       for (int r = 0; r < size(); ++r) {
-        const ElementRange shard = exchange.shard(r);
-        auto* const data =
-            static_cast<std::byte*>(exchange.slice.data) + shard.begin * size_bytes(exchange.slice.dtype);
-        if (shard.n_elements > 0) LOCKSTEP_NCCL_CHECK(call(comm, r, data, shard.n_elements));
+        const auto [begin, n_elements] = exchange.shard(r);
+        const std::size_t element_bytes = size_bytes(slice.dtype);
+        auto* const data = static_cast<std::byte*>(slice.data) + begin * element_bytes;
+        if (n_elements > 0)
+          LOCKSTEP_NCCL_CHECK(
+              scatters
+                  ? nccl().ncclReduce(data, data, n_elements, nccl_type(slice), ncclSum, r, comm, native(*stream_))
+                  : nccl().ncclBroadcast(data, data, n_elements * element_bytes, ncclUint8, r, comm, native(*stream_)));
       }
       return nccl().ncclGroupEnd();
     }));
-  }
-
-  void reduce_shards(const Exchange& exchange) {
-    for_shards(exchange, [&](ncclComm_t comm, int root, std::byte* data, std::size_t n_elements) {
-      return nccl().ncclReduce(data, data, n_elements, nccl_type(exchange.slice), ncclSum, root, comm,
-                               native(*stream_));
-    });
-  }
-
-  void broadcast_shards(const Exchange& exchange) {
-    for_shards(exchange, [&](ncclComm_t comm, int root, std::byte* data, std::size_t n_elements) {
-      return nccl().ncclBroadcast(data, data, n_elements * size_bytes(exchange.slice.dtype), ncclUint8, root, comm,
-                                  native(*stream_));
-    });
   }
 
   static ncclDataType_t nccl_type(const Slice& slice) { return slice.dtype == DType::fp64 ? ncclFloat64 : ncclFloat32; }
@@ -443,16 +421,11 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 
   Listener cancel(const std::exception_ptr&) override {
     const bool is_waited_for = (is_blocking_ && is_starting_.load()) ||
-                               read(counters().ended.count) < std::max(read(counters().begun.count), n_issued());
+                               read(counters().ended.count) < std::max(read(counters().begun.count), issued_.load());
     // If nobody could catch an exception, the process ends immediately. Its message must not be late, because mpirun
     // kills the ranks a second after it has noticed that one is lost.
     comm_->abort(is_waited_for ? 0s : kAbortTimeout);
     return is_waited_for ? Listener::event : Listener::nobody;
-  }
-
-  std::uint64_t n_issued() {
-    const std::lock_guard lock(labels_mutex_);
-    return issued_;
   }
 
   CommunicationThread& thread_;
@@ -478,7 +451,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   std::mutex labels_mutex_;
   std::map<std::pair<std::string, std::size_t>, std::uint64_t> numbers_;  // by label and size
   std::vector<std::string> labels_;                                       // by number; one per bucket
-  std::uint64_t issued_ = 0;
+  std::atomic<std::uint64_t> issued_{0};
 };
 
 }  // namespace

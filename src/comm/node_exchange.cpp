@@ -37,11 +37,6 @@ NodeExchange::NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const
       rounded_incoming_(narrowest_wire == DType::fp32 ? 0 : incoming_.size() / sizeof(float)),
       sources_(leaders.size()) {}
 
-std::size_t NodeExchange::buffer_bytes(int n_nodes, std::size_t chunk_bytes, DType narrowest_wire) {
-  const std::size_t incoming = incoming_shards_bytes(chunk_bytes, n_nodes);
-  return incoming + (narrowest_wire == DType::fp32 ? 0 : (incoming + chunk_bytes) / 2);
-}
-
 void NodeExchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire,
                          std::span<const Part> needed) {
   chunk_ = chunk;
@@ -71,15 +66,8 @@ MpiRequest& NodeExchange::next_request() {
   return requests_[n_requests_++];
 }
 
-bool NodeExchange::transfers_done() {
-  for (std::size_t i = 0; i < n_requests_; ++i) {
-    if (!mpi_.test(requests_[i])) return false;
-  }
-  return true;
-}
-
 bool NodeExchange::advance() {
-  if (stage_ == Stage::idle || !transfers_done()) return false;
+  if (stage_ == Stage::idle || !mpi_.test(std::span(requests_).first(n_requests_))) return false;
   if (stage_ == Stage::scattering) {
     sum_my_shard();
     gather();

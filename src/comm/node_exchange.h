@@ -30,9 +30,6 @@ class NodeExchange {
   NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
                std::size_t chunk_bytes, DType narrowest_wire);
 
-  /// The size of the memory that a NodeExchange allocates.
-  static std::size_t buffer_bytes(int n_nodes, std::size_t chunk_bytes, DType narrowest_wire);
-
   /// Starts the sum, in place, of at most chunk_bytes. `wire`: see Slice::wire. `needed`: the same on all nodes; the
   /// other elements of this node's chunk are then undefined. Empty: every node needs all.
   void start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire, std::span<const Part> needed = {});
@@ -43,7 +40,6 @@ class NodeExchange {
  private:
   enum class Stage : unsigned char { idle, scattering, gathering };
 
-  bool transfers_done();
   void sum_my_shard();
   void gather();
   void finish_gather();

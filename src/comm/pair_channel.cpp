@@ -17,7 +17,7 @@ constexpr double kLongEnough = 0.05;
 }  // namespace
 
 PairChannel::PairChannel(CommunicationThread& thread)
-    : thread_(thread), outgoing_(kLargeBytes), incoming_(kLargeBytes) {
+    : CallChannel(thread), outgoing_(kLargeBytes), incoming_(kLargeBytes) {
   coroutine_ = run();
   thread_.add(*this);
 }
@@ -27,30 +27,11 @@ PairChannel::~PairChannel() { thread_.remove(*this); }
 PairTime PairChannel::exchange(int peer) {
   require(peer < thread_.ranks().size() && peer != thread_.ranks().rank, ErrorCode::internal,
           "rank {} is to exchange messages with rank {} of {}", thread_.ranks().rank, peer, thread_.ranks().size());
-  thread_.throw_if_failed();
-  std::unique_lock lock(mutex_);
-  peer_ = peer;
-  time_ = {};
-  exception_ = nullptr;
-  has_call_.store(true);
-  thread_.wake();
-  done_.wait(lock, [this] { return !has_call_.load(); });
-  if (exception_) std::rethrow_exception(exception_);
+  post_and_wait([&] {
+    peer_ = peer;
+    time_ = {};
+  });
   return time_;
-}
-
-void PairChannel::finish(const std::exception_ptr& exception) {
-  const std::lock_guard lock(mutex_);
-  exception_ = exception;
-  has_call_.store(false);
-  done_.notify_all();
-}
-
-Channel::Listener PairChannel::cancel(const std::exception_ptr& reason) {
-  if (!has_call_.load()) return has_notified_caller_ ? Listener::caller : Listener::nobody;
-  finish(reason);
-  has_notified_caller_ = true;
-  return Listener::caller;
 }
 
 void PairChannel::start(const void* mine, void* theirs, std::size_t size_bytes) {
@@ -65,7 +46,7 @@ Coroutine PairChannel::run() {
   };
   double mine = 0, theirs = 0;  // seconds
   while (true) {
-    co_await until([this] { return has_call_.load(); }, WakeOn::doorbell);
+    co_await until([this] { return has_call(); }, WakeOn::doorbell);
     enter("pairs of ranks");
     if (peer_ >= 0) {
       start(&mine, &theirs, sizeof(mine));
@@ -82,7 +63,7 @@ Coroutine PairChannel::run() {
       }
     }
     leave();
-    finish(nullptr);
+    finish();
   }
 }
 

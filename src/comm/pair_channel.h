@@ -3,19 +3,15 @@
 // small message and, unless that took long, a large one. Both directions are used at the same time.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <exception>
-#include <mutex>
 #include <vector>
 
-#include "comm/communication_thread.h"
+#include "comm/control_channel.h"
 #include "comm/diagnosis.h"
 
 namespace lockstep::comm {
 
-class PairChannel final : public PairProbe, private Channel {
+class PairChannel final : public PairProbe, private CallChannel {
  public:
   explicit PairChannel(CommunicationThread& thread);
   ~PairChannel() override;
@@ -23,18 +19,10 @@ class PairChannel final : public PairProbe, private Channel {
   PairTime exchange(int peer) override;
 
  private:
-  Listener cancel(const std::exception_ptr& reason) override;
   Coroutine run();
-  void finish(const std::exception_ptr& exception);
   /// Starts to send `size_bytes` from `mine`, and to receive the same amount into `theirs`.
   void start(const void* mine, void* theirs, std::size_t size_bytes);
 
-  CommunicationThread& thread_;
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::atomic<bool> has_call_{false};
-  bool has_notified_caller_ = false;  // of a failure
-  std::exception_ptr exception_;
   int peer_ = -1;
   PairTime time_;
   std::vector<std::byte> outgoing_, incoming_;

@@ -86,6 +86,11 @@ std::size_t incoming_shards_bytes(std::size_t chunk_bytes, int n_ranks) {
   return static_cast<std::size_t>(n_ranks) * shard_of(chunk_bytes, 1, n_ranks, 0).n_elements;
 }
 
+std::size_t exchange_buffer_bytes(std::size_t chunk_bytes, int n_ranks, DType narrowest_wire) {
+  const std::size_t incoming = incoming_shards_bytes(chunk_bytes, n_ranks);
+  return incoming + (narrowest_wire == DType::fp32 ? 0 : (incoming + chunk_bytes) / 2);
+}
+
 namespace {
 
 int first_half(int n) { return n - n / 2; }

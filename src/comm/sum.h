@@ -22,6 +22,9 @@ ElementRange shard_of(std::size_t n_elements, std::size_t element_bytes, int n_s
 
 /// The memory that one rank needs to receive its shard of a chunk from all `n_ranks`.
 std::size_t incoming_shards_bytes(std::size_t chunk_bytes, int n_ranks);
+/// The same with buffers for rounded values, if there is a narrow wire type: what a NodeExchange or DeviceExchange
+/// allocates.
+std::size_t exchange_buffer_bytes(std::size_t chunk_bytes, int n_ranks, DType narrowest_wire);
 
 // The order in which the gradients of micro-batches are summed: a binary tree that does not depend on the number of
 // ranks (DESIGN, decision 8).

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "comm/device_exchange.h"
-#include "comm/node_exchange.h"
 #include "comm/staged_communicator.h"
 #include "comm/sum.h"
 #include "lockstep/error.h"
@@ -77,7 +76,7 @@ std::size_t Topology::buffer_bytes() const {
     return uses_device_exchange() ? DeviceExchange::buffer_bytes(device_exchange_plan(*this)) : 0;
   const std::size_t ring_bytes = transport == Transport::staged ? StagedCommunicator::kRingBytes : 0;
   if (n_nodes() == 1 || local_rank != 0) return ring_bytes;
-  return ring_bytes + kExchangesInFlight * NodeExchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
+  return ring_bytes + kExchangesInFlight * exchange_buffer_bytes(chunk_bytes(), n_nodes(), wire);
 }
 
 std::string Topology::describe_order_and_wire() const {

@@ -46,7 +46,8 @@ void Watchdog::check(std::span<Channel* const> channels) {
   table_.mine().heartbeat_ns.store(now_ns());
   if (ranks_.n_nodes() > 1) {
     answer_queries();
-    collect_replies();
+    for (MpiRequest& request : query_requests_) mpi_.test(request);
+    for (MpiRequest& request : reply_requests_) mpi_.test(request);
   }
   for (const Channel* channel : channels) {
     if (channel->waiting().is_active) check_channel(*channel);
@@ -57,7 +58,7 @@ void Watchdog::answer_queries() {
   if (!mpi_.test(outgoing_reply_request_)) return;
   int from = 0;
   if (!mpi_.test(incoming_query_request_, &from)) return;
-  const ChannelProgress& progress = table_.mine().channels[std::clamp(incoming_query_.channel, 0, kMaxChannels - 1)];
+  const ChannelProgress& progress = table_.mine().channels[std::clamp(incoming_query_, 0, kMaxChannels - 1)];
   outgoing_reply_.begun = progress.begun.load();
   std::memcpy(outgoing_reply_.label, progress.label, kLabelBytes);
   mpi_.send(outgoing_reply_request_, MpiGroup::watchdog, from, kReplyTag, &outgoing_reply_, sizeof(outgoing_reply_));
@@ -68,7 +69,7 @@ void Watchdog::answer_queries() {
 void Watchdog::send_queries(const Channel& channel) {
   queried_channel_ = channel.number();
   queried_sequence_ = channel.waiting().sequence;
-  query_ = {channel.number()};
+  query_ = channel.number();
   for (int r = 0; r < ranks_.size(); ++r) {
     const auto i = static_cast<std::size_t>(r);
     // A rank that has not yet replied to the last query is not queried again.
@@ -76,11 +77,6 @@ void Watchdog::send_queries(const Channel& channel) {
     mpi_.receive(reply_requests_[i], MpiGroup::watchdog, r, kReplyTag, &replies_[i], sizeof(Reply));
     mpi_.send(query_requests_[i], MpiGroup::watchdog, r, kQueryTag, &query_, sizeof(query_));
   }
-}
-
-void Watchdog::collect_replies() {
-  for (MpiRequest& request : query_requests_) mpi_.test(request);
-  for (MpiRequest& request : reply_requests_) mpi_.test(request);
 }
 
 bool Watchdog::was_queried(const Channel& channel) const {

@@ -33,9 +33,6 @@ class Watchdog {
   void check(std::span<Channel* const> channels);
 
  private:
-  struct Query {
-    int channel = 0;
-  };
   struct Reply {
     std::uint64_t begun = 0;
     char label[kLabelBytes] = {};
@@ -43,7 +40,6 @@ class Watchdog {
 
   void answer_queries();
   void send_queries(const Channel& channel);
-  void collect_replies();
   void check_channel(const Channel& channel);
   void check_processes(const Channel& channel);
   bool was_queried(const Channel& channel) const;
@@ -61,13 +57,13 @@ class Watchdog {
 
   // The query of another node, and the reply to it.
   MpiRequest incoming_query_request_, outgoing_reply_request_;
-  Query incoming_query_;
+  int incoming_query_ = 0;  // the number of a channel, like each query
   Reply outgoing_reply_;
 
   // What this leader has queried: `queried_channel_` at `queried_sequence_`. One query and one reply per rank.
   int queried_channel_ = -1;
   std::uint64_t queried_sequence_ = 0;
-  Query query_;
+  int query_ = 0;
   std::vector<MpiRequest> query_requests_, reply_requests_;
   std::vector<Reply> replies_;
 };
