@@ -279,12 +279,12 @@ PendingDirectory::PendingDirectory(const std::string& path)
     : path_(path), partial_path_(partial_name(path)), old_path_(partial_name(path + ".old")) {
   struct stat status {};
   const bool exists = ::lstat(path_.c_str(), &status) == 0;
-  if (!exists && errno == ENAMETOOLONG) fail(ErrorCode::system_call, "cannot create {}: {}", path_, system_text(errno));
+  if (!exists && errno == ENAMETOOLONG) fail_with_errno(ErrorCode::system_call, "create {}", path_);
   require(!exists || S_ISDIR(status.st_mode), ErrorCode::system_call,
           "{} is not a directory and is not replaced; expected a directory, or a name that is free", path_);
   remove_directory(partial_path_);
   if (::mkdir(partial_path_.c_str(), 0777) != 0)
-    fail(ErrorCode::system_call, "cannot create the directory {}: {}", partial_path_, system_text(errno));
+    fail_with_errno(ErrorCode::system_call, "create the directory {}", partial_path_);
 }
 
 PendingDirectory::~PendingDirectory() {
@@ -306,16 +306,13 @@ void PendingDirectory::publish() {
 }
 
 void PendingDirectory::replace() {
-  if (::renameat2(AT_FDCWD, partial_path_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
-    const std::string parent = std::filesystem::absolute(path_).parent_path().string();
-    sync(open_file(parent, O_RDONLY | O_DIRECTORY), parent);
-    return;
-  }
+  if (::renameat2(AT_FDCWD, partial_path_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0)
+    return sync_directory_of(path_);
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
-    fail(ErrorCode::system_call, "cannot exchange {} and {}: {}", partial_path_, path_, system_text(errno));
+    fail_with_errno(ErrorCode::system_call, "exchange {} and {}", partial_path_, path_);
   // NFS and some other file systems cannot swap two names, so for a moment no directory has this name.
   if (::rename(path_.c_str(), old_path_.c_str()) != 0)
-    fail(ErrorCode::system_call, "cannot rename {} to {}: {}", path_, old_path_, system_text(errno));
+    fail_with_errno(ErrorCode::system_call, "rename {} to {}", path_, old_path_);
   try {
     publish_link(partial_path_, path_);
   } catch (const Error&) {

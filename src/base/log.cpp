@@ -44,7 +44,7 @@ class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
-  const bool has_cursor_ = standard_error_has_cursor();
+  const bool has_cursor_ = has_cursor();
   std::string progress_;
 };
 

@@ -10,6 +10,7 @@ namespace lockstep {
 std::uint64_t peak_memory_bytes();                       // VmHWM
 std::uint64_t resident_memory_bytes();                   // VmRSS
 std::uint64_t file_size_bytes(const std::string& path);  // 0 when missing
+std::string environment(const char* name);               // empty when not set
 /// Raises the limit on open files (`ulimit -n`) as far as is allowed and useful. Throws system_call if it stays too low
 /// to run any command.
 void raise_limit_of_open_files();

@@ -70,14 +70,14 @@ struct ProgressBar::State {
 };
 
 ProgressBar::ProgressBar(const std::string& title, std::int64_t total, bool enabled, WithoutTerminal without_terminal) {
-  const bool has_cursor = standard_error_has_cursor();
-  if (!enabled || (!has_cursor && without_terminal == WithoutTerminal::nothing)) return;
+  const bool is_drawn = has_cursor();
+  if (!enabled || (!is_drawn && without_terminal == WithoutTerminal::nothing)) return;
   const auto now = Clock::now();
   state_ = std::make_unique<State>(State{.title = title,
                                          .total = total,
-                                         .is_logged = !has_cursor,
+                                         .is_logged = !is_drawn,
                                          .begin = now,
-                                         .drawn = has_cursor ? Clock::time_point() : now});
+                                         .drawn = is_drawn ? Clock::time_point() : now});
 }
 
 ProgressBar::~ProgressBar() {

@@ -1,9 +1,12 @@
 #include "base/signals.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <iterator>
+#include <utility>
 
 #include "lockstep/communicator.h"
 
@@ -15,6 +18,8 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 std::atomic<int> first_signal{0};
 std::atomic<bool> was_repeated{false}, may_stop_anywhere{false};
 std::atomic<int> n_interrupts{0}, n_last_interrupt{1};  // further SIGINTs; the number that ends the process
+
+constexpr std::size_t kStackBytes = std::size_t{64} << 10;  // the registers of AMX alone take 8 KiB
 
 void note(int signal) {
   int none = 0;
@@ -40,20 +45,10 @@ int n_repeated_interrupts() { return n_interrupts.load(); }
 bool stop_requested_again() { return was_repeated.load(); }
 
 const char* stop_signal_name() {
-  switch (first_signal.load()) {
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGINT:
-      return "SIGINT";
-    case SIGUSR1:
-      return "SIGUSR1";
-    case SIGUSR2:
-      return "SIGUSR2";
-    case SIGHUP:
-      return "SIGHUP";
-    default:
-      return "no signal";
-  }
+  constexpr std::pair<int, const char*> kNames[] = {
+      {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}, {SIGHUP, "SIGHUP"}};
+  const auto* found = std::ranges::find(kNames, first_signal.load(), &std::pair<int, const char*>::first);
+  return found == std::end(kNames) ? "no signal" : found->second;
 }
 
 void stop_anywhere() { may_stop_anywhere = true; }
@@ -65,12 +60,6 @@ void throw_if_stopped() {
 void stop_if_requested(World& world) {
   if (world.any(stop_requested())) throw StoppedBySignal{};
 }
-
-namespace {
-
-constexpr std::size_t kStackBytes = std::size_t{64} << 10;  // the registers of AMX alone take 8 KiB
-
-}  // namespace
 
 void handle_signal(int signal, void (*handler)(int), int flags) {
   alignas(64) static std::array<std::byte, kStackBytes> memory;

@@ -10,15 +10,9 @@
 #include <iostream>
 #include <string>
 
+#include "base/process.h"
+
 namespace lockstep {
-namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-}  // namespace
 
 void prepare_standard_streams() {
   ::signal(SIGPIPE, SIG_IGN);
@@ -53,9 +47,9 @@ void write_to_standard_error(std::string_view text) noexcept {
   }
 }
 
-bool standard_error_has_cursor() {
-  const std::string terminal = variable("TERM");
-  return ::isatty(STDERR_FILENO) == 1 && !terminal.empty() && terminal != "dumb" && variable("NO_COLOR").empty();
+bool has_cursor(int stream) {
+  const std::string terminal = environment("TERM");
+  return ::isatty(stream) == 1 && !terminal.empty() && terminal != "dumb" && environment("NO_COLOR").empty();
 }
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 // must survive that, and a command whose results were not written must not succeed.
 #pragma once
 
+#include <unistd.h>
+
 #include <string_view>
 #include <system_error>
 
@@ -21,8 +23,8 @@ bool is_broken_pipe(const std::system_error& error);
 
 /// Uses a single write(), so that the lines of several ranks are not mixed. Text that cannot be written is dropped.
 void write_to_standard_error(std::string_view text) noexcept;
-/// True if standard error is a terminal on which lines may be erased and drawn again. TERM=dumb, an empty TERM and
-/// NO_COLOR (no-color.org) ask for plain text without escape sequences.
-bool standard_error_has_cursor();
+/// True if the stream is a terminal on which lines may be erased and drawn again. TERM=dumb, an empty TERM and NO_COLOR
+/// (no-color.org) ask for plain text without escape sequences.
+bool has_cursor(int stream = STDERR_FILENO);
 
 }  // namespace lockstep

@@ -71,27 +71,9 @@ Event make_event(Kind kind, std::string_view name, std::int64_t number, Clock::t
 }  // namespace
 
 const char* name(Kind kind) {
-  switch (kind) {
-    case Kind::step:
-      return "step";
-    case Kind::forward:
-      return "forward";
-    case Kind::backward:
-      return "backward";
-    case Kind::update:
-      return "update";
-    case Kind::wait:
-      return "wait";
-    case Kind::all_reduce:
-      return "all-reduce";
-    case Kind::read:
-      return "read";
-    case Kind::evaluation:
-      return "evaluation";
-    case Kind::checkpoint:
-      return "checkpoint";
-  }
-  return "";
+  constexpr const char* kNames[] = {"step",       "forward", "backward",   "update",    "wait",
+                                    "all-reduce", "read",    "evaluation", "checkpoint"};
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 void start(std::size_t events_per_row) {

@@ -185,12 +185,6 @@ void require_replaceable(const std::string& directory) {
   }
 }
 
-void write_text(const std::string& path, std::string_view text) {
-  PendingFile pending(path, PartialName::fixed);
-  write_at(pending.create(), pending.partial_path(), std::as_bytes(std::span(text)), 0);
-  pending.publish();
-}
-
 /// Cuts the tensors into shards of consecutive tensors, so that no shard has more bytes than allowed.
 std::vector<std::vector<NamedTensor>> cut(std::vector<NamedTensor> tensors, const HuggingFaceOptions& options) {
   std::vector<std::vector<NamedTensor>> shards(1);
@@ -228,7 +222,7 @@ void write_weights(const std::string& directory, std::vector<NamedTensor> tensor
   const Json index{
       {"metadata", {{"total_parameters", n_parameters}, {"total_size", n_parameters * size_bytes(options.dtype)}}},
       {kWeightMap, weight_map}};
-  write_text(file_in(directory, kIndex), index.dump(2) + "\n");
+  replace_file(file_in(directory, kIndex), index.dump(2) + "\n");
 }
 
 }  // namespace
@@ -257,7 +251,7 @@ void write_model_directory(const std::string& directory, const std::map<std::str
   require_replaceable(partial_name(path.string()));
   PendingDirectory pending(path.string());
   write_weights(pending.partial_path());
-  for (const auto& [name, content] : files) write_text(file_in(pending.partial_path(), name), content);
+  for (const auto& [name, content] : files) replace_file(file_in(pending.partial_path(), name), content);
   pending.publish();
 }
 

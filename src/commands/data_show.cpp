@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -44,12 +43,7 @@ struct ShowArguments {
 
 bool uses_colours(const std::string& when) {
   if (when != "auto") return when == "always";
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value ? value : "");
-  };
-  return ::isatty(STDOUT_FILENO) == 1 && !variable("TERM").empty() && variable("TERM") != "dumb" &&
-         variable("NO_COLOR").empty();
+  return has_cursor(STDOUT_FILENO);
 }
 
 /// report() would escape the control characters of colours. `text` has no other control characters.

@@ -287,7 +287,7 @@ void send(mlflow::Upload& upload, const std::string& run, const std::string& sta
   upload.send_parameters();
   upload.send_metrics([&](std::uint64_t done, std::uint64_t) { bar.update(static_cast<std::int64_t>(done), ""); });
   upload.send_status(status);
-  upload.send_files(mlflow::files_at_end());
+  upload.send_files(mlflow::kFilesAtEnd);
 }
 
 /// If the server is busy, the upload is tried two more times.
@@ -319,7 +319,7 @@ int report_mlflow(MlflowArguments line) {
   const mlflow::Limits limits;
   mlflow::Upload upload(options, limits);
   if (line.dry_run) {
-    print_text("{}: {} would be sent to {}\n", line.run, text_of(upload.missing(status, mlflow::files_at_end())),
+    print_text("{}: {} would be sent to {}\n", line.run, text_of(upload.missing(status, mlflow::kFilesAtEnd)),
                options.address);
     return kExitDone;
   }

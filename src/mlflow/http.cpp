@@ -4,11 +4,11 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <span>
 
 #include "base/curl_library.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/version.h"
 #include "lockstep/error.h"
 
@@ -19,11 +19,6 @@ using namespace curl;
 
 constexpr double kConnectSeconds = 10;
 constexpr std::size_t kMaxBodyBytes = std::size_t{4} << 20;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 /// Whether MLflow's client would take the text for true.
 bool is_true(std::string text) {

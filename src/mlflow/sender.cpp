@@ -53,11 +53,11 @@ void Sender::Work::send(const std::string& end) {
   if (!was_open && !upload.files_note().empty()) log::warning("log.mlflow: {}", upload.files_note());
   upload.send_parameters();
   if (end.empty()) upload.send_status("RUNNING");
-  upload.send_files(files_at_start());
+  upload.send_files(kFilesAtStart);
   upload.send_metrics();
   if (end.empty()) return;
   upload.send_status(end);
-  upload.send_files(files_at_end());
+  upload.send_files(kFilesAtEnd);
 }
 
 void Sender::Work::note(const Problem& found) {

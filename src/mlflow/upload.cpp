@@ -1,7 +1,6 @@
 #include "mlflow/upload.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/printable.h"
+#include "base/process.h"
 #include "base/utf8.h"
 #include "base/version.h"
 #include "config/parser.h"
@@ -38,8 +38,8 @@ std::string random_id() {
 }
 
 std::string user_name() {
-  const char* name = std::getenv("USER");
-  return name == nullptr ? fmt::format("uid {}", ::getuid()) : name;
+  const std::string name = environment("USER");
+  return name.empty() ? fmt::format("uid {}", ::getuid()) : name;
 }
 
 /// The hash and the length of a file as it is now; it may grow.
@@ -74,16 +74,6 @@ void in_groups(const Texts& texts, std::size_t most, Send send) {
 }
 
 }  // namespace
-
-const std::vector<std::string>& files_at_start() {
-  static const std::vector<std::string> names{"config.yaml"};
-  return names;
-}
-
-const std::vector<std::string>& files_at_end() {
-  static const std::vector<std::string> names{"config.yaml", "metrics.json", "log.txt", "metrics.jsonl", "samples.txt"};
-  return names;
-}
 
 std::string status_for(const std::string& status) {
   if (status == "running") return "RUNNING";

@@ -93,7 +93,8 @@ class Upload {
 };
 
 /// config.yaml; and what is complete when a run has ended: also metrics.json, log.txt and metrics.jsonl. No weights.
-const std::vector<std::string>& files_at_start();
-const std::vector<std::string>& files_at_end();
+inline const std::vector<std::string> kFilesAtStart{"config.yaml"};
+inline const std::vector<std::string> kFilesAtEnd{"config.yaml", "metrics.json", "log.txt", "metrics.jsonl",
+                                                  "samples.txt"};
 
 }  // namespace lockstep::mlflow

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/numbers.h"
+#include "base/process.h"
 #include "base/signals.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
@@ -25,11 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/signals.h"
 #include "base/version.h"
 #include "lockstep/error.h"
@@ -28,12 +28,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kName = "algorithms.json";
 
 std::string cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value ? value : "");
-  };
-  if (const std::string cache = variable("LOCKSTEP_CACHE"); !cache.empty()) return cache == "none" ? "" : cache;
-  if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/lockstep";
+  if (const std::string cache = environment("LOCKSTEP_CACHE"); !cache.empty()) return cache == "none" ? "" : cache;
+  if (const std::string home = environment("HOME"); !home.empty()) return home + "/.cache/lockstep";
   return "";
 }
 
