@@ -8,19 +8,6 @@
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/activation.h"
 
-namespace lockstep::cpu {
-
-template <typename E>
-struct ActivationTask {
-  ActivationFunction function = ActivationFunction::none;
-  const E* x = nullptr;
-  const E* dy = nullptr;  // null in forward
-  E* out = nullptr;
-  bool accumulate = false;
-};
-
-}  // namespace lockstep::cpu
-
 #define LOCKSTEP_KERNELS "kernels/cpu/activation_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
@@ -55,12 +42,7 @@ class CpuActivation final : public CpuOp<ActivationDescription> {
 void run_activation(const ActivationPass& pass, const CpuContext& context) {
   const int parts = part_count(context, 2 * pass.n * static_cast<std::int64_t>(size_bytes(pass.dtype)));
   with_elements(pass.dtype, [&]<typename E>(E) {
-    const ActivationTask<E> task{.function = pass.function,
-                                 .x = static_cast<const E*>(pass.x),
-                                 .dy = static_cast<const E*>(pass.dy),
-                                 .out = static_cast<E*>(pass.out),
-                                 .accumulate = pass.accumulate};
-    run_ranges(parts, pass.n, [&](Range range) { LOCKSTEP_DISPATCH(activation_pass<E>)(task, range); });
+    run_ranges(parts, pass.n, [&](Range range) { LOCKSTEP_DISPATCH(activation_pass<E>)(pass, range); });
   });
 }
 

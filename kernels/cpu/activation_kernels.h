@@ -40,25 +40,26 @@ struct Gelu {
 
 /// Elements [i, i + lanes of T).
 template <typename F, typename T, typename E>
-inline void activate_at(const ActivationTask<E>& task, std::int64_t i) {
-  const T x = load<T>(task.x + i);
-  if (task.dy == nullptr) return store(task.out + i, F::value(x));
-  const T dx = F::derivative(x) * load<T>(task.dy + i);
-  store(task.out + i, task.accumulate ? load<T>(task.out + i) + dx : dx);
+inline void activate_at(const ActivationPass& pass, std::int64_t i) {
+  const T x = load<T>(static_cast<const E*>(pass.x) + i);
+  E* const out = static_cast<E*>(pass.out) + i;
+  if (pass.dy == nullptr) return store(out, F::value(x));
+  const T dx = F::derivative(x) * load<T>(static_cast<const E*>(pass.dy) + i);
+  store(out, pass.accumulate ? load<T>(out) + dx : dx);
 }
 
 template <typename F, typename E>
-void activate_all(const ActivationTask<E>& task, Range range) {
+void activate_all(const ActivationPass& pass, Range range) {
   std::int64_t i = range.begin;
-  for (; i + kLanes <= range.end; i += kLanes) activate_at<F, Floats>(task, i);
-  for (; i < range.end; ++i) activate_at<F, float>(task, i);
+  for (; i + kLanes <= range.end; i += kLanes) activate_at<F, Floats, E>(pass, i);
+  for (; i < range.end; ++i) activate_at<F, float, E>(pass, i);
 }
 
 template <typename E>
-void activation_pass(const ActivationTask<E>& task, Range range) {
-  if (task.function == ActivationFunction::relu) activate_all<Relu>(task, range);
-  if (task.function == ActivationFunction::gelu) activate_all<Gelu>(task, range);
-  if (task.function == ActivationFunction::silu) activate_all<Silu>(task, range);
+void activation_pass(const ActivationPass& pass, Range range) {
+  if (pass.function == ActivationFunction::relu) activate_all<Relu, E>(pass, range);
+  if (pass.function == ActivationFunction::gelu) activate_all<Gelu, E>(pass, range);
+  if (pass.function == ActivationFunction::silu) activate_all<Silu, E>(pass, range);
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

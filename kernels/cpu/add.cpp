@@ -3,12 +3,10 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/parallel.h"
-#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/base/widen.h"
 #include "lockstep/ops/add.h"
-
-#define LOCKSTEP_KERNELS "kernels/cpu/add_kernels.h"
-#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -19,7 +17,9 @@ class CpuAdd final : public CpuOp<AddDescription> {
 
   std::string describe() const override { return "own kernel, one pass"; }
 
-  void run_forward(const Forward& args, const OpMemory&, Stream&) override { add(args.a, args.b, args.y); }
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
+    add(d_.dtype, args.a, args.b, args.y, d_.n_elements, context_);
+  }
 
   void run_backward(const Backward& args, const OpMemory&, Stream&) override {
     pass_on(args.dy, args.da, args.da_mode);
@@ -27,18 +27,8 @@ class CpuAdd final : public CpuOp<AddDescription> {
   }
 
  private:
-  void add(const void* a, const void* b, void* sum) const {
-    const int parts = part_count(context_, 3 * d_.n_elements * static_cast<std::int64_t>(size_bytes(d_.dtype)));
-    with_elements(d_.dtype, [&]<typename E>(E) {
-      run_ranges(parts, d_.n_elements, [&](Range range) {
-        LOCKSTEP_DISPATCH(add_elements<E>)
-        (static_cast<const E*>(a), static_cast<const E*>(b), static_cast<E*>(sum), range);
-      });
-    });
-  }
-
   void pass_on(const void* dy, void* gradient, GradientMode mode) const {
-    if (mode == GradientMode::accumulate) return add(gradient, dy, gradient);
+    if (mode == GradientMode::accumulate) return add(d_.dtype, gradient, dy, gradient, d_.n_elements, context_);
     if (mode == GradientMode::skip || gradient == dy) return;
     const auto n_bytes = d_.n_elements * static_cast<std::int64_t>(size_bytes(d_.dtype));
     run_ranges(part_count(context_, 2 * n_bytes), n_bytes, [&](Range range) {

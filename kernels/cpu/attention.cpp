@@ -111,9 +111,9 @@ class CpuAttention final : public CpuOp<AttentionDescription> {
     AttentionTiling tiling;
     bool is_backward = false;
     WorkspacePlan plan{};
-    std::int64_t n_pairs = 0;  // in a group
-    int parts = 1;             // threads
-    std::size_t k_transposed = 0, v_transposed = 0, k_rows = 0, v_rows = 0, dk = 0, dv = 0;
+    std::int64_t n_pairs = 0;                                  // in a group
+    int parts = 1;                                             // threads
+    std::size_t keys = 0, keys_bytes = 0;                      // keys_bytes: of each pair
     std::size_t progress = 0, scratch = 0, scratch_bytes = 0;  // scratch_bytes: of each thread
   };
 
@@ -162,13 +162,16 @@ CpuAttention::CpuAttention(const AttentionDescription& d, const CpuContext& cont
 void CpuAttention::plan(Direction& direction, const CpuContext& context) {
   const AttentionTiling& t = direction.tiling;
   const bool is_backward = direction.is_backward;
-  const bool has_pairs = products_ != Products::floats;
-  const std::int64_t padded = t.n_blocks * AttentionTiling::kKeys;
-  const auto keys = static_cast<std::size_t>(padded * t.width * (has_pairs ? 2 : 4));
-  const auto sums = static_cast<std::size_t>(padded * t.width * 4);
-  const std::size_t of_pair = is_backward ? 3 * keys + 2 * sums : 2 * keys;
+  Scratch keys, scratch;
+  with_types([&]<typename Types>(Types) {
+    using N = typename Types::Number;
+    AttentionKeys<N>(t, is_backward, keys);
+    is_backward ? static_cast<void>(BackwardScratch<N>(t, scratch)) : static_cast<void>(ForwardScratch<N>(t, scratch));
+  });
+  direction.keys_bytes = keys.size_bytes();
+  direction.scratch_bytes = scratch.size_bytes();
   const std::int64_t all = d_.batch * d_.kv_heads;
-  direction.n_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(kGroupBytes / of_pair), 1, all);
+  direction.n_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(kGroupBytes / direction.keys_bytes), 1, all);
   // Half of the multiplications for all pairs of tokens. Starting a thread costs as much as a few million of them.
   const double products = static_cast<double>(d_.batch * d_.heads * d_.sequence) *
                           static_cast<double>(d_.sequence * d_.head_dim) * (is_backward ? 2.5 : 1);
@@ -178,41 +181,16 @@ void CpuAttention::plan(Direction& direction, const CpuContext& context) {
 
   WorkspacePlan& plan = direction.plan;
   const auto n = static_cast<std::size_t>(direction.n_pairs);
-  direction.k_transposed = plan.take(n * keys);
-  if (is_backward) {
-    direction.v_transposed = plan.take(n * keys);
-    direction.k_rows = plan.take(n * keys);
-    direction.dk = plan.take(n * sums);
-    direction.dv = plan.take(n * sums);
-    direction.progress = plan.take(n * static_cast<std::size_t>(t.n_units) * sizeof(AttentionProgress));
-  } else {
-    direction.v_rows = plan.take(n * keys);
-  }
-  Scratch scratch;
-  with_types([&]<typename Types>(Types) {
-    using N = typename Types::Number;
-    is_backward ? static_cast<void>(BackwardScratch<N>(t, scratch)) : static_cast<void>(ForwardScratch<N>(t, scratch));
-  });
-  direction.scratch_bytes = scratch.size_bytes();
+  direction.keys = plan.take(n * direction.keys_bytes);
+  if (is_backward) direction.progress = plan.take(n * static_cast<std::size_t>(t.n_units) * sizeof(AttentionProgress));
   direction.scratch = plan.take(static_cast<std::size_t>(direction.parts) * direction.scratch_bytes);
 }
 
 /// The keys of pair `i` of a group.
 template <typename N>
 AttentionKeys<N> CpuAttention::keys_of(const Direction& direction, std::int64_t i, void* workspace) {
-  const AttentionTiling& t = direction.tiling;
-  const std::int64_t padded = t.n_blocks * AttentionTiling::kKeys;
-  const std::int64_t n = i * padded * t.width / kPerNumber<N>, sums = i * padded * t.width;
-  AttentionKeys<N> keys{.k_transposed = at<N>(workspace, direction.k_transposed) + n};
-  if (direction.is_backward) {
-    keys.v_transposed = at<N>(workspace, direction.v_transposed) + n;
-    keys.k_rows = at<N>(workspace, direction.k_rows) + n;
-    keys.dk = at<float>(workspace, direction.dk) + sums;
-    keys.dv = at<float>(workspace, direction.dv) + sums;
-  } else {
-    keys.v_rows = at<N>(workspace, direction.v_rows) + n;
-  }
-  return keys;
+  Scratch from(at(workspace, direction.keys + static_cast<std::size_t>(i) * direction.keys_bytes));
+  return {direction.tiling, direction.is_backward, from};
 }
 
 /// For each group of pairs: packs the keys, calls unit(pair, its number in the group, number of the unit, keys,

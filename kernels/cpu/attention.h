@@ -65,17 +65,6 @@ struct AttentionTiling {
   std::int64_t packed_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// Keys and values of a pair, block after block. Tiles are padded with zeros.
-template <typename N>
-struct AttentionKeys {
-  N* k_transposed = nullptr;  // (width / numbers per N, kKeys)
-  N* v_transposed = nullptr;  // the same; backward
-  N* k_rows = nullptr;        // (kKeys / numbers per N, width); backward
-  N* v_rows = nullptr;        // the same; forward
-  float* dk = nullptr;        // (kKeys, width), sums; backward
-  float* dv = nullptr;
-};
-
 template <typename E>
 struct AttentionTask {
   AttentionTiling tiling;
@@ -109,6 +98,26 @@ class Scratch {
  private:
   std::uintptr_t begin_;
   std::size_t used_ = 0;
+};
+
+/// Keys and values of a pair, block after block. Tiles are padded with zeros.
+template <typename N>
+struct AttentionKeys {
+  AttentionKeys(const AttentionTiling& t, bool is_backward, Scratch& from) {
+    const std::int64_t n = t.n_blocks * AttentionTiling::kKeys * t.width;
+    k_transposed = from.take<N>(n / kPerNumber<N>);
+    (is_backward ? v_transposed : v_rows) = from.take<N>(n / kPerNumber<N>);
+    if (!is_backward) return;
+    k_rows = from.take<N>(n / kPerNumber<N>);
+    dk = from.take<float>(n);
+    dv = from.take<float>(n);
+  }
+  N* k_transposed = nullptr;  // (width / numbers per N, kKeys)
+  N* v_transposed = nullptr;  // the same; backward
+  N* k_rows = nullptr;        // (kKeys / numbers per N, width); backward
+  N* v_rows = nullptr;        // the same; forward
+  float* dk = nullptr;        // (kKeys, width), sums; backward
+  float* dv = nullptr;
 };
 
 /// A thread's memory for a unit of queries.

@@ -1,6 +1,5 @@
 // Batch norm's own parts (lockstep/ops/batch_norm.h): statistics to scale and bias, and dz with its sums to dx.
 // Its sums and its application are passes of the neighbouring ops (normalization.h).
-#include <cmath>
 #include <memory>
 
 #include "kernels/cpu/base/context.h"
@@ -48,37 +47,11 @@ class CpuBatchNorm final : public CpuOp<BatchNormDescription> {
   }
 
   void run_finalize(const Finalize& args, const OpMemory&, Stream&) override {
-    const std::int64_t n_channels = channels_;
-    const double n = d_.n_rows;
-    for (std::int64_t c = 0; c < n_channels; ++c) {
-      const double sum = args.statistics[c], mean = sum / n;
-      const double deviations = args.statistics[n_channels + c] - mean * sum;  // sum (x - mean)^2
-      const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
-      const double inverse_stddev = 1.0 / std::sqrt(variance + d_.epsilon);
-      const double scale = args.gamma[c] * inverse_stddev;
-      args.scale_bias[c] = static_cast<float>(scale);
-      args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - mean * scale);
-      args.mean_inverse_stddev[c] = static_cast<float>(mean);
-      args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
-      if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) continue;
-      const double weight = args.batch_statistics_weight;
-      const double unbiased = n > 1 ? variance * n / (n - 1.0) : variance;
-      put(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
-      put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
-    }
+    for (std::int64_t c = 0; c < channels_; ++c) finalize_channel(args, channels_, c, d_.n_rows, d_.epsilon);
     narrow(args.scale_bias, args.low_precision_scale_bias);
   }
-
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream&) override {
-    for (std::int64_t c = 0; c < channels_; ++c) {
-      const double variance = args.running_variance[c];
-      const double scale = args.gamma[c] / std::sqrt(variance + d_.epsilon);
-      args.scale_bias[c] = static_cast<float>(scale);
-      args.scale_bias[channels_ + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
-      if (args.mean_inverse_stddev == nullptr) continue;
-      args.mean_inverse_stddev[c] = args.running_mean[c];
-      args.mean_inverse_stddev[channels_ + c] = static_cast<float>(1.0 / std::sqrt(variance + d_.epsilon));
-    }
+    for (std::int64_t c = 0; c < channels_; ++c) finalize_channel(args, channels_, c, d_.epsilon);
     narrow(args.scale_bias, args.low_precision_scale_bias);
   }
 
@@ -101,8 +74,8 @@ class CpuBatchNorm final : public CpuOp<BatchNormDescription> {
     }
     if (args.parameter_mode != GradientMode::skip) {
       for (std::int64_t c = 0; c < channels_; ++c) {
-        put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
-        put(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
+        put_by_mode(args.dbeta[c], args.local_sums[c], args.parameter_mode);
+        put_by_mode(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
       }
     }
     with_elements(d_.dtype, [&]<typename E>(E) {
@@ -128,9 +101,6 @@ class CpuBatchNorm final : public CpuOp<BatchNormDescription> {
       else
         static_cast<Bf16*>(target)[i] = to_bf16(scale_bias[i]);
     }
-  }
-  static void put(float& target, double value, GradientMode mode) {
-    target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
   }
 
   std::int64_t channels_;

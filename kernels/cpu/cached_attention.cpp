@@ -19,22 +19,18 @@ constexpr std::int64_t kCacheBlock = 64;  // keys
 
 template <typename E>
 struct CachedAttentionTask {
-  std::int64_t slots = 0, capacity = 0, kv_heads = 0, group = 0, head_dim = 0, window = 0;
-  float scale = 0;
-  const E* qkv = nullptr;
-  const std::int32_t* slot = nullptr;
-  const std::int32_t* position = nullptr;
-  const std::int32_t* cache_indirection = nullptr;
-  E* cache = nullptr;
-  E* y = nullptr;
+  const CachedAttentionDescription& d;
+  const CachedAttention::Forward& args;
 
-  std::int64_t packed_width() const { return (group + 2) * kv_heads * head_dim; }
-  std::int64_t values_after_keys() const { return slots * kv_heads * capacity * head_dim; }
   bool exists(std::int64_t row) const {
-    return slot[row] >= 0 && slot[row] < slots && position[row] >= 0 && position[row] < capacity;
+    const std::int32_t slot = args.slot[row], position = args.position[row];
+    return slot >= 0 && slot < d.slots && position >= 0 && position < d.capacity;
   }
-  E* key(std::int64_t of_slot, std::int64_t head, std::int64_t at_position) const {
-    return cache + ((of_slot * kv_heads + head) * capacity + at_position) * head_dim;
+  /// The row of q, k and v of a new token.
+  const E* packed(std::int64_t row) const { return static_cast<const E*>(args.qkv) + row * d.packed_width(); }
+  /// The value of a key is cached_elements() after it.
+  E* key(std::int64_t slot, std::int64_t head, std::int64_t position) const {
+    return static_cast<E*>(args.cache) + ((slot * d.kv_heads + head) * d.capacity + position) * d.head_dim;
   }
 };
 
@@ -81,19 +77,7 @@ class CpuCachedAttention final : public CpuOp<CachedAttentionDescription> {
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
     with_elements(d_.dtype, [&]<typename E>(E) {
-      const CachedAttentionTask<E> task{.slots = d_.slots,
-                                        .capacity = d_.capacity,
-                                        .kv_heads = d_.kv_heads,
-                                        .group = d_.group(),
-                                        .head_dim = d_.head_dim,
-                                        .window = d_.window,
-                                        .scale = d_.score_scale(),
-                                        .qkv = static_cast<const E*>(args.qkv),
-                                        .slot = args.slot,
-                                        .position = args.position,
-                                        .cache_indirection = args.cache_indirection,
-                                        .cache = static_cast<E*>(args.cache),
-                                        .y = static_cast<E*>(args.y)};
+      const CachedAttentionTask<E> task{d_, args};
       store_new(task);
       run_parts(parts_, [&](int part) {
         LOCKSTEP_DISPATCH(cached_attention<E>)
@@ -108,11 +92,11 @@ class CpuCachedAttention final : public CpuOp<CachedAttentionDescription> {
     const std::int64_t n = d_.head_dim;
     for (std::int64_t row = 0; row < d_.rows; ++row) {
       if (!task.exists(row)) continue;
-      const E* const k = task.qkv + row * d_.packed_width() + d_.heads * n;
+      const E* const k = task.packed(row) + d_.heads * n;
       for (std::int64_t head = 0; head < d_.kv_heads; ++head) {
-        E* const target = task.key(task.slot[row], head, task.position[row]);
+        E* const target = task.key(task.args.slot[row], head, task.args.position[row]);
         std::copy_n(k + head * n, n, target);
-        std::copy_n(k + (d_.kv_heads + head) * n, n, target + task.values_after_keys());
+        std::copy_n(k + (d_.kv_heads + head) * n, n, target + d_.cached_elements());
       }
     }
   }

@@ -53,9 +53,9 @@ inline void in_groups(std::int64_t n_queries, const F& f) {
 
 /// Continues the softmax of the queries of one key-value head of one token with a block of keys.
 template <typename E>
-void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, const E* const* values,
+void attend_to_block(const CachedAttentionDescription& d, const E* const* keys, const E* const* values,
                      std::int64_t n_keys, const CachedAttentionScratch& scratch) {
-  const std::int64_t group = task.group, n = task.head_dim, width = scratch.width;
+  const std::int64_t group = d.group(), n = d.head_dim, width = scratch.width;
   in_groups(group, [&](auto count, std::int64_t first) {
     for (std::int64_t s = 0; s < n_keys; s += kLanes)
       score_queries<count.value>(scratch.q + first * width, width, keys + s, n_keys - s < kLanes ? n_keys - s : kLanes,
@@ -93,39 +93,41 @@ void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, c
 /// Items are (token, key-value head), in this order.
 template <typename E>
 void cached_attention(const CachedAttentionTask<E>& task, Range items, const CachedAttentionScratch& scratch) {
-  const std::int64_t n = task.head_dim, heads = task.kv_heads * task.group;
+  const CachedAttentionDescription& d = task.d;
+  const std::int64_t n = d.head_dim, group = d.group();
+  const float scale = d.score_scale();
   for (std::int64_t item = items.begin; item < items.end; ++item) {
-    const std::int64_t row = item / task.kv_heads, head = item % task.kv_heads;
-    E* const y = task.y + (row * heads + head * task.group) * n;
+    const std::int64_t row = item / d.kv_heads, head = item % d.kv_heads;
+    E* const y = static_cast<E*>(task.args.y) + (row * d.heads + head * group) * n;
     if (!task.exists(row)) {
-      std::memset(static_cast<void*>(y), 0, static_cast<std::size_t>(task.group * n) * sizeof(E));
+      std::memset(static_cast<void*>(y), 0, static_cast<std::size_t>(group * n) * sizeof(E));
       continue;
     }
-    const E* const q = task.qkv + row * task.packed_width() + head * task.group * n;
-    for (std::int64_t i = 0; i < task.group; ++i) {
+    const E* const q = task.packed(row) + head * group * n;
+    for (std::int64_t i = 0; i < group; ++i) {
       for (std::int64_t c = 0; c < n; ++c) {
-        scratch.q[i * scratch.width + c] = to_float(q[i * n + c]) * task.scale;
+        scratch.q[i * scratch.width + c] = to_float(q[i * n + c]) * scale;
         scratch.sums[i * scratch.width + c] = 0;
       }
       scratch.greatest[i] = -__builtin_inff();
       scratch.total[i] = 0;
     }
-    const std::int64_t own = task.slot[row], n_keys = task.position[row] + 1;
-    const std::int32_t* const cache_indirection = task.cache_indirection + own * task.capacity;
+    const std::int64_t own = task.args.slot[row], n_keys = task.args.position[row] + 1;
+    const std::int32_t* const cache_indirection = task.args.cache_indirection + own * d.capacity;
     const E* keys[kCacheBlock];
     const E* values[kCacheBlock];
-    const std::int64_t least = task.window > 0 && n_keys > task.window ? n_keys - task.window : 0;
+    const std::int64_t least = d.window > 0 && n_keys > d.window ? n_keys - d.window : 0;
     for (std::int64_t first = least; first < n_keys; first += kCacheBlock) {
       const std::int64_t count = n_keys - first < kCacheBlock ? n_keys - first : kCacheBlock;
       for (std::int64_t s = 0; s < count; ++s) {
         const std::int64_t given = cache_indirection[first + s];
-        const bool is_own = first + s == n_keys - 1 || given < 0 || given >= task.slots;
+        const bool is_own = first + s == n_keys - 1 || given < 0 || given >= d.slots;
         keys[s] = task.key(is_own ? own : given, head, first + s);
-        values[s] = keys[s] + task.values_after_keys();
+        values[s] = keys[s] + d.cached_elements();
       }
-      attend_to_block(task, keys, values, count, scratch);
+      attend_to_block(d, keys, values, count, scratch);
     }
-    for (std::int64_t i = 0; i < task.group; ++i)
+    for (std::int64_t i = 0; i < group; ++i)
       for (std::int64_t c = 0; c < n; ++c)
         y[i * n + c] = from_float<E>(scratch.sums[i * scratch.width + c] / scratch.total[i]);
   }

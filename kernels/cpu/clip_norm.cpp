@@ -1,7 +1,6 @@
 // The global norm of the gradients in fp64, with the same bits on any number of threads, the clipping coefficient, and
 // whether the step is applied.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <span>
 #include <vector>
@@ -46,21 +45,7 @@ class CpuClipNorm final : public ClipNorm {
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     double total = 0;
     for (std::size_t i = 0; i < tiles_.size(); ++i) total += args.tile_sums[i];
-    const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
-    const double correction = args.scalars->nominal_count / args.sums->weight;
-    const double unscaled_norm = std::sqrt(total) / scale;
-    const double norm = unscaled_norm * correction;
-    *args.norm = norm;
-    double coefficient = 1;
-    if (max_norm_ > 0) {
-      coefficient = max_norm_ / (norm + 1e-6);
-      if (coefficient > 1) coefficient = 1;
-    }
-    args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
-    const double loss = args.sums->loss / args.sums->weight;
-    args.scalars->is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= args.scalars->loss_limit ? 1 : 0;
-    if (args.loss_scale)
-      *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(unscaled_norm));
+    finish_norm(total, max_norm_, loss_scaling_, args);
   }
 
  private:

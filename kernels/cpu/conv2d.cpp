@@ -137,7 +137,7 @@ const void* CpuConv2d::input(const void* x, const NormalizationForward& normaliz
 
 void CpuConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
   const void* const z = input(args.x, args.normalization, memory, forward_at_.z, true);
-  forward_->forward(z, args.weight, args.y, at(memory.workspace, forward_at_.bare));
+  forward_->run(z, args.weight, args.y, at(memory.workspace, forward_at_.bare));
   if (d_.statistics)
     channel_sums(y_shape_, args.y, args.statistics.as<double>(), at(memory.workspace, forward_at_.sums), context_);
 }
@@ -156,7 +156,7 @@ void CpuConv2d::run_backward(const Backward& args, const OpMemory& memory, Strea
 void CpuConv2d::input_gradient(const Backward& args, const void* z, void* workspace) {
   const auto data_gradient = [&](void* target) {
     if (target == nullptr) target = at(workspace, backward_at_.dx);
-    data_gradient_->data_gradient(args.dy, args.weight, target, at(workspace, backward_at_.bare));
+    data_gradient_->run(args.dy, args.weight, target, at(workspace, backward_at_.bare));
     return target;
   };
   if (d_.normalization) {

@@ -141,14 +141,10 @@ class Trials {
     }
   }
   void run(BareConvolution& convolution) const {
-    switch (direction_) {
-      case Direction::forward:
-        return convolution.forward(x_->as(), weight_->as(), y_->as(), workspace_->as());
-      case Direction::data_gradient:
-        return convolution.data_gradient(y_->as(), weight_->as(), x_->as(), workspace_->as());
-      case Direction::weight_gradient:
-        return convolution.weight_gradient(x_->as(), y_->as(), weight_->as<float>(), false, workspace_->as());
-    }
+    if (direction_ == Direction::weight_gradient)
+      return convolution.weight_gradient(x_->as(), y_->as(), weight_->as<float>(), false, workspace_->as());
+    const bool is_forward = direction_ == Direction::forward;
+    convolution.run((is_forward ? x_ : y_)->as(), weight_->as(), (is_forward ? y_ : x_)->as(), workspace_->as());
   }
 
   Direction direction_;
@@ -201,23 +197,11 @@ std::string key(const Conv2dDescription& d, Direction direction) {
                      name(d.y_layout), d.weight_layout ? d.weight_layout->describe() : "free", name(direction));
 }
 
-[[noreturn]] void made_for_another(Direction direction) {
-  fail(ErrorCode::internal, "{} was called on a convolution that was planned for another direction", name(direction));
-}
-
 }  // namespace
 
 const char* name(Direction direction) {
   constexpr const char* kNames[] = {"forward", "data gradient", "weight gradient"};
   return kNames[static_cast<std::size_t>(direction)];
-}
-
-void BareConvolution::forward(const void*, const void*, void*, void*) { made_for_another(Direction::forward); }
-void BareConvolution::data_gradient(const void*, const void*, void*, void*) {
-  made_for_another(Direction::data_gradient);
-}
-void BareConvolution::weight_gradient(const void*, const void*, float*, bool, void*) {
-  made_for_another(Direction::weight_gradient);
 }
 
 void check(const Conv2dDescription& d) {

@@ -71,9 +71,8 @@ class AmxConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override { return "own kernels on AMX"; }
 
-  void forward(const void* x, const void* weight, void* y, void* workspace) override;
+  void run(const void* from, const void* weight, void* to, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
-  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override;
 
  private:
   struct Image {
@@ -94,11 +93,9 @@ class AmxConvolution final : public BareConvolution {
   /// zeros.
   void pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel, std::int64_t first,
             std::int64_t count, Bf16* to, std::int64_t total) const;
-  void pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to, Range blocks) const;
+  void pack_weights(const Product& product, const Bf16* weight, Bf16* to, Range blocks) const;
   void multiply(const Product& product, const amx::Rows& rows, std::int64_t plane_size, std::int64_t chunks,
                 const Bf16* weights, Bf16* to, const Image& output, std::int64_t images) const;
-  void run(const void* from, const Image& input, const std::vector<Plane>& planes, const std::vector<Product>& products,
-           const void* weight, bool over_k, void* to, const Image& output, void* workspace) const;
   /// x and dy of some images, in tiles of 16 channels, as the weight gradient multiplies them.
   struct GradientTiles {
     Bf16 *rows = nullptr, *columns = nullptr;
@@ -109,8 +106,12 @@ class AmxConvolution final : public BareConvolution {
   void gather(const GradientTiles& tiles, const void* x, const void* dy, std::int64_t first, std::int64_t count,
               Bf16* packed, Range units) const;
   void multiply_positions(const GradientTiles& tiles, std::int64_t blocks, float* dweight, bool add, Range units) const;
-  std::size_t run_bytes(const Image& input, std::size_t n_planes) const;
-  std::int64_t run_at_once(const Image& input, std::size_t n_planes) const;
+  /// What a run reads and writes.
+  const Image& input() const { return over_k_ ? y_ : x_; }
+  const Image& output() const { return over_k_ ? x_ : y_; }
+  const std::vector<Plane>& planes() const { return over_k_ ? y_planes_ : x_planes_; }
+  std::size_t run_bytes() const;
+  std::int64_t run_at_once() const;
   std::int64_t gradient_at_once() const;
   /// Tiles of x hold pairs of positions. Taps at an odd distance need a second set, whose pairs are shifted by one
   /// position.
@@ -124,6 +125,7 @@ class AmxConvolution final : public BareConvolution {
   std::int64_t images_;
   Image x_, y_;
   Positions positions_;
+  bool over_k_;    // a run is the data gradient, which sums over k
   bool in_place_;  // x and dy are read in place
   int n_taps_, parts_;
   std::vector<Plane> x_planes_, y_planes_{Plane{}};
@@ -140,6 +142,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
       x_{d.x[1], d.x[2], d.x[3]},
       y_{d.y()[1], d.y()[2], d.out_channels},
       positions_{y_.height, y_.width, (d.padding + d.stride - 1) / d.stride},
+      over_k_(direction == Direction::data_gradient),
       in_place_(d.kernel_size == 1 && d.stride == 1 && images_ * x_.height * x_.width % kBlock == 0),
       n_taps_(d.kernel_size * d.kernel_size),
       parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_))) {
@@ -172,9 +175,10 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
   forward_.push_back(std::move(forward));
   if (d.kernel_size == 1) x_planes_.resize(1);  // no tap reads the other planes
 
-  if (direction == Direction::forward) bytes_ = run_bytes(x_, x_planes_.size());
-  if (direction == Direction::data_gradient) bytes_ = run_bytes(y_, y_planes_.size());
-  if (direction == Direction::weight_gradient) plan_weight_gradient();
+  if (direction == Direction::weight_gradient)
+    plan_weight_gradient();
+  else
+    bytes_ = run_bytes();
 }
 
 void AmxConvolution::plan_weight_gradient() {
@@ -223,19 +227,18 @@ void AmxConvolution::pack(const Bf16* images, const Image& shape, const Plane& p
 
 /// Packs the weights for blocks of 32 output channels of the product. Each block is (input channels / 32, taps, two
 /// tiles).
-void AmxConvolution::pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to,
-                                  Range blocks) const {
+void AmxConvolution::pack_weights(const Product& product, const Bf16* weight, Bf16* to, Range blocks) const {
   const std::int64_t c_blocks = x_.channels / 16;
   const auto block = [&](std::int64_t k, std::int64_t c, int tap) {
     return weight + ((k * c_blocks + c) * n_taps_ + tap) * 256;
   };
-  const std::int64_t chunks = (over_k ? y_.channels : x_.channels) / kBlock;
+  const std::int64_t chunks = input().channels / kBlock;
   to += blocks.begin * static_cast<std::int64_t>(product.window.size()) * chunks * kTilePair;
   for (std::int64_t out = blocks.begin; out < blocks.end; ++out)
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
       for (const int tap : product.window)
         for (int half = 0; half < 2; ++half, to += amx::kTile) {
-          if (over_k)
+          if (over_k_)
             amx::weights_over_k(block(2 * chunk, 2 * out + half, tap), block(2 * chunk + 1, 2 * out + half, tap), to);
           else
             amx::weights_over_c(block(2 * out + half, 2 * chunk, tap), block(2 * out + half, 2 * chunk + 1, tap), to);
@@ -280,9 +283,9 @@ void AmxConvolution::multiply(const Product& product, const amx::Rows& rows, std
   }
 }
 
-std::int64_t AmxConvolution::run_at_once(const Image& input, std::size_t n_planes) const {
+std::int64_t AmxConvolution::run_at_once() const {
   if (in_place_) return images_;
-  return images_at_once(static_cast<std::int64_t>(n_planes) * positions_.image() * input.channels * 2);
+  return images_at_once(std::ssize(planes()) * positions_.image() * input().channels * 2);
 }
 
 std::int64_t AmxConvolution::gradient_at_once() const {
@@ -290,23 +293,21 @@ std::int64_t AmxConvolution::gradient_at_once() const {
   return images_at_once(positions_.image() * channels * 2);
 }
 
-std::size_t AmxConvolution::run_bytes(const Image& input, std::size_t n_planes) const {
-  const std::int64_t total = positions_.total(run_at_once(input, n_planes));
+std::size_t AmxConvolution::run_bytes() const {
+  const std::int64_t total = positions_.total(run_at_once());
   WorkspacePlan workspace;
   workspace.take(static_cast<std::size_t>(n_taps_ * x_.channels * y_.channels) * sizeof(Bf16));
   if (!in_place_)
-    workspace.take(static_cast<std::size_t>(parts_) * n_planes * static_cast<std::size_t>(total * input.channels) *
-                   sizeof(Bf16));
+    workspace.take(static_cast<std::size_t>(parts_ * std::ssize(planes()) * total * input().channels) * sizeof(Bf16));
   return workspace.size_bytes();
 }
 
 /// The images are divided among threads. Each thread packs some of its images at a time.
-void AmxConvolution::run(const void* from, const Image& input, const std::vector<Plane>& planes,
-                         const std::vector<Product>& products, const void* weight, bool over_k, void* to,
-                         const Image& output, void* workspace) const {
+void AmxConvolution::run(const void* from, const void* weight, void* to, void* workspace) {
+  const std::vector<Product>& products = over_k_ ? data_ : forward_;
   Bf16* const weights = static_cast<Bf16*>(workspace);
   Bf16* const packed = weights + n_taps_ * x_.channels * y_.channels;
-  const std::int64_t out_blocks = output.channels / kBlock;
+  const std::int64_t out_blocks = output().channels / kBlock;
   const auto weights_of = [&](std::size_t product) {
     std::int64_t taps = 0;
     for (std::size_t i = 0; i < product; ++i) taps += static_cast<std::int64_t>(products[i].taps.size());
@@ -314,37 +315,29 @@ void AmxConvolution::run(const void* from, const Image& input, const std::vector
   };
   run_ranges(parts_, out_blocks, [&](Range range) {
     for (std::size_t i = 0; i < products.size(); ++i)
-      pack_weights(products[i], static_cast<const Bf16*>(weight), over_k, weights_of(i), range);
+      pack_weights(products[i], static_cast<const Bf16*>(weight), weights_of(i), range);
   });
-  const std::int64_t at_once = run_at_once(input, planes.size()), chunks = input.channels / kBlock;
+  const std::int64_t at_once = run_at_once(), chunks = input().channels / kBlock;
   const std::int64_t total = positions_.total(at_once), plane_size = chunks * total * kBlock;
   run_parts(parts_, [&](int part) {
     const amx::Tiles tiles;
-    Bf16* const mine = packed + part * static_cast<std::int64_t>(planes.size()) * plane_size;
+    Bf16* const mine = packed + part * std::ssize(planes()) * plane_size;
     const Range images = part_of(images_, part, parts_);
     for (std::int64_t first = images.begin; first < images.end; first += at_once) {
       const std::int64_t count = std::min(at_once, images.end - first);
-      amx::Rows rows{static_cast<const Bf16*>(from) + first * input.n_elements(), input.channels, kBlock};
+      amx::Rows rows{static_cast<const Bf16*>(from) + first * input().n_elements(), input().channels, kBlock};
       if (!in_place_) {
         Bf16* to_plane = mine;
-        for (const Plane& plane : planes)
+        for (const Plane& plane : planes())
           for (std::int64_t chunk = 0; chunk < chunks; ++chunk, to_plane += total * kBlock)
-            pack(static_cast<const Bf16*>(from), input, plane, chunk * kBlock, first, count, to_plane, total);
+            pack(static_cast<const Bf16*>(from), input(), plane, chunk * kBlock, first, count, to_plane, total);
         rows = {mine + positions_.begin() * kBlock, kBlock, total * kBlock};
       }
       for (std::size_t i = 0; i < products.size(); ++i)
         multiply(products[i], rows, plane_size, chunks, weights_of(i),
-                 static_cast<Bf16*>(to) + first * output.n_elements(), output, count);
+                 static_cast<Bf16*>(to) + first * output().n_elements(), output(), count);
     }
   });
-}
-
-void AmxConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
-  run(x, x_, x_planes_, forward_, weight, false, y, y_, workspace);
-}
-
-void AmxConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
-  run(dy, y_, y_planes_, data_, weight, true, dx, x_, workspace);
 }
 
 /// Fills the tiles. Units are chunks of 32 channels: first those of x's planes, then those of dy. `packed` has space

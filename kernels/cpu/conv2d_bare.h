@@ -20,7 +20,7 @@ const char* name(Direction direction);
 /// Throws Error if the description is impossible.
 void check(const Conv2dDescription& description);
 
-/// Planned for one direction; the others must not be called. Both gradients use the weight layout of forward:
+/// Planned for one direction; the call for another must not be made. Both gradients use the weight layout of forward:
 /// Conv2dDescription::weight_layout. Weights have the type of x and y, and their gradient is fp32.
 class BareConvolution {
  public:
@@ -30,12 +30,10 @@ class BareConvolution {
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::string describe() const = 0;
 
-  /// y = convolution of x, overwritten.
-  virtual void forward(const void* x, const void* weight, void* y, void* workspace);
-  /// dx, overwritten.
-  virtual void data_gradient(const void* dy, const void* weight, void* dx, void* workspace);
+  /// Forward, y from x, or the data gradient, dx from dy; overwritten.
+  virtual void run(const void* from, const void* weight, void* to, void* workspace) = 0;
   /// dweight, overwritten or added to; zeros where the layout has padding.
-  virtual void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace);
+  virtual void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) = 0;
 };
 
 /// Plans the algorithm that `algorithms` has stored or finds to be the fastest; or if it is null, the first that fits.

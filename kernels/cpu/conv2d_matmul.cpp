@@ -53,10 +53,7 @@ class MatmulConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override;
 
-  void forward(const void* x, const void* weight, void* y, void* workspace) override { run(x, weight, y, workspace); }
-  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override {
-    run(dy, weight, dx, workspace);
-  }
+  void run(const void* from, const void* weight, void* to, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
 
  private:
@@ -74,7 +71,6 @@ class MatmulConvolution final : public BareConvolution {
   std::vector<TapsProduct> data_products() const;
   void plan_run(const Image& output, bool over_k, std::vector<TapsProduct> products);
   void plan_weight_gradient();
-  void run(const void* from, const void* weight, void* to, void* workspace);
   void run_product(TapsProduct& product, const void* from, const std::byte* weights, std::byte* to, void* workspace);
   /// Returns rows of a matrix, either in place or gathered into the workspace.
   const void* rows_of(const Gather& gather, const void* from, Range rows, void* workspace) const;
@@ -320,22 +316,21 @@ void MatmulConvolution::weight_gradient(const void* x, const void* dy, float* dw
 class BlockedConvolution final : public BareConvolution {
  public:
   BlockedConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
-      : inner_(in_nhwc(d), direction, context) {
+      : inner_(in_nhwc(d), direction, context), is_forward_(direction == Direction::forward) {
     WorkspacePlan workspace;
     at_.inner = workspace.take(inner_.workspace_bytes());
     std::size_t reorder_bytes = 0;
-    const auto plan = [&](const Shape& shape, Layout layout, bool is_output, std::size_t& at) {
+    const auto plan = [&](const Shape& shape, Layout layout, bool is_output) {
       const Sizes sizes{shape[0], shape[3], shape[1], shape[2]};
       const BlockedLayout outer(sizes, layout == Layout::nhwc ? "acdb" : "aBcd16b"), nhwc(sizes, "acdb");
       std::unique_ptr<Reorder> reorder = is_output ? make_reorder(nhwc, d.dtype, outer, d.dtype, context)
                                                    : make_reorder(outer, d.dtype, nhwc, d.dtype, context);
-      if (!reorder) return reorder;
-      at = workspace.take(nhwc.n_elements() * size_bytes(d.dtype));
+      if (!reorder) return Side{};
       reorder_bytes = std::max(reorder_bytes, reorder->workspace_bytes());
-      return reorder;
+      return Side{std::move(reorder), workspace.take(nhwc.n_elements() * size_bytes(d.dtype))};
     };
-    x_ = plan(d.x, d.x_layout, direction == Direction::data_gradient, at_.x);
-    y_ = plan(d.y(), d.y_layout, direction == Direction::forward, at_.y);
+    x_ = plan(d.x, d.x_layout, direction == Direction::data_gradient);
+    y_ = plan(d.y(), d.y_layout, is_forward_);
     at_.reorder = workspace.take(reorder_bytes);
     bytes_ = workspace.size_bytes();
   }
@@ -344,37 +339,39 @@ class BlockedConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override { return inner_.describe() + ", activations reordered"; }
 
-  void forward(const void* x, const void* weight, void* y, void* workspace) override {
-    void* const inner_y = y_ ? at(workspace, at_.y) : y;
-    inner_.forward(input(x_, x, workspace, at_.x), weight, inner_y, at(workspace, at_.inner));
-    if (y_) y_->execute(inner_y, y, at(workspace, at_.reorder));
-  }
-  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override {
-    void* const inner_dx = x_ ? at(workspace, at_.x) : dx;
-    inner_.data_gradient(input(y_, dy, workspace, at_.y), weight, inner_dx, at(workspace, at_.inner));
-    if (x_) x_->execute(inner_dx, dx, at(workspace, at_.reorder));
+  void run(const void* from, const void* weight, void* to, void* workspace) override {
+    const Side &in = is_forward_ ? x_ : y_, &out = is_forward_ ? y_ : x_;
+    void* const inner_to = out.reorder ? at(workspace, out.at) : to;
+    inner_.run(input(in, from, workspace), weight, inner_to, at(workspace, at_.inner));
+    if (out.reorder) out.reorder->execute(inner_to, to, at(workspace, at_.reorder));
   }
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override {
-    inner_.weight_gradient(input(x_, x, workspace, at_.x), input(y_, dy, workspace, at_.y), dweight, accumulate,
+    inner_.weight_gradient(input(x_, x, workspace), input(y_, dy, workspace), dweight, accumulate,
                            at(workspace, at_.inner));
   }
 
  private:
+  /// An activation: null if the caller's tensor is in nhwc, or else the place of its copy.
+  struct Side {
+    std::unique_ptr<Reorder> reorder;
+    std::size_t at = 0;
+  };
   static Conv2dDescription in_nhwc(Conv2dDescription d) {
     d.x_layout = d.y_layout = Layout::nhwc;
     return d;
   }
-  const void* input(const std::unique_ptr<Reorder>& reorder, const void* data, void* workspace, std::size_t offset) {
-    if (!reorder) return data;
-    reorder->execute(data, at(workspace, offset), at(workspace, at_.reorder));
-    return at(workspace, offset);
+  const void* input(const Side& side, const void* data, void* workspace) {
+    if (!side.reorder) return data;
+    side.reorder->execute(data, at(workspace, side.at), at(workspace, at_.reorder));
+    return at(workspace, side.at);
   }
 
   MatmulConvolution inner_;
-  std::unique_ptr<Reorder> x_, y_;  // null if the caller's tensor is in nhwc
+  bool is_forward_;
+  Side x_, y_;
   std::size_t bytes_ = 0;
   struct {
-    std::size_t inner = 0, x = 0, y = 0, reorder = 0;
+    std::size_t inner = 0, reorder = 0;
   } at_;
 };
 

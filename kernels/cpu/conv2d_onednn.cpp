@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
 
 #include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/base/widen.h"
@@ -41,30 +40,62 @@ InnerTags inner_tags(const Conv2dDescription& d) {
   return {Tag::nchw, y};
 }
 
-/// What oneDNN does for one convolution: the layouts it works in, and an implementation for each direction.
-struct ConvolutionPlan {
-  // The caller's tensors, and the same as the primitives read and write them. They differ where oneDNN has no fast
-  // implementation for the caller's pair: nhwc in and nchw16c out, or the reverse; and in bf16 on a processor without
-  // its instructions, where the primitives compute in fp32.
-  dnnl::memory::desc x, y, inner_x, inner_y;
-  std::shared_ptr<const BlockedLayout> layout;  // of the weights
-  dnnl::memory::desc weights;                   // the caller's, of x's type in `layout`
+class OnednnConvolution final : public BareConvolution {
+ public:
+  OnednnConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
+      : direction_(direction), context_(context) {
+    plan_with_onednn(text(d), [&] { plan(d); });
+  }
 
-  dnnl::convolution_forward::primitive_desc forward;
-  std::optional<dnnl::convolution_backward_data::primitive_desc> backward_data;
-  std::optional<dnnl::convolution_backward_weights::primitive_desc> backward_weights;
+  std::shared_ptr<const BlockedLayout> weight_layout() const override { return layout_; }
+  std::size_t workspace_bytes() const override { return bytes_; }
+  std::string describe() const override;
+
+  void run(const void* from, const void* weight, void* to, void* workspace) override;
+  void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
+
+ private:
+  /// x, y, or the weights: as the caller has them, and as the primitive reads or writes them ("inner"). They differ
+  /// where oneDNN has no fast implementation for the caller's layouts, and in bf16 on a processor without its
+  /// instructions, where the primitives compute in fp32.
+  struct Tensor {
+    memory::desc outer, inner;
+  };
+  /// A copy between both forms; empty if they are the same.
+  struct Copy {
+    PlannedReorder reorder;
+    std::size_t at = 0;
+  };
+  /// The numbers of a primitive's arguments: x, the weights and y, or their gradients.
+  struct Numbers {
+    int x, weights, y;
+  };
+
+  /// Throws dnnl::error if oneDNN has no implementation.
+  void plan(const Conv2dDescription& d);
+  void place(const dnnl::primitive_desc& chosen, const Tensor& x, const Tensor& weights, const Tensor& y,
+             const Numbers& numbers);
+  void execute(const void* x, const void* weights, const void* y, void* scratchpad);
+  /// Returns `source`, or its copy in the workspace if a reorder is needed.
+  const void* reordered(Copy& copy, const void* source, void* workspace) const;
+
+  Direction direction_;
+  CpuContext context_;
+  std::shared_ptr<const BlockedLayout> layout_;  // of the weights
+  std::string implementation_;
+  std::size_t bytes_ = 0;
+  PlannedPrimitive primitive_;
+  Numbers numbers_{};
+  Copy x_, y_, weights_;
+  std::size_t inner_dweight_at_ = 0, scratchpad_at_ = 0;
 };
 
-/// For backward: the plan of one direction. Throws Error if oneDNN has no implementation.
-ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction) {
-  ConvolutionPlan plan;
+void OnednnConvolution::plan(const Conv2dDescription& d) {
   using Type = memory::data_type;
   const Type outer = onednn_type(d.dtype);
   const Type inner = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
-  plan.x = image(d.x, outer, tag_of(d.x_layout));
-  plan.y = image(d.y(), outer, tag_of(d.y_layout));
-  plan.inner_x = image(d.x, inner, inner_tags(d).x);
-  plan.inner_y = image(d.y(), inner, inner_tags(d).y);
+  const Tensor x{image(d.x, outer, tag_of(d.x_layout)), image(d.x, inner, inner_tags(d).x)};
+  const Tensor y{image(d.y(), outer, tag_of(d.y_layout)), image(d.y(), inner, inner_tags(d).y)};
 
   const memory::dims weight_dims{d.out_channels, d.x[3], d.kernel_size, d.kernel_size};
   const memory::desc any(weight_dims, inner, Tag::any), any_fp32(weight_dims, Type::f32, Tag::any);
@@ -72,140 +103,81 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction
   const auto algorithm = dnnl::algorithm::convolution_direct;
   const dnnl::primitive_attr attributes = user_scratchpad();
 
-  plan_with_onednn(text(d), [&] {
-    const auto kind = d.inference ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training;
-    const auto forward = [&](const memory::desc& weights, bool allow_empty) {
-      return dnnl::convolution_forward::primitive_desc(onednn_engine(), kind, algorithm, plan.inner_x, weights,
-                                                       plan.inner_y, strides, padding, padding, attributes,
-                                                       allow_empty);
-    };
-    plan.layout = as_blocked_layout(d.weight_layout, weight_dims);
-    plan.forward = plan.layout ? choose_weights(onednn_desc(*plan.layout, inner), any, forward) : forward(any, false);
-    if (!plan.layout) {
-      // In bf16 the kernels of forward and data gradient use different layouts (pairs of input or of output channels),
-      // so at least one of them reorders the weights.
-      plan.layout = std::make_shared<BlockedLayout>(inner == Type::f32 ? layout_of(plan.forward.weights_desc())
-                                                                       : BlockedLayout::row_major(weight_dims));
-    }
-    plan.weights = onednn_desc(*plan.layout, outer);
-
-    if (direction == Direction::data_gradient) {
-      plan.backward_data =
-          choose_weights(onednn_desc(*plan.layout, inner), any, [&](const memory::desc& weights, bool allow_empty) {
-            return dnnl::convolution_backward_data::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
-                                                                   plan.inner_y, strides, padding, padding,
-                                                                   plan.forward, attributes, allow_empty);
-          });
-    }
-    if (direction != Direction::weight_gradient) return;
-    plan.backward_weights = choose_weights(
-        onednn_desc(*plan.layout, Type::f32), any_fp32, [&](const memory::desc& weights, bool allow_empty) {
-          return dnnl::convolution_backward_weights::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
-                                                                    plan.inner_y, strides, padding, padding,
-                                                                    plan.forward, attributes, allow_empty);
+  const auto kind = d.inference ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training;
+  const auto make_forward = [&](const memory::desc& weights, bool allow_empty) {
+    return dnnl::convolution_forward::primitive_desc(onednn_engine(), kind, algorithm, x.inner, weights, y.inner,
+                                                     strides, padding, padding, attributes, allow_empty);
+  };
+  layout_ = as_blocked_layout(d.weight_layout, weight_dims);
+  const auto forward =
+      layout_ ? choose_weights(onednn_desc(*layout_, inner), any, make_forward) : make_forward(any, false);
+  if (!layout_) {
+    // In bf16 the kernels of forward and data gradient use different layouts (pairs of input or of output channels),
+    // so at least one of them reorders the weights.
+    layout_ = std::make_shared<BlockedLayout>(inner == Type::f32 ? layout_of(forward.weights_desc())
+                                                                 : BlockedLayout::row_major(weight_dims));
+  }
+  const memory::desc weights = onednn_desc(*layout_, outer);
+  if (direction_ == Direction::forward)
+    return place(forward, x, {weights, forward.weights_desc()}, y, {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST});
+  if (direction_ == Direction::data_gradient) {
+    const auto gradient =
+        choose_weights(onednn_desc(*layout_, inner), any, [&](const memory::desc& of_weights, bool allow_empty) {
+          return dnnl::convolution_backward_data::primitive_desc(onednn_engine(), algorithm, x.inner, of_weights,
+                                                                 y.inner, strides, padding, padding, forward,
+                                                                 attributes, allow_empty);
         });
+    return place(gradient, x, {weights, gradient.weights_desc()}, y,
+                 {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST});
+  }
+  const memory::desc dweight = onednn_desc(*layout_, Type::f32);
+  const auto gradient = choose_weights(dweight, any_fp32, [&](const memory::desc& of_weights, bool allow_empty) {
+    return dnnl::convolution_backward_weights::primitive_desc(onednn_engine(), algorithm, x.inner, of_weights, y.inner,
+                                                              strides, padding, padding, forward, attributes,
+                                                              allow_empty);
   });
-  return plan;
+  place(gradient, x, {dweight, gradient.diff_weights_desc()}, y,
+        {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST});
 }
 
-class OnednnConvolution final : public BareConvolution {
- public:
-  OnednnConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
-      : direction_(direction),
-        context_(context),
-        plan_(plan_convolution(d, direction)),
-        parameter_(onednn_desc(*plan_.layout, memory::data_type::f32)) {
-    plan_with_onednn(text(d), [&] {
-      switch (direction) {
-        case Direction::forward:
-          return plan(dnnl::convolution_forward(plan_.forward), plan_.forward, plan_.forward.weights_desc(),
-                      {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST});
-        case Direction::data_gradient:
-          return plan(dnnl::convolution_backward_data(*plan_.backward_data), *plan_.backward_data,
-                      plan_.backward_data->weights_desc(), {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST});
-        case Direction::weight_gradient:
-          return plan(dnnl::convolution_backward_weights(*plan_.backward_weights), *plan_.backward_weights,
-                      plan_.backward_weights->diff_weights_desc(),
-                      {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST});
-      }
-    });
-  }
-
-  std::shared_ptr<const BlockedLayout> weight_layout() const override { return plan_.layout; }
-  std::size_t workspace_bytes() const override { return bytes_; }
-  std::string describe() const override;
-
-  void forward(const void* x, const void* weight, void* y, void* workspace) override;
-  void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
-  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override;
-
- private:
-  /// The numbers of a primitive's arguments: x, the weights and y, or their gradients.
-  struct Numbers {
-    int x, weights, y;
-  };
-  template <typename Chosen>
-  void plan(const dnnl::primitive& primitive, const Chosen& chosen, const memory::desc& weights,
-            const Numbers& numbers);
-  void execute(const void* x, const void* weights, const void* y, void* scratchpad);
-  /// Returns `source`, or its copy at `offset` in the workspace if a reorder is needed.
-  const void* reordered(PlannedReorder& reorder, const void* source, void* workspace, std::size_t offset) const;
-
-  Direction direction_;
-  CpuContext context_;
-  ConvolutionPlan plan_;
-  memory::desc parameter_;  // fp32, in the layout of the weights
-  std::size_t bytes_ = 0;
-  PlannedPrimitive primitive_;
-  Numbers numbers_{};
-  // Of an input, to the inner layout, and of the result, from it; empty if both sides have the same layout.
-  PlannedReorder x_, y_, weights_;
-
-  struct {
-    std::size_t x = 0, y = 0, weights = 0, inner_dweight = 0, scratchpad = 0;
-  } at_;
-};
-
-template <typename Chosen>
-void OnednnConvolution::plan(const dnnl::primitive& primitive, const Chosen& chosen, const memory::desc& weights,
-                             const Numbers& numbers) {
+void OnednnConvolution::place(const dnnl::primitive_desc& chosen, const Tensor& x, const Tensor& weights,
+                              const Tensor& y, const Numbers& numbers) {
   numbers_ = numbers;
-  primitive_ = PlannedPrimitive(primitive, {{numbers.x, plan_.inner_x},
-                                            {numbers.weights, weights},
-                                            {numbers.y, plan_.inner_y},
-                                            {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  const auto reorder = [&](const memory::desc& outer, const memory::desc& inner, bool is_result) {
-    return is_result ? PlannedReorder(inner, outer, context_) : PlannedReorder(outer, inner, context_);
-  };
+  implementation_ = chosen.impl_info_str();
+  primitive_ = PlannedPrimitive(dnnl::primitive(chosen), {{numbers.x, x.inner},
+                                                          {numbers.weights, weights.inner},
+                                                          {numbers.y, y.inner},
+                                                          {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
   const bool gives_dweight = direction_ == Direction::weight_gradient;
-  x_ = reorder(plan_.x, plan_.inner_x, direction_ == Direction::data_gradient);
-  y_ = reorder(plan_.y, plan_.inner_y, direction_ == Direction::forward);
-  weights_ = reorder(gives_dweight ? parameter_ : plan_.weights, weights, gives_dweight);
+  std::size_t scratchpad_bytes = chosen.scratchpad_desc().get_size();
   WorkspacePlan workspace;
-  if (x_) at_.x = workspace.take(plan_.inner_x.get_size());
-  if (y_) at_.y = workspace.take(plan_.inner_y.get_size());
-  if (gives_dweight) at_.inner_dweight = workspace.take(weights.get_size());
-  if (weights_) at_.weights = workspace.take(gives_dweight ? parameter_.get_size() : weights.get_size());
-  at_.scratchpad = workspace.take(std::max({chosen.scratchpad_desc().get_size(), x_.scratchpad_bytes(),
-                                            y_.scratchpad_bytes(), weights_.scratchpad_bytes()}));
+  const auto plan_copy = [&](Copy& copy, const Tensor& tensor, bool is_result, std::size_t size_bytes) {
+    copy.reorder = is_result ? PlannedReorder(tensor.inner, tensor.outer, context_)
+                             : PlannedReorder(tensor.outer, tensor.inner, context_);
+    if (!copy.reorder) return;
+    copy.at = workspace.take(size_bytes);
+    scratchpad_bytes = std::max(scratchpad_bytes, copy.reorder.scratchpad_bytes());
+  };
+  plan_copy(x_, x, direction_ == Direction::data_gradient, x.inner.get_size());
+  plan_copy(y_, y, direction_ == Direction::forward, y.inner.get_size());
+  if (gives_dweight) inner_dweight_at_ = workspace.take(weights.inner.get_size());
+  plan_copy(weights_, weights, gives_dweight, (gives_dweight ? weights.outer : weights.inner).get_size());
+  scratchpad_at_ = workspace.take(scratchpad_bytes);
   bytes_ = workspace.size_bytes();
 }
 
 std::string OnednnConvolution::describe() const {
-  std::string out = direction_ == Direction::forward         ? plan_.forward.impl_info_str()
-                    : direction_ == Direction::data_gradient ? plan_.backward_data->impl_info_str()
-                                                             : plan_.backward_weights->impl_info_str();
-  if (weights_) out += ", weights reordered";
-  if (x_) out += ", x reordered";
-  if (y_) out += ", y reordered";
+  std::string out = implementation_;
+  if (weights_.reorder) out += ", weights reordered";
+  if (x_.reorder) out += ", x reordered";
+  if (y_.reorder) out += ", y reordered";
   return out;
 }
 
-const void* OnednnConvolution::reordered(PlannedReorder& reorder, const void* source, void* workspace,
-                                         std::size_t offset) const {
-  if (!reorder) return source;
-  void* const target = at(workspace, offset);
-  reorder.execute(source, target, at(workspace, at_.scratchpad));
+const void* OnednnConvolution::reordered(Copy& copy, const void* source, void* workspace) const {
+  if (!copy.reorder) return source;
+  void* const target = at(workspace, copy.at);
+  copy.reorder.execute(source, target, at(workspace, scratchpad_at_));
   return target;
 }
 
@@ -214,37 +186,31 @@ void OnednnConvolution::execute(const void* x, const void* weights, const void* 
       {{numbers_.x, x}, {numbers_.weights, weights}, {numbers_.y, y}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
 }
 
-void OnednnConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
+void OnednnConvolution::run(const void* from, const void* weight, void* to, void* workspace) {
   omp_set_num_threads(context_.threads);
-  void* const scratchpad = at(workspace, at_.scratchpad);
-  void* const inner_y = y_ ? at(workspace, at_.y) : y;
-  const void* const inner_x = reordered(x_, x, workspace, at_.x);
-  execute(inner_x, reordered(weights_, weight, workspace, at_.weights), inner_y, scratchpad);
-  if (y_) y_.execute(inner_y, y, scratchpad);
-}
-
-void OnednnConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
-  omp_set_num_threads(context_.threads);
-  void* const scratchpad = at(workspace, at_.scratchpad);
-  void* const inner_dx = x_ ? at(workspace, at_.x) : dx;
-  const void* const inner_dy = reordered(y_, dy, workspace, at_.y);
-  execute(inner_dx, reordered(weights_, weight, workspace, at_.weights), inner_dy, scratchpad);
-  if (x_) x_.execute(inner_dx, dx, scratchpad);
+  const bool is_forward = direction_ == Direction::forward;
+  Copy &in = is_forward ? x_ : y_, &out = is_forward ? y_ : x_;
+  void* const scratchpad = at(workspace, scratchpad_at_);
+  void* const inner_to = out.reorder ? at(workspace, out.at) : to;
+  const void* const inner_from = reordered(in, from, workspace);
+  execute(is_forward ? inner_from : inner_to, reordered(weights_, weight, workspace),
+          is_forward ? inner_to : inner_from, scratchpad);
+  if (out.reorder) out.reorder.execute(inner_to, to, scratchpad);
 }
 
 void OnednnConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate,
                                         void* workspace) {
   omp_set_num_threads(context_.threads);
-  void* const scratchpad = at(workspace, at_.scratchpad);
-  const bool direct = !accumulate && !weights_;
-  float* const inner = direct ? dweight : at<float>(workspace, at_.inner_dweight);
-  float* const outer = !accumulate ? dweight : at<float>(workspace, weights_ ? at_.weights : at_.inner_dweight);
+  void* const scratchpad = at(workspace, scratchpad_at_);
+  const bool direct = !accumulate && !weights_.reorder;
+  float* const inner = direct ? dweight : at<float>(workspace, inner_dweight_at_);
+  float* const outer = !accumulate ? dweight : at<float>(workspace, weights_.reorder ? weights_.at : inner_dweight_at_);
   // oneDNN does not write all padding of a padded layout, and the gradient of padding must be zero.
-  if (plan_.layout->padded()) std::memset(outer, 0, parameter_.get_size());
-  const void* const inner_x = reordered(x_, x, workspace, at_.x);
-  execute(inner_x, inner, reordered(y_, dy, workspace, at_.y), scratchpad);
-  if (weights_) weights_.execute(inner, outer, scratchpad);
-  if (accumulate) add_into(DType::fp32, dweight, outer, plan_.layout->n_elements(), context_);
+  if (layout_->padded()) std::memset(outer, 0, layout_->n_elements() * sizeof(float));
+  const void* const inner_x = reordered(x_, x, workspace);
+  execute(inner_x, inner, reordered(y_, dy, workspace), scratchpad);
+  if (weights_.reorder) weights_.reorder.execute(inner, outer, scratchpad);
+  if (accumulate) add_into(DType::fp32, dweight, outer, layout_->n_elements(), context_);
 }
 
 }  // namespace

@@ -22,8 +22,6 @@ constexpr std::int64_t kGroupBytes = std::int64_t{1} << 20;
 // With fewer output pixels, reading and reordering all weights once more does not pay off.
 constexpr std::int64_t kLeastPixels = 1024;
 
-ImageRows rows_of(const Shape& s) { return {s[0], s[1] * s[2], s[3]}; }
-
 /// Groups of equal size, except for the last one.
 std::int64_t images_at_once(const Conv2dDescription& d, const CpuContext& context) {
   const std::int64_t threads = std::max(1, context.threads);
@@ -49,25 +47,32 @@ class WidenedConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override;
 
-  void forward(const void* x, const void* weight, void* y, void* workspace) override;
-  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override;
+  void run(const void* from, const void* weight, void* to, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
 
  private:
-  /// A group of images of x and of y, in bf16 and in fp32.
+  /// A group of images of x or y: its offset in the bf16 tensor, in elements, and its copy in fp32.
   struct Group {
-    BareConvolution& convolution;
-    ImageRows x, y;
-    std::int64_t x_offset, y_offset;  // elements
+    ImageRows rows;
+    std::int64_t offset;
+    Layout layout;
+    float* fp32;
+    void widen_from(const void* images, const CpuContext& context) const {
+      widen(rows, static_cast<const Bf16*>(images) + offset, layout, fp32, context);
+    }
+    void narrow_to(void* images, const CpuContext& context) const {
+      narrow(rows, layout, fp32, static_cast<Bf16*>(images) + offset, context);
+    }
   };
 
-  void place(Direction direction);
-  template <typename Work>  // (group)
-  void for_each_group(const Work& work);
+  void place();
+  template <typename Work>  // (convolution, x, y)
+  void for_each_group(void* workspace, const Work& work);
   /// The weights in fp32, in the layout of the fp32 algorithm.
   const float* widened_weights(const void* weight, void* workspace);
 
   Conv2dDescription d_, fp32_;
+  Direction direction_;
   CpuContext context_;
   std::int64_t images_;  // per group
   std::unique_ptr<BareConvolution> group_, last_group_;
@@ -81,7 +86,7 @@ class WidenedConvolution final : public BareConvolution {
 
 WidenedConvolution::WidenedConvolution(const Conv2dDescription& d, const Conv2dDescription& fp32, Direction direction,
                                        const CpuContext& context, MakeConvolution make)
-    : d_(d), fp32_(fp32), context_(context), images_(images_at_once(fp32, context)) {
+    : d_(d), fp32_(fp32), direction_(direction), context_(context), images_(images_at_once(fp32, context)) {
   if (!fp32_.weight_layout) fp32_.weight_layout = make(fp32_, Direction::forward, context)->weight_layout();
   group_ = make(with_images(fp32_, images_), direction, context);
   if (const std::int64_t rest = d.x[0] % images_; rest > 0)
@@ -92,17 +97,17 @@ WidenedConvolution::WidenedConvolution(const Conv2dDescription& d, const Conv2dD
   reorder_ = direction == Direction::weight_gradient
                  ? make_reorder(*inner_layout_, DType::fp32, *layout_, DType::fp32, context)
                  : make_reorder(*layout_, DType::fp32, *inner_layout_, DType::fp32, context);
-  place(direction);
+  place();
 }
 
-void WidenedConvolution::place(Direction direction) {
+void WidenedConvolution::place() {
   const auto fp32_bytes = [&](const Shape& s) {
     return static_cast<std::size_t>(s.n_elements() / s[0] * images_) * sizeof(float);
   };
   WorkspacePlan workspace;
   at_.x = workspace.take(fp32_bytes(d_.x));
   at_.y = workspace.take(fp32_bytes(d_.y()));
-  if (direction != Direction::weight_gradient || reorder_)
+  if (direction_ != Direction::weight_gradient || reorder_)
     at_.weights = workspace.take(layout_->n_elements() * sizeof(float));
   if (reorder_) at_.inner_weights = workspace.take(inner_layout_->n_elements() * sizeof(float));
   at_.group = workspace.take(
@@ -118,16 +123,14 @@ std::string WidenedConvolution::describe() const {
 }
 
 template <typename Work>
-void WidenedConvolution::for_each_group(const Work& work) {
-  ImageRows x = rows_of(d_.x), y = rows_of(d_.y());
-  const std::int64_t total = x.images;
-  for (std::int64_t first = 0; first < total; first += images_) {
-    x.images = y.images = std::min(images_, total - first);
-    work(Group{.convolution = x.images == images_ ? *group_ : *last_group_,
-               .x = x,
-               .y = y,
-               .x_offset = first * x.pixels * x.channels,
-               .y_offset = first * y.pixels * y.channels});
+void WidenedConvolution::for_each_group(void* workspace, const Work& work) {
+  for (std::int64_t first = 0; first < d_.x[0]; first += images_) {
+    const std::int64_t n = std::min(images_, d_.x[0] - first);
+    const auto group = [&](const Shape& s, Layout layout, std::size_t fp32_at) {
+      return Group{{n, s[1] * s[2], s[3]}, first * s[1] * s[2] * s[3], layout, at<float>(workspace, fp32_at)};
+    };
+    work(n == images_ ? *group_ : *last_group_, group(d_.x, fp32_.x_layout, at_.x),
+         group(d_.y(), fp32_.y_layout, at_.y));
   }
 }
 
@@ -140,35 +143,25 @@ const float* WidenedConvolution::widened_weights(const void* weight, void* works
   return inner;
 }
 
-void WidenedConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
+void WidenedConvolution::run(const void* from, const void* weight, void* to, void* workspace) {
   const float* const weights = widened_weights(weight, workspace);
-  float *const group_x = at<float>(workspace, at_.x), *const group_y = at<float>(workspace, at_.y);
-  for_each_group([&](const Group& group) {
-    widen(group.x, static_cast<const Bf16*>(x) + group.x_offset, fp32_.x_layout, group_x, context_);
-    group.convolution.forward(group_x, weights, group_y, at(workspace, at_.group));
-    narrow(group.y, fp32_.y_layout, group_y, static_cast<Bf16*>(y) + group.y_offset, context_);
-  });
-}
-
-void WidenedConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
-  const float* const weights = widened_weights(weight, workspace);
-  float *const group_x = at<float>(workspace, at_.x), *const group_y = at<float>(workspace, at_.y);
-  for_each_group([&](const Group& group) {
-    widen(group.y, static_cast<const Bf16*>(dy) + group.y_offset, fp32_.y_layout, group_y, context_);
-    group.convolution.data_gradient(group_y, weights, group_x, at(workspace, at_.group));
-    narrow(group.x, fp32_.x_layout, group_x, static_cast<Bf16*>(dx) + group.x_offset, context_);
+  for_each_group(workspace, [&](BareConvolution& convolution, const Group& x, const Group& y) {
+    const bool is_forward = direction_ == Direction::forward;
+    const Group &in = is_forward ? x : y, &out = is_forward ? y : x;
+    in.widen_from(from, context_);
+    convolution.run(in.fp32, weights, out.fp32, at(workspace, at_.group));
+    out.narrow_to(to, context_);
   });
 }
 
 void WidenedConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate,
                                          void* workspace) {
-  float *const group_x = at<float>(workspace, at_.x), *const group_y = at<float>(workspace, at_.y);
   float* const sums = reorder_ ? at<float>(workspace, at_.inner_weights) : dweight;
   bool adds = accumulate && !reorder_;
-  for_each_group([&](const Group& group) {
-    widen(group.x, static_cast<const Bf16*>(x) + group.x_offset, fp32_.x_layout, group_x, context_);
-    widen(group.y, static_cast<const Bf16*>(dy) + group.y_offset, fp32_.y_layout, group_y, context_);
-    group.convolution.weight_gradient(group_x, group_y, sums, adds, at(workspace, at_.group));
+  for_each_group(workspace, [&](BareConvolution& convolution, const Group& group_x, const Group& group_y) {
+    group_x.widen_from(x, context_);
+    group_y.widen_from(dy, context_);
+    convolution.weight_gradient(group_x.fp32, group_y.fp32, sums, adds, at(workspace, at_.group));
     adds = true;
   });
   if (!reorder_) return;

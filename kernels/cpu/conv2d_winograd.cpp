@@ -109,20 +109,16 @@ class WinogradConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override { return "own kernel, Winograd F(4x4, 3x3)"; }
 
-  void forward(const void* x, const void* weight, void* y, void* workspace) override {
-    multiply(x, d_.x, d_.x_layout, weight, y, d_.y(), d_.y_layout, false, workspace);
-  }
-  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override {
-    multiply(dy, d_.y(), d_.y_layout, weight, dx, d_.x, d_.x_layout, true, workspace);
-  }
+  void run(const void* from, const void* weight, void* to, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
 
  private:
   std::int64_t n_tiles() const { return d_.x[0] * tiles_.rows * tiles_.columns; }
-  void multiply(const void* from, const Shape& from_shape, Layout from_layout, const void* weight, void* to,
-                const Shape& to_shape, Layout to_layout, bool is_turned, void* workspace);
+  WinogradImages x_images(const void* x) const { return images_of(x, d_.x, d_.x_layout); }
+  WinogradImages y_images(const void* y) const { return images_of(y, d_.y(), d_.y_layout); }
 
   Conv2dDescription d_;
+  Direction direction_;
   WinogradTiles tiles_;
   int parts_;
   std::shared_ptr<const BlockedLayout> layout_;
@@ -135,6 +131,7 @@ class WinogradConvolution final : public BareConvolution {
 
 WinogradConvolution::WinogradConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
     : d_(d),
+      direction_(direction),
       tiles_{.height = d.x[1],
              .width = d.x[2],
              .rows = (d.x[1] + kTileSize - 1) / kTileSize,
@@ -172,10 +169,10 @@ WinogradConvolution::WinogradConvolution(const Conv2dDescription& d, Direction d
   bytes_ = workspace.size_bytes();
 }
 
-void WinogradConvolution::multiply(const void* from, const Shape& from_shape, Layout from_layout, const void* weight,
-                                   void* to, const Shape& to_shape, Layout to_layout, bool is_turned, void* workspace) {
-  WinogradProduct product{.from = images_of(from, from_shape, from_layout),
-                          .to = images_of(to, to_shape, to_layout),
+void WinogradConvolution::run(const void* from, const void* weight, void* to, void* workspace) {
+  const bool is_turned = direction_ == Direction::data_gradient;
+  WinogradProduct product{.from = is_turned ? y_images(from) : x_images(from),
+                          .to = is_turned ? x_images(to) : y_images(to),
                           .weights = static_cast<const float*>(weight),
                           .is_turned = is_turned};
   if (reorder_) {
@@ -185,17 +182,16 @@ void WinogradConvolution::multiply(const void* from, const Shape& from_shape, La
   run_parts(parts_, [&](int part) {
     float* const memory = at<float>(workspace, at_.parts + static_cast<std::size_t>(part) * part_bytes_);
     const Range range = part_of(n_tiles(), part, parts_);
-    if (d_.dtype == DType::bf16)
-      LOCKSTEP_DISPATCH(winograd_product<Bf16>)(product, tiles_, range, memory);
-    else
-      LOCKSTEP_DISPATCH(winograd_product<float>)(product, tiles_, range, memory);
+    with_elements(d_.dtype, [&]<typename E>(E) {
+      LOCKSTEP_DISPATCH(winograd_product<E>)(product, tiles_, range, memory);
+    });
   });
 }
 
 void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate,
                                           void* workspace) {
-  WinogradWeightGradient gradient{.x = images_of(x, d_.x, d_.x_layout),
-                                  .dy = images_of(dy, d_.y(), d_.y_layout),
+  WinogradWeightGradient gradient{.x = x_images(x),
+                                  .dy = y_images(dy),
                                   .pixels = at<float>(workspace, at_.pixels),
                                   .gradients = at<float>(workspace, at_.gradients),
                                   .sums = at<float>(workspace, at_.sums),
@@ -204,10 +200,9 @@ void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* 
   for (std::int64_t first = 0; first < n_tiles(); first += tiles_.at_once) {
     const std::int64_t n = std::min(tiles_.at_once, n_tiles() - first);
     run_parts(parts_, [&](int part) {
-      if (d_.dtype == DType::bf16)
-        LOCKSTEP_DISPATCH(winograd_operands<Bf16>)(gradient, tiles_, first, part_of(n, part, parts_));
-      else
-        LOCKSTEP_DISPATCH(winograd_operands<float>)(gradient, tiles_, first, part_of(n, part, parts_));
+      with_elements(d_.dtype, [&]<typename E>(E) {
+        LOCKSTEP_DISPATCH(winograd_operands<E>)(gradient, tiles_, first, part_of(n, part, parts_));
+      });
     });
     run_ranges(parts_, pairs, [&](Range range) {
       LOCKSTEP_DISPATCH(winograd_sums)(gradient, tiles_, n, first == 0, range);

@@ -17,16 +17,6 @@ using IdAndPosition = std::uint64_t;
 constexpr std::int64_t id_of(IdAndPosition entry) { return static_cast<std::int64_t>(entry >> 32); }
 constexpr std::int64_t position_of(IdAndPosition entry) { return static_cast<std::int64_t>(entry & 0xffffffffu); }
 
-template <typename E>
-struct EmbeddingGradientTask {
-  std::int64_t vocabulary = 0, width = 0;
-  const IdAndPosition* sorted = nullptr;  // (n)
-  std::int64_t n = 0;
-  const E* dy = nullptr;
-  float* dweight = nullptr;
-  bool accumulate = false;
-};
-
 }  // namespace lockstep::cpu
 
 #define LOCKSTEP_KERNELS "kernels/cpu/embedding_kernels.h"
@@ -80,14 +70,9 @@ class CpuEmbedding final : public CpuOp<EmbeddingDescription> {
                     static_cast<std::size_t>((ids.end - ids.begin) * d_.width) * sizeof(float));
       });
     with_elements(d_.dtype, [&]<typename E>(E) {
-      const EmbeddingGradientTask<E> task{.vocabulary = d_.vocabulary,
-                                          .width = d_.width,
-                                          .sorted = sorted,
-                                          .n = d_.rows,
-                                          .dy = static_cast<const E*>(args.dy),
-                                          .dweight = args.dweight,
-                                          .accumulate = accumulate};
-      run_ranges(parts_, d_.rows, [&](Range range) { LOCKSTEP_DISPATCH(embedding_gradient<E>)(task, range); });
+      run_ranges(parts_, d_.rows, [&](Range range) {
+        LOCKSTEP_DISPATCH(embedding_gradient<E>)(d_, args, sorted, range);
+      });
     });
   }
 

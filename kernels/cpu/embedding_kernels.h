@@ -2,22 +2,24 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// The runs of one id that begin in this part of the sorted list, to their ends.
+/// The runs of one id that begin in this part of the sorted list (rows), to their ends.
 template <typename E>
-void embedding_gradient(const EmbeddingGradientTask<E>& task, Range entries) {
+void embedding_gradient(const EmbeddingDescription& d, const Embedding::Backward& args, const IdAndPosition* sorted,
+                        Range entries) {
+  const E* const dy = static_cast<const E*>(args.dy);
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate;
   for (std::int64_t begin = entries.begin; begin < entries.end; ++begin) {
-    const std::int64_t id = id_of(task.sorted[begin]);
-    if (id >= task.vocabulary) return;
-    if (begin > 0 && id_of(task.sorted[begin - 1]) == id) continue;
+    const std::int64_t id = id_of(sorted[begin]);
+    if (id >= d.vocabulary) return;
+    if (begin > 0 && id_of(sorted[begin - 1]) == id) continue;
     std::int64_t end = begin + 1;
-    while (end < task.n && id_of(task.sorted[end]) == id) ++end;
-    float* const dweight = task.dweight + id * task.width;
-    for_columns(task.width, [&](auto lanes, std::int64_t c) {
+    while (end < d.rows && id_of(sorted[end]) == id) ++end;
+    float* const dweight = args.dweight + id * d.width;
+    for_columns(d.width, [&](auto lanes, std::int64_t c) {
       using T = decltype(lanes);
-      T sum = load<T>(task.dy + position_of(task.sorted[begin]) * task.width + c);
-      for (std::int64_t i = begin + 1; i < end; ++i)
-        sum = sum + load<T>(task.dy + position_of(task.sorted[i]) * task.width + c);
-      store(dweight + c, task.accumulate ? load<T>(dweight + c) + sum : sum);
+      T sum = load<T>(dy + position_of(sorted[begin]) * d.width + c);
+      for (std::int64_t i = begin + 1; i < end; ++i) sum = sum + load<T>(dy + position_of(sorted[i]) * d.width + c);
+      store(dweight + c, accumulate ? load<T>(dweight + c) + sum : sum);
     });
   }
 }

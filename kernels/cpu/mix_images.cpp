@@ -1,22 +1,13 @@
 // Mixup and cutmix of a batch (lockstep/ops/mix_images.h), each image in one pass.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/ops/mix_images.h"
-#include "lockstep/philox.h"
 
 namespace lockstep::cpu {
 namespace {
-
-/// How the images of a batch are mixed, drawn at random.
-struct Mix {
-  float weight = 1;
-  bool cuts = false;
-  std::int64_t top = 0, bottom = 0, left = 0, right = 0;  // of the rectangle
-};
 
 template <typename E>
 class CpuMixImages final : public CpuOp<MixImagesDescription> {
@@ -28,7 +19,7 @@ class CpuMixImages final : public CpuOp<MixImagesDescription> {
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     const std::int64_t n_images = d_.x[0];
-    const Mix mix = draw(args);
+    const ImageMix mix = draw_mix(d_.seed, static_cast<int>(d_.x[1]), static_cast<int>(d_.x[2]), args);
     *args.weight = mix.weight;
     run_ranges(parts_, n_images, [&](Range range) {
       for (std::int64_t n = range.begin; n < range.end; ++n) {
@@ -49,35 +40,13 @@ class CpuMixImages final : public CpuOp<MixImagesDescription> {
  private:
   std::int64_t image_elements() const { return d_.x[1] * d_.x[2] * d_.x[3]; }
 
-  Mix draw(const Forward& args) const {
-    const auto random = Philox(d_.seed, RandomPurpose::mix, args.sample_ids[0], args.scalars->epoch).block(0);
-    Mix mix;
-    mix.cuts = args.cutmix_quantiles && (!args.mixup_quantiles || (random[0] & 1u) != 0);
-    const float* const quantiles = mix.cuts ? args.cutmix_quantiles : args.mixup_quantiles;
-    mix.weight = quantiles[Philox::below(random[1], kBetaQuantiles)];
-    if (!mix.cuts) return mix;
-    const std::int64_t height = d_.x[1], width = d_.x[2];
-    const std::int64_t row = Philox::below(random[2], static_cast<std::uint32_t>(height));
-    const std::int64_t column = Philox::below(random[3], static_cast<std::uint32_t>(width));
-    const double side = std::sqrt(1.0 - double{mix.weight}) * 0.5;
-    const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height));
-    const auto half_width = static_cast<std::int64_t>(side * static_cast<double>(width));
-    mix.top = std::max<std::int64_t>(row - half_height, 0);
-    mix.bottom = std::min(row + half_height, height);
-    mix.left = std::max<std::int64_t>(column - half_width, 0);
-    mix.right = std::min(column + half_width, width);
-    const auto area = static_cast<double>((mix.bottom - mix.top) * (mix.right - mix.left));
-    mix.weight = static_cast<float>(1.0 - area / static_cast<double>(height * width));
-    return mix;
-  }
-
   void blend(float weight, const E* own, const E* other, E* y) const {
     const float rest = 1.0f - weight;
     for (std::int64_t i = 0; i < image_elements(); ++i)
       y[i] = from_float<E>(weight * to_float(own[i]) + rest * to_float(other[i]));
   }
 
-  void cut(const Mix& mix, const E* own, const E* other, E* y) const {
+  void cut(const ImageMix& mix, const E* own, const E* other, E* y) const {
     const std::int64_t channels = d_.x[3], row_elements = d_.x[2] * channels;
     std::copy(own, own + image_elements(), y);
     for (std::int64_t row = mix.top; row < mix.bottom; ++row) {

@@ -54,11 +54,7 @@ struct PoolTask {
   PoolInput input = PoolInput::direct;
   float lower_bound = 0;  // of the normalised input: 0 with ReLU, else -infinity
   const typename Types::X* x = nullptr;
-  const typename Types::X* residual = nullptr;
-  const float* scale = nullptr;  // (C), like the three below
-  const float* bias = nullptr;
-  const float* residual_scale = nullptr;
-  const float* residual_bias = nullptr;
+  NormalizationForward normalization{};
   typename Types::Y* y = nullptr;
   std::uint8_t* saved = nullptr;  // null: no backward follows
 };
@@ -197,16 +193,10 @@ class CpuPool2d final : public CpuOp<Pool2dDescription> {
     }
     using Residual = InputNormalization::Residual;
     task.lower_bound = normalization.relu ? 0.0f : -std::numeric_limits<float>::infinity();
-    task.scale = n.scale_bias;
-    task.bias = n.scale_bias + geometry_.c;
-    task.residual = static_cast<const X*>(n.residual);
+    task.normalization = n;
     task.input = normalization.residual == Residual::none    ? PoolInput::normalized
                  : normalization.residual == Residual::plain ? PoolInput::residual_plain
                                                              : PoolInput::residual_normalized;
-    if (normalization.residual == Residual::normalized) {
-      task.residual_scale = n.residual_scale_bias;
-      task.residual_bias = n.residual_scale_bias + geometry_.c;
-    }
   }
 
   ActivationShape activation_;

@@ -10,11 +10,12 @@ struct PoolReader {
 
   PoolReader(const PoolTask<Types>& task, std::int64_t c) : task(task) {
     if constexpr (kInput == PoolInput::direct) return;
-    scale = load<T>(task.scale + c);
-    bias = load<T>(task.bias + c);
+    const NormalizationForward& n = task.normalization;
+    scale = load<T>(n.scale_bias + c);
+    bias = load<T>(n.scale_bias + task.geometry.c + c);
     if constexpr (kInput == PoolInput::residual_normalized) {
-      residual_scale = load<T>(task.residual_scale + c);
-      residual_bias = load<T>(task.residual_bias + c);
+      residual_scale = load<T>(n.residual_scale_bias + c);
+      residual_bias = load<T>(n.residual_scale_bias + task.geometry.c + c);
     }
     lower_bound = broadcast<T>(task.lower_bound);
   }
@@ -22,9 +23,10 @@ struct PoolReader {
     T value = load<T>(task.x + offset);
     if constexpr (kInput == PoolInput::direct) return value;
     value = scale * value + bias;
-    if constexpr (kInput == PoolInput::residual_plain) value += load<T>(task.residual + offset);
+    const auto* const residual = static_cast<const typename Types::X*>(task.normalization.residual);
+    if constexpr (kInput == PoolInput::residual_plain) value += load<T>(residual + offset);
     if constexpr (kInput == PoolInput::residual_normalized)
-      value += residual_scale * load<T>(task.residual + offset) + residual_bias;
+      value += residual_scale * load<T>(residual + offset) + residual_bias;
     return value < lower_bound ? lower_bound : value;
   }
 };

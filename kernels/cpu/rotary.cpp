@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
@@ -19,18 +18,6 @@ struct RotaryHead {
   static constexpr std::int64_t kMaxPairs = RotaryDescription::kMaxHeadDim / 2;
   alignas(64) float first[kMaxPairs];
   alignas(64) float second[kMaxPairs];
-};
-
-template <typename E>
-struct RotaryTask {
-  RotaryDescription shape{};
-  const std::int32_t* positions = nullptr;
-  const float* table = nullptr;
-  const float* weights[2] = {};  // q_norm and k_norm; null: no norm
-  const E* x = nullptr;          // backward: null without norm
-  const E* dy = nullptr;         // null: forward
-  E* out = nullptr;              // y, or dx; null: not computed
-  bool accumulate = false;
 };
 
 }  // namespace lockstep::cpu
@@ -58,11 +45,13 @@ class CpuRotary final : public CpuOp<RotaryDescription> {
   }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    with_elements(d_.dtype, [&]<typename E>(E) {
-      RotaryTask<E> task = task_of<E>(args);
-      task.out = static_cast<E*>(args.y);
-      run(task, nullptr);
-    });
+    run({.x = args.x,
+         .positions = args.positions,
+         .table = args.table,
+         .q_norm = args.q_norm,
+         .k_norm = args.k_norm,
+         .dx = args.y},
+        nullptr);
   }
 
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
@@ -70,13 +59,7 @@ class CpuRotary final : public CpuOp<RotaryDescription> {
             "a rotary embedding was planned for inference, and backward was called");
     auto* const partial = d_.norm ? static_cast<float*>(memory.workspace) : nullptr;
     if (!d_.norm && args.dx_mode == GradientMode::skip) return;
-    with_elements(d_.dtype, [&]<typename E>(E) {
-      RotaryTask<E> task = task_of<E>(args);
-      task.dy = static_cast<const E*>(args.dy);
-      task.out = args.dx_mode == GradientMode::skip ? nullptr : static_cast<E*>(args.dx);
-      task.accumulate = args.dx_mode == GradientMode::accumulate;
-      run(task, partial);
-    });
+    run(args, partial);
     if (!d_.norm) return;
     add_partial(partial, args.dq_norm, args.dq_norm_mode);
     add_partial(partial + d_.head_dim, args.dk_norm, args.dk_norm_mode);
@@ -85,24 +68,15 @@ class CpuRotary final : public CpuOp<RotaryDescription> {
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
-  /// The part that forward and backward have in common.
-  template <typename E, typename Arguments>
-  RotaryTask<E> task_of(const Arguments& args) const {
-    return {.shape = d_,
-            .positions = args.positions,
-            .table = args.table,
-            .weights = {d_.norm ? args.q_norm : nullptr, d_.norm ? args.k_norm : nullptr},
-            .x = static_cast<const E*>(args.x)};
-  }
-
-  /// `partial` is (n_blocks, 2, head_dim), or null if it is not needed.
-  template <typename E>
-  void run(const RotaryTask<E>& task, float* partial) const {
-    run_ranges(parts_, n_blocks_, [&](Range blocks) {
-      for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
-        const Range rows = part_of(d_.rows, static_cast<int>(block), static_cast<int>(n_blocks_));
-        LOCKSTEP_DISPATCH(rotary_pass<E>)(task, rows, partial ? partial + block * 2 * d_.head_dim : nullptr);
-      }
+  /// Without `dy`, this is forward, and dx is y. `partial` is (n_blocks, 2, head_dim), or null if it is not needed.
+  void run(const Backward& args, float* partial) const {
+    with_elements(d_.dtype, [&]<typename E>(E) {
+      run_ranges(parts_, n_blocks_, [&](Range blocks) {
+        for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
+          const Range rows = part_of(d_.rows, static_cast<int>(block), static_cast<int>(n_blocks_));
+          LOCKSTEP_DISPATCH(rotary_pass<E>)(d_, args, rows, partial ? partial + block * 2 * d_.head_dim : nullptr);
+        }
+      });
     });
   }
 

@@ -53,18 +53,13 @@ inline void rotate(RotaryHead& head, const float* cosines, std::int64_t n_pairs)
 
 /// The mean over a head of a * b.
 inline double mean_product(const RotaryHead& a, const RotaryHead& b, std::int64_t n_pairs) {
-  Widened<Floats> products{};
-  Widened<float> last_products{};
+  ProductSum products;
   for_columns(n_pairs, [&](auto lanes, std::int64_t i) {
     using T = decltype(lanes);
-    for (const auto& [x, y] : {std::pair{a.first, b.first}, std::pair{a.second, b.second}}) {
-      if constexpr (sizeof(T) == sizeof(float))
-        add_product(last_products, widen(load<T>(x + i)), widen(load<T>(y + i)));
-      else
-        add_product(products, widen(load<T>(x + i)), widen(load<T>(y + i)));
-    }
+    products.add(load<T>(a.first + i), load<T>(b.first + i));
+    products.add(load<T>(a.second + i), load<T>(b.second + i));
   });
-  return (total(products) + last_products.value) / static_cast<double>(2 * n_pairs);
+  return products.value() / static_cast<double>(2 * n_pairs);
 }
 
 /// Replaces a head by n, and returns 1 / sqrt(mean of squares + epsilon).
@@ -113,26 +108,29 @@ inline void copy_values(const E* source, std::int64_t n, bool accumulate, E* tar
   });
 }
 
-/// `dweights`: (2, head_dim), overwritten by the sums over these rows; null: no norm, or forward.
+/// Without `dy`, this is forward, and dx is y. `dweights`: (2, head_dim), overwritten by the sums over these rows;
+/// null: no norm, or forward.
 template <typename E>
-void rotary_pass(const RotaryTask<E>& task, Range rows, float* dweights) {
-  const RotaryDescription& s = task.shape;
+void rotary_pass(const RotaryDescription& s, const Rotary::Backward& args, Range rows, float* dweights) {
   const std::int64_t n_pairs = s.head_dim / 2;
   RotaryHead weights[2], sums[2], head, n;
   for (int kind = 0; s.norm && kind < 2; ++kind) {
-    load_head(task.weights[kind], s, weights[kind]);
+    load_head(kind == 0 ? args.q_norm : args.k_norm, s, weights[kind]);
     std::memset(&sums[kind], 0, sizeof sums[kind]);
   }
-  const E* const in = task.dy != nullptr ? task.dy : task.x;
+  const E* const x = static_cast<const E*>(args.x);
+  const E* const in = args.dy != nullptr ? static_cast<const E*>(args.dy) : x;
+  E* const out = args.dx_mode != GradientMode::skip ? static_cast<E*>(args.dx) : nullptr;
+  const bool accumulate = args.dx_mode == GradientMode::accumulate;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const std::int64_t position = std::clamp<std::int64_t>(task.positions[row], 0, s.max_positions - 1);
-    const float* const cosines = task.table + position * s.head_dim;
+    const std::int64_t position = std::clamp<std::int64_t>(args.positions[row], 0, s.max_positions - 1);
+    const float* const cosines = args.table + position * s.head_dim;
     const std::int64_t begin = row * s.row_size();
     for (std::int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
       const std::int64_t at = begin + h * s.head_dim;
       const int kind = h < s.heads ? 0 : 1;
       load_head(in + at, s, head);
-      if (task.dy == nullptr) {
+      if (args.dy == nullptr) {
         if (s.norm) {
           normalize(head, n_pairs, s.epsilon);
           multiply(head, weights[kind], n_pairs);
@@ -141,16 +139,16 @@ void rotary_pass(const RotaryTask<E>& task, Range rows, float* dweights) {
       } else {
         rotate<true>(head, cosines, n_pairs);
         if (s.norm) {
-          load_head(task.x + at, s, n);
+          load_head(x + at, s, n);
           const float inverse_rms = normalize(n, n_pairs, s.epsilon);
           normalize_backward(head, n, inverse_rms, weights[kind], n_pairs, sums[kind]);
         }
       }
-      if (task.out != nullptr) store_head(head, s, task.accumulate, task.out + at);
+      if (out != nullptr) store_head(head, s, accumulate, out + at);
     }
-    if (task.out == nullptr) continue;
+    if (out == nullptr) continue;
     const std::int64_t values = begin + (s.heads + s.kv_heads) * s.head_dim;
-    copy_values(in + values, s.kv_heads * s.head_dim, task.accumulate, task.out + values);
+    copy_values(in + values, s.kv_heads * s.head_dim, accumulate, out + values);
   }
   if (dweights == nullptr) return;
   for (int kind = 0; kind < 2; ++kind) store_head(sums[kind], s, false, dweights + kind * s.head_dim);

@@ -6,19 +6,6 @@
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/swiglu.h"
 
-namespace lockstep::cpu {
-
-template <typename E>
-struct SwiGluTask {
-  std::int64_t width = 0;
-  const E* x = nullptr;   // (rows, 2 * width)
-  const E* dy = nullptr;  // null: forward
-  E* out = nullptr;       // y, or dx
-  bool accumulate = false;
-};
-
-}  // namespace lockstep::cpu
-
 #define LOCKSTEP_KERNELS "kernels/cpu/swiglu_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
@@ -42,12 +29,10 @@ class CpuSwiGlu final : public CpuOp<SwiGluDescription> {
  private:
   void run(const void* x, const void* dy, void* out, bool accumulate) const {
     with_elements(d_.dtype, [&]<typename E>(E) {
-      const SwiGluTask<E> task{.width = d_.width,
-                               .x = static_cast<const E*>(x),
-                               .dy = static_cast<const E*>(dy),
-                               .out = static_cast<E*>(out),
-                               .accumulate = accumulate};
-      run_ranges(parts_, d_.rows, [&](Range range) { LOCKSTEP_DISPATCH(swiglu_pass<E>)(task, range); });
+      run_ranges(parts_, d_.rows, [&](Range rows) {
+        LOCKSTEP_DISPATCH(swiglu_pass<E>)
+        (d_.width, static_cast<const E*>(x), static_cast<const E*>(dy), static_cast<E*>(out), accumulate, rows);
+      });
     });
   }
 

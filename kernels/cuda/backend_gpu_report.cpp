@@ -48,7 +48,7 @@ GpuReport::Gpu describe(int device) {
   gpu.memory_bytes = properties.totalGlobalMem;
   if (const Nvml* nvml = Nvml::get()) {
     gpu.usage = nvml->usage(gpu.pci_bus);
-    gpu.nvlinks = nvml->nvlinks(gpu.pci_bus);
+    gpu.nvlinks = nvml->health(gpu.pci_bus).nvlinks_active;
   }
   return gpu;
 }

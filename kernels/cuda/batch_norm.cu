@@ -1,7 +1,6 @@
 // Bytes moved by backward: dz and x are read and dx is written, each once. That is 3E, where E is the size of the
 // activation, or 5E for two norms of one dz, which is the minimum. Every block recomputes the coefficients of its
 // channels, from about 40 bytes per channel. Finalize moves only those bytes.
-#include <cmath>
 #include <memory>
 
 #include "kernels/cuda/base/context.h"
@@ -17,20 +16,12 @@ constexpr unsigned kThreads = 256;
 constexpr unsigned blocks_per_multiprocessor(int norms) { return norms == 1 ? 3 : 2; }
 constexpr unsigned kLeastRows = 2;
 
-__device__ void put(float& target, double value, GradientMode mode) {
-  target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
-}
-
-/// Stores scale and bias of a channel, and if the caller wants it, both also in 16 bits.
+/// Stores scale and bias of a channel in 16 bits too, if the caller wants that.
 template <typename T>
-__device__ void put_scale_bias(float* scale_bias, void* narrow, std::int64_t n_channels, std::int64_t c, double scale,
-                               double bias) {
-  const float both[] = {static_cast<float>(scale), static_cast<float>(bias)};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    scale_bias[i * n_channels + c] = both[i];
-    if (narrow != nullptr) static_cast<T*>(narrow)[i * n_channels + c] = from_float<T>(both[i]);
-  }
+__device__ void narrow_channel(const float* scale_bias, void* narrow, std::int64_t n_channels, std::int64_t c) {
+  if (narrow == nullptr) return;
+  for (std::int64_t i = c; i < 2 * n_channels; i += n_channels)
+    static_cast<T*>(narrow)[i] = from_float<T>(scale_bias[i]);
 }
 
 /// One row of thread blocks for each norm.
@@ -40,20 +31,8 @@ __global__ void finalize_channels(const BatchNorm::FinalizeBoth both, std::int64
   const BatchNorm::Finalize& args = blockIdx.y == 0 ? both.first : both.second;
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
-  const double sum = args.statistics[c];
-  const double mean = sum / n;
-  const double deviations = args.statistics[n_channels + c] - mean * sum;  // sum (x - mean)^2
-  const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
-  const double inverse_stddev = 1.0 / sqrt(variance + epsilon);
-  const double scale = args.gamma[c] * inverse_stddev;
-  put_scale_bias<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c, scale, args.beta[c] - mean * scale);
-  args.mean_inverse_stddev[c] = static_cast<float>(mean);
-  args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
-  if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) return;
-  const double weight = args.batch_statistics_weight;
-  const double unbiased = n > 1 ? variance * n / (n - 1.0) : variance;
-  put(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
-  put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
+  finalize_channel(args, n_channels, c, n, epsilon);
+  narrow_channel<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c);
 }
 
 template <typename T>
@@ -61,12 +40,8 @@ __global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInferen
                                                 double epsilon) {
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
-  const double scale = args.gamma[c] / sqrt(args.running_variance[c] + epsilon);
-  put_scale_bias<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c, scale,
-                    args.beta[c] - args.running_mean[c] * scale);
-  if (args.mean_inverse_stddev == nullptr) return;
-  args.mean_inverse_stddev[c] = args.running_mean[c];
-  args.mean_inverse_stddev[n_channels + c] = static_cast<float>(1.0 / sqrt(args.running_variance[c] + epsilon));
+  finalize_channel(args, n_channels, c, epsilon);
+  narrow_channel<T>(args.scale_bias, args.low_precision_scale_bias, n_channels, c);
 }
 
 /// dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
@@ -97,8 +72,8 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kNorms))
     means[norm][j] = args.mean_inverse_stddev[c];
     constants[norm][j] = static_cast<float>(-scale * sum / n);
     if (blockIdx.x != 0 || args.parameter_mode == GradientMode::skip) continue;
-    put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
-    put(args.dgamma[c], args.local_sums[walk.c + c], args.parameter_mode);
+    put_by_mode(args.dbeta[c], args.local_sums[c], args.parameter_mode);
+    put_by_mode(args.dgamma[c], args.local_sums[walk.c + c], args.parameter_mode);
   }
   __syncthreads();
   const RowPlace<kN> place(walk);

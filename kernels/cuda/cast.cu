@@ -2,34 +2,13 @@
 #include <memory>
 
 #include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/rows.h"
 #include "lockstep/ops/cast.h"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr int kWidth = 8;  // numbers per thread at a time: 16 bytes of the narrower type
-
-template <typename T>
-__device__ void load(float (&values)[kWidth], const T* source) {
-#pragma unroll
-  for (int i = 0; i < kWidth; i += Pack<T>::kSize) {
-    const Pack<T> pack = load_pack(source + i);
-#pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) values[i + j] = to_float(pack.values[j]);
-  }
-}
-template <typename T>
-__device__ void store(T* target, const float (&values)[kWidth]) {
-#pragma unroll
-  for (int i = 0; i < kWidth; i += Pack<T>::kSize) {
-    Pack<T> pack;
-#pragma unroll
-    for (int j = 0; j < Pack<T>::kSize; ++j) pack.values[j] = from_float<T>(values[i + j]);
-    store_pack(target + i, pack);
-  }
-}
 
 /// Converts the first `n_packed` elements, a multiple of kWidth, in groups of kWidth, and the others one by one.
 /// kAccumulate: target += source.
@@ -38,15 +17,13 @@ __global__ void cast(const From* source, To* target, std::size_t n_packed, std::
   const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = first * kWidth; i < n_packed; i += stride * kWidth) {
-    float values[kWidth];
-    load(values, source + i);
+    Floats<kWidth> values = load_floats<kWidth>(source + i);
     if constexpr (kAccumulate) {
-      float before[kWidth];
-      load(before, target + i);
+      const Floats<kWidth> before = load_floats<kWidth>(target + i);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) values[j] = before[j] + values[j];
     }
-    store(target + i, values);
+    store_floats(target + i, values);
   }
   for (std::size_t i = n_packed + first; i < n_elements; i += stride) {
     const float value = to_float(source[i]);

@@ -2,7 +2,6 @@
 // up. The order of additions depends on the segments alone: the same bits on every device.
 //
 // Bytes moved: 4 per element, read once, and 8 per tile of 4,096, written and read. No kernel can move less.
-#include <cmath>
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
@@ -24,26 +23,11 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 __global__ void __launch_bounds__(kFinishThreads)
-    finish_norm(unsigned n_tiles, double max_norm, LossScaling loss_scaling, ClipNorm::Apply args) {
+    add_tiles(unsigned n_tiles, double max_norm, LossScaling loss_scaling, ClipNorm::Apply args) {
   double sum = 0;
   for (unsigned i = threadIdx.x; i < n_tiles; i += kFinishThreads) sum += args.tile_sums[i];
   sum = block_sum<kFinishThreads>(sum);
-  if (threadIdx.x != 0) return;
-  const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
-  const double correction = args.scalars->nominal_count / args.sums->weight;
-  const double unscaled_norm = sqrt(sum) / scale;
-  const double norm = unscaled_norm * correction;
-  *args.norm = norm;
-  double coefficient = 1;
-  if (max_norm > 0) {
-    coefficient = max_norm / (norm + 1e-6);
-    if (coefficient > 1) coefficient = 1;
-  }
-  args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
-  const double loss = args.sums->loss / args.sums->weight;
-  const bool is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= double{args.scalars->loss_limit};
-  args.scalars->is_applied = is_applied ? 1 : 0;
-  if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling, std::isfinite(unscaled_norm));
+  if (threadIdx.x == 0) finish_norm(sum, max_norm, loss_scaling, args);
 }
 
 class CudaClipNorm final : public ClipNorm {
@@ -66,7 +50,7 @@ class CudaClipNorm final : public ClipNorm {
   }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
-    launch(finish_norm, {.threads = kFinishThreads}, stream, n_tiles_, max_norm_, loss_scaling_, args);
+    launch(add_tiles, {.threads = kFinishThreads}, stream, n_tiles_, max_norm_, loss_scaling_, args);
   }
 
  private:

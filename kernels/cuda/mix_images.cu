@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/base/image_grid.h"
 #include "lockstep/ops/mix_images.h"
-#include "lockstep/philox.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -14,41 +13,13 @@ struct Images : ImageShape {
   std::uint32_t seed = 0;
 };
 
-/// How the images of a batch are mixed, drawn at random.
-struct Mix {
-  float weight = 0;
-  bool cuts = false;
-  int top = 0, bottom = 0, left = 0, right = 0;  // of the rectangle
-};
-
-__device__ inline Mix draw(const Images& images, const MixImages::Forward& args) {
-  const auto random = Philox(images.seed, RandomPurpose::mix, args.sample_ids[0], args.scalars->epoch).block(0);
-  Mix mix;
-  mix.cuts = args.cutmix_quantiles && (!args.mixup_quantiles || (random[0] & 1u) != 0);
-  const float* const quantiles = mix.cuts ? args.cutmix_quantiles : args.mixup_quantiles;
-  mix.weight = quantiles[Philox::below(random[1], kBetaQuantiles)];
-  if (!mix.cuts) return mix;
-  const int row = static_cast<int>(Philox::below(random[2], static_cast<std::uint32_t>(images.height)));
-  const int column = static_cast<int>(Philox::below(random[3], static_cast<std::uint32_t>(images.width)));
-  const double side = sqrt(1.0 - double{mix.weight}) * 0.5;
-  const int half_height = static_cast<int>(side * images.height);
-  const int half_width = static_cast<int>(side * images.width);
-  mix.top = row > half_height ? row - half_height : 0;
-  mix.bottom = row + half_height < images.height ? row + half_height : images.height;
-  mix.left = column > half_width ? column - half_width : 0;
-  mix.right = column + half_width < images.width ? column + half_width : images.width;
-  const double area = (mix.bottom - mix.top) * (mix.right - mix.left);
-  mix.weight = static_cast<float>(1.0 - area / (images.height * images.width));
-  return mix;
-}
-
 /// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kImageThreads) mix_images(Images images, MixImages::Forward args) {
-  __shared__ Mix shared_mix;
-  if (threadIdx.x == 0) shared_mix = draw(images, args);
+  __shared__ ImageMix shared_mix;
+  if (threadIdx.x == 0) shared_mix = draw_mix(images.seed, images.height, images.width, args);
   __syncthreads();
-  const Mix mix = shared_mix;
+  const ImageMix mix = shared_mix;
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *args.weight = mix.weight;
   const int n_elements = images.image_elements();
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
@@ -83,12 +54,12 @@ __global__ void __launch_bounds__(kImageThreads) mix_images(Images images, MixIm
 class CudaMixImages final : public CudaOp<MixImagesDescription> {
  public:
   CudaMixImages(const MixImagesDescription& d, const CudaContext& context)
-      : PlannedOp(d, context), dtype_(d.dtype), images_{image_shape(d.x, "mixing images"), d.seed} {}
+      : PlannedOp(d, context), images_{image_shape(d.x, "mixing images"), d.seed} {}
 
   std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(dtype_, [&]<typename T>(T*) {
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const bool by_packs = goes_by_packs<T>(images_, args.x, args.y);
       launch(by_packs ? mix_images<T, kPack> : mix_images<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_),
@@ -97,7 +68,6 @@ class CudaMixImages final : public CudaOp<MixImagesDescription> {
   }
 
  private:
-  DType dtype_;
   Images images_;
 };
 

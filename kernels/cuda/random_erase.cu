@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/base/image_grid.h"
 #include "lockstep/ops/random_erase.h"
-#include "lockstep/philox.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -16,37 +15,19 @@ struct Images : ImageShape {
   std::uint32_t seed = 0;
 };
 
-/// A height of 0 means that nothing is erased.
-struct Rectangle {
-  int top = 0, left = 0, height = 0, width = 0;
-};
-
-__device__ inline Rectangle draw(const Images& images, std::uint32_t sample, std::uint32_t epoch) {
-  const Philox random(images.seed, RandomPurpose::erase, sample, epoch);
-  if (Philox::uniform(random.block(0), 0) >= images.probability) return {};
-  for (std::uint64_t t = 1; t <= erasing::kTries; ++t) {
-    const auto size = random.block(2 * t - 1), place = random.block(2 * t);
-    const double area = static_cast<double>(images.height * images.width) *
-                        (erasing::kLeastArea + erasing::kAreaRange * Philox::uniform(size, 0));
-    const double ratio = exp(erasing::kLogLeastRatio + erasing::kLogRatioRange * Philox::uniform(size, 1));
-    const int h = static_cast<int>(rint(sqrt(area * ratio))), w = static_cast<int>(rint(sqrt(area / ratio)));
-    if (h >= images.height || w >= images.width) continue;
-    return {static_cast<int>(Philox::below(place[0], static_cast<std::uint32_t>(images.height - h + 1))),
-            static_cast<int>(Philox::below(place[1], static_cast<std::uint32_t>(images.width - w + 1))), h, w};
-  }
-  return {};
-}
-
 /// Block (x, y) computes packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kImageThreads) erase(Images images, RandomErase::Forward args) {
   const int n_elements = images.image_elements();
-  __shared__ Rectangle shared_rectangle;
+  __shared__ ErasedRectangle shared_rectangle;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
     __syncthreads();  // the previous image is finished
-    if (threadIdx.x == 0) shared_rectangle = draw(images, args.sample_ids[n], args.scalars->epoch);
+    if (threadIdx.x == 0)
+      shared_rectangle =
+          draw_erased(images.probability, images.height, images.width,
+                      Philox(images.seed, RandomPurpose::erase, args.sample_ids[n], args.scalars->epoch));
     __syncthreads();
-    const Rectangle erased = shared_rectangle;
+    const ErasedRectangle erased = shared_rectangle;
     const T* const x = static_cast<const T*>(args.x) + std::size_t{static_cast<unsigned>(n)} * n_elements;
     T* const y = static_cast<T*>(args.y) + std::size_t{static_cast<unsigned>(n)} * n_elements;
     const int stride = static_cast<int>(gridDim.x * blockDim.x) * kWidth;
@@ -69,12 +50,12 @@ __global__ void __launch_bounds__(kImageThreads) erase(Images images, RandomEras
 class CudaRandomErase final : public CudaOp<RandomEraseDescription> {
  public:
   CudaRandomErase(const RandomEraseDescription& d, const CudaContext& context)
-      : PlannedOp(d, context), dtype_(d.dtype), images_{image_shape(d.x, "random erasing"), d.probability, d.seed} {}
+      : PlannedOp(d, context), images_{image_shape(d.x, "random erasing"), d.probability, d.seed} {}
 
   std::string describe() const override { return "own kernel"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(dtype_, [&]<typename T>(T*) {
+    dispatch(d_.dtype, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const bool by_packs = goes_by_packs<T>(images_, args.x, args.y);
       launch(by_packs ? erase<T, kPack> : erase<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_), stream,
@@ -83,7 +64,6 @@ class CudaRandomErase final : public CudaOp<RandomEraseDescription> {
   }
 
  private:
-  DType dtype_;
   Images images_;
 };
 

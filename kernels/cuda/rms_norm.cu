@@ -80,10 +80,10 @@ __global__ void __launch_bounds__(kThreads)
   dweight[c] = static_cast<float>(sum);
 }
 
-class CudaRmsNorm final : public RmsNorm {
+class CudaRmsNorm final : public CudaOp<RmsNormDescription> {
  public:
-  explicit CudaRmsNorm(const RmsNormDescription& d)
-      : d_(d), n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)) {}
+  CudaRmsNorm(const RmsNormDescription& d, const CudaContext& context)
+      : PlannedOp(d, context), n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)) {}
 
   OpMemoryRequirements memory_requirements() const override {
     if (d_.inference) return {};
@@ -127,17 +127,16 @@ class CudaRmsNorm final : public RmsNorm {
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
 
-  RmsNormDescription d_;
   std::int64_t n_blocks_;  // blocks of rows; each has a partial sum of dweight
 };
 
 }  // namespace
 
-std::unique_ptr<RmsNorm> make_rms_norm(const RmsNormDescription& d, const CudaContext&) {
+std::unique_ptr<RmsNorm> make_rms_norm(const RmsNormDescription& d, const CudaContext& context) {
   require(d.rows > 0 && d.width > 0 && d.rows < (std::int64_t{1} << 31), ErrorCode::op_description,
           "an RMS norm of {} rows of {} elements: both must be positive", d.rows, d.width);
   dispatch(d.dtype, [](auto*) {});
-  return std::make_unique<CudaRmsNorm>(d);
+  return std::make_unique<CudaRmsNorm>(d, context);
 }
 
 }  // namespace lockstep::cuda

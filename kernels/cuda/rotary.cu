@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(RotaryDescription::kMaxHeadDim)
   target[i] = static_cast<float>(sum);
 }
 
-class CudaRotary final : public Rotary {
+class CudaRotary final : public CudaOp<RotaryDescription> {
  public:
-  explicit CudaRotary(const RotaryDescription& d)
-      : d_(d), n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)) {}
+  CudaRotary(const RotaryDescription& d, const CudaContext& context)
+      : PlannedOp(d, context), n_blocks_(std::min<std::int64_t>(kMaxBlocks, (d.rows + kMinRows - 1) / kMinRows)) {}
 
   OpMemoryRequirements memory_requirements() const override {
     if (d_.inference || !d_.norm) return {};
@@ -260,17 +260,16 @@ class CudaRotary final : public Rotary {
             .epsilon = d_.epsilon};
   }
 
-  RotaryDescription d_;
   std::int64_t n_blocks_;  // blocks of rows; only with norms
 };
 
 }  // namespace
 
-std::unique_ptr<Rotary> make_rotary(const RotaryDescription& d, const CudaContext&) {
+std::unique_ptr<Rotary> make_rotary(const RotaryDescription& d, const CudaContext& context) {
   require(d.rows * (d.heads + 2 * d.kv_heads) < (std::int64_t{1} << 34), ErrorCode::op_description,
           "a rotary embedding of {} rows of {} heads is too large for one launch", d.rows, d.heads + 2 * d.kv_heads);
   dispatch(d.dtype, [](auto*) {});
-  return std::make_unique<CudaRotary>(d);
+  return std::make_unique<CudaRotary>(d, context);
 }
 
 }  // namespace lockstep::cuda

@@ -40,7 +40,7 @@ TEST_F(NvmlTest, ReportsMemoryAndUtilisation) {
   EXPECT_EQ(usage.memory_total_bytes, std::size_t{80} << 30);
   EXPECT_EQ(usage.index, 2);
   EXPECT_DOUBLE_EQ(usage.utilisation.value_or(-1), 0.87);
-  EXPECT_EQ(nvml->nvlinks(kGpu), 4);
+  EXPECT_EQ(nvml->health(kGpu).nvlinks_active, 4);
 }
 
 /// The verdicts of `lockstep doctor` on the fake GPU. `variable` gives it a fault; empty: no fault.
@@ -79,7 +79,7 @@ TEST_F(NvmlTest, LeavesUnknownFiguresEmpty) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr);
   EXPECT_FALSE(nvml->usage("0000:99:00.0").memory_bytes);
-  EXPECT_FALSE(nvml->nvlinks("0000:99:00.0"));
+  EXPECT_FALSE(nvml->health("0000:99:00.0").nvlinks_active);
   ::setenv("FAKE_NVML_MIG", "1", 1);
   EXPECT_TRUE(nvml->usage(kGpu).memory_bytes);
   EXPECT_FALSE(nvml->usage(kGpu).utilisation);

@@ -4,7 +4,10 @@
 // the scale and unbiased in batch_statistics, as in PyTorch.
 #pragma once
 
+#include <cmath>
+
 #include "lockstep/dtype.h"
+#include "lockstep/host_device.h"
 #include "lockstep/op.h"
 #include "lockstep/shape.h"
 
@@ -94,5 +97,39 @@ class BatchNorm : public Op {
     run_backward(args.second, memory, stream);
   }
 };
+
+/// Overwrites a parameter's gradient or a statistic with `value`, or adds to it.
+LOCKSTEP_HOST_DEVICE inline void put_by_mode(float& target, double value, GradientMode mode) {
+  target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
+}
+
+/// The fp32 results of finalize() for one of C channels, with n = n_rows.
+LOCKSTEP_HOST_DEVICE inline void finalize_channel(const BatchNorm::Finalize& args, std::int64_t n_channels,
+                                                  std::int64_t c, double n, double epsilon) {
+  const double sum = args.statistics[c], mean = sum / n;
+  const double deviations = args.statistics[n_channels + c] - mean * sum;  // sum (x - mean)^2
+  const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; NaN stays NaN
+  const double inverse_stddev = 1.0 / std::sqrt(variance + epsilon);
+  const double scale = args.gamma[c] * inverse_stddev;
+  args.scale_bias[c] = static_cast<float>(scale);
+  args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - mean * scale);
+  args.mean_inverse_stddev[c] = static_cast<float>(mean);
+  args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
+  if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) return;
+  const double weight = args.batch_statistics_weight;
+  const double unbiased = n > 1 ? variance * n / (n - 1.0) : variance;
+  put_by_mode(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
+  put_by_mode(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
+}
+LOCKSTEP_HOST_DEVICE inline void finalize_channel(const BatchNorm::FinalizeInference& args, std::int64_t n_channels,
+                                                  std::int64_t c, double epsilon) {
+  const double stddev = std::sqrt(args.running_variance[c] + epsilon);
+  const double scale = args.gamma[c] / stddev;
+  args.scale_bias[c] = static_cast<float>(scale);
+  args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
+  if (args.mean_inverse_stddev == nullptr) return;
+  args.mean_inverse_stddev[c] = args.running_mean[c];
+  args.mean_inverse_stddev[n_channels + c] = static_cast<float>(1.0 / stddev);
+}
 
 }  // namespace lockstep

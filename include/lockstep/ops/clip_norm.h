@@ -16,8 +16,10 @@
 // (loss_scale.h).
 #pragma once
 
+#include <cmath>
 #include <vector>
 
+#include "lockstep/host_device.h"
 #include "lockstep/loss_scale.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/parameter_segment.h"
@@ -61,5 +63,25 @@ class ClipNorm : public Op {
   virtual void run_sum_tiles(const SumTiles& args, const OpMemory& memory, Stream& stream) = 0;
   virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
+
+/// What apply() does with the sum of all tiles.
+LOCKSTEP_HOST_DEVICE inline void finish_norm(double total, double max_norm, const LossScaling& loss_scaling,
+                                             const ClipNorm::Apply& args) {
+  const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
+  const double correction = args.scalars->nominal_count / args.sums->weight;
+  const double unscaled_norm = std::sqrt(total) / scale;
+  const double norm = unscaled_norm * correction;
+  *args.norm = norm;
+  double coefficient = 1;
+  if (max_norm > 0) {
+    coefficient = max_norm / (norm + 1e-6);
+    if (coefficient > 1) coefficient = 1;
+  }
+  args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
+  const double loss = args.sums->loss / args.sums->weight;
+  const bool is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= double{args.scalars->loss_limit};
+  args.scalars->is_applied = is_applied ? 1 : 0;
+  if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling, std::isfinite(unscaled_norm));
+}
 
 }  // namespace lockstep

@@ -13,11 +13,14 @@
 // [0, H) and number 3 the column c in [0, W).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "lockstep/dtype.h"
+#include "lockstep/host_device.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/step_scalars.h"
+#include "lockstep/philox.h"
 #include "lockstep/shape.h"
 
 namespace lockstep {
@@ -46,6 +49,33 @@ struct MixImagesCalls {
     float* weight = nullptr;                    // (1): w
   };
 };
+
+/// How the images of a batch are mixed, drawn at random.
+struct ImageMix {
+  float weight = 1;
+  bool cuts = false;
+  int top = 0, bottom = 0, left = 0, right = 0;  // of the rectangle
+};
+LOCKSTEP_HOST_DEVICE inline ImageMix draw_mix(std::uint32_t seed, int height, int width,
+                                              const MixImagesCalls::Forward& args) {
+  const auto random = Philox(seed, RandomPurpose::mix, args.sample_ids[0], args.scalars->epoch).block(0);
+  ImageMix mix;
+  mix.cuts = args.cutmix_quantiles && (!args.mixup_quantiles || (random[0] & 1u) != 0);
+  const float* const quantiles = mix.cuts ? args.cutmix_quantiles : args.mixup_quantiles;
+  mix.weight = quantiles[Philox::below(random[1], kBetaQuantiles)];
+  if (!mix.cuts) return mix;
+  const int row = static_cast<int>(Philox::below(random[2], static_cast<std::uint32_t>(height)));
+  const int column = static_cast<int>(Philox::below(random[3], static_cast<std::uint32_t>(width)));
+  const double side = std::sqrt(1.0 - double{mix.weight}) * 0.5;
+  const int half_height = static_cast<int>(side * height), half_width = static_cast<int>(side * width);
+  mix.top = row > half_height ? row - half_height : 0;
+  mix.bottom = row + half_height < height ? row + half_height : height;
+  mix.left = column > half_width ? column - half_width : 0;
+  mix.right = column + half_width < width ? column + half_width : width;
+  const double area = static_cast<double>(mix.bottom - mix.top) * (mix.right - mix.left);
+  mix.weight = static_cast<float>(1.0 - area / (static_cast<double>(height) * width));
+  return mix;
+}
 
 class MixImages : public ForwardOp<MixImagesDescription, MixImagesCalls> {};
 

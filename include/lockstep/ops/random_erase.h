@@ -9,9 +9,13 @@
 // below(number 1, W - w + 1). If there is none, the image stays as it is.
 #pragma once
 
+#include <cmath>
+
 #include "lockstep/dtype.h"
+#include "lockstep/host_device.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/step_scalars.h"
+#include "lockstep/philox.h"
 #include "lockstep/shape.h"
 
 namespace lockstep {
@@ -26,11 +30,28 @@ struct RandomEraseDescription {
   std::uint32_t seed = 0;
 };
 
-namespace erasing {
-inline constexpr int kTries = 10;
-inline constexpr double kLeastArea = 0.02, kAreaRange = 0.31;
-inline constexpr double kLogLeastRatio = -1.2039728043259360, kLogRatioRange = 2.3978952727983707;
-}  // namespace erasing
+/// A height of 0 means that nothing is erased.
+struct ErasedRectangle {
+  int top = 0, left = 0, height = 0, width = 0;
+};
+LOCKSTEP_HOST_DEVICE inline ErasedRectangle draw_erased(double probability, int height, int width,
+                                                        const Philox& random) {
+  constexpr int kTries = 10;
+  constexpr double kLeastArea = 0.02, kAreaRange = 0.31;
+  constexpr double kLogLeastRatio = -1.2039728043259360, kLogRatioRange = 2.3978952727983707;
+  if (Philox::uniform(random.block(0), 0) >= probability) return {};
+  for (std::uint64_t t = 1; t <= kTries; ++t) {
+    const auto size = random.block(2 * t - 1), place = random.block(2 * t);
+    const double area = static_cast<double>(height) * width * (kLeastArea + kAreaRange * Philox::uniform(size, 0));
+    const double ratio = std::exp(kLogLeastRatio + kLogRatioRange * Philox::uniform(size, 1));
+    const int h = static_cast<int>(std::rint(std::sqrt(area * ratio)));
+    const int w = static_cast<int>(std::rint(std::sqrt(area / ratio)));
+    if (h >= height || w >= width) continue;
+    return {static_cast<int>(Philox::below(place[0], static_cast<std::uint32_t>(height - h + 1))),
+            static_cast<int>(Philox::below(place[1], static_cast<std::uint32_t>(width - w + 1))), h, w};
+  }
+  return {};
+}
 
 struct RandomEraseCalls {
   struct Forward {

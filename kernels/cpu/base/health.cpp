@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/cpu/base/machine.h"
+
 namespace lockstep::cpu {
 namespace {
 
@@ -25,14 +27,6 @@ std::optional<std::uint64_t> sum_of(const fs::path& parent, const std::string& p
     if (const auto number = number_in(entry.path() / file)) sum = sum.value_or(0) + *number;
   }
   return sum;
-}
-
-/// "MemTotal:       24607944 kB" in bytes.
-std::optional<std::size_t> memory_bytes(const std::string& root, const std::string& key) {
-  std::ifstream in(root + "/proc/meminfo");
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with(key)) return std::strtoull(line.c_str() + key.size(), nullptr, 10) * 1024;
-  return std::nullopt;
 }
 
 /// The highest current clock of the processors, which is that of processors that compute.
@@ -58,8 +52,8 @@ DeviceHealth device_health(const std::string& root) {
   health.throttle_events = sum_of(system / "cpu", "cpu", "thermal_throttle/core_throttle_count");
   health.ecc_corrected = sum_of(system / "edac/mc", "mc", "ce_count");
   health.ecc_uncorrected = sum_of(system / "edac/mc", "mc", "ue_count");
-  health.free_memory_bytes = memory_bytes(root, "MemAvailable:");
-  health.total_memory_bytes = memory_bytes(root, "MemTotal:");
+  health.free_memory_bytes = reported_memory_bytes("MemAvailable:", root);
+  health.total_memory_bytes = reported_memory_bytes("MemTotal:", root);
   return health;
 }
 

@@ -79,16 +79,16 @@ int threads_of_this_rank(int local_size) {
   return threads_of_rank(std::max(1, core_count(0)), launcher_core_count(), local_size);
 }
 
+std::optional<std::size_t> reported_memory_bytes(const std::string& key, const std::string& root) {
+  std::ifstream in(root + "/proc/meminfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(key)) return std::strtoull(line.c_str() + key.size(), nullptr, 10) * 1024;
+  return std::nullopt;
+}
+
 std::size_t available_memory_bytes() {
-  std::size_t available = std::numeric_limits<std::size_t>::max();
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    std::size_t kib = 0;
-    std::string key;
-    std::istringstream(line) >> key >> kib;
-    if (key == "MemAvailable:") available = kib * 1024;
-  }
-  return std::min(available, memory_left_to_control_groups());
+  return std::min(reported_memory_bytes("MemAvailable:").value_or(std::numeric_limits<std::size_t>::max()),
+                  memory_left_to_control_groups());
 }
 
 MaxIsa max_isa() {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 
 namespace lockstep::cpu {
@@ -13,6 +14,9 @@ namespace lockstep::cpu {
 int threads_of_rank(int cores, int launcher_cores, int local_size);
 /// The same for this process, with the numbers that the system reports.
 int threads_of_this_rank(int local_size);
+
+/// "MemTotal:       24607944 kB" of /proc/meminfo below `root`, in bytes.
+std::optional<std::size_t> reported_memory_bytes(const std::string& key, const std::string& root = "");
 
 /// Bytes that this process can still allocate: the least of the available memory and what its control groups leave.
 std::size_t available_memory_bytes();

@@ -165,6 +165,16 @@ inline double total(const Widened<Floats>& sum) {
   return all;
 }
 
+/// A sum of products in fp64, over vectors of columns and the remaining columns.
+struct ProductSum {
+  Widened<Floats> of_vectors{};
+  Widened<float> of_rest{};
+
+  void add(Floats a, Floats b) { add_product(of_vectors, widen(a), widen(b)); }
+  void add(float a, float b) { add_product(of_rest, widen(a), widen(b)); }
+  double value() const { return total(of_vectors) + of_rest.value; }
+};
+
 /// Keeps the loops of one column scalar: vectorised across rows they would be large and never faster.
 template <typename T>
 inline void scalar_stays_scalar() {

@@ -31,15 +31,11 @@ void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuConte
   });
 }
 
-void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context) {
+void add(DType dtype, const void* a, const void* b, void* sum, std::int64_t n_elements, const CpuContext& context) {
   with_elements(dtype, [&]<typename E>(E) {
-    auto* const sum = static_cast<E*>(target);
-    const auto* const added = static_cast<const E*>(source);
-    const auto n = static_cast<std::int64_t>(n_elements);
-    const int parts = part_count(context, n * static_cast<std::int64_t>(sizeof(E)));
-    run_ranges(parts, n, [&](Range range) {
-      for (std::int64_t i = range.begin; i < range.end; ++i)
-        sum[i] = from_float<E>(to_float(sum[i]) + to_float(added[i]));
+    in_parts(n_elements, 3 * n_elements * std::int64_t{sizeof(E)}, context, [&](Range range) {
+      LOCKSTEP_DISPATCH(add_elements<E>)
+      (static_cast<const E*>(a), static_cast<const E*>(b), static_cast<E*>(sum), range);
     });
   });
 }

@@ -24,8 +24,12 @@ void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContex
 /// Rounds to the nearest, ties to even.
 void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context);
 
-/// target += source, fp32 or bf16.
-void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context);
+/// sum = a + b, fp32 or bf16; it may be a or b.
+void add(DType dtype, const void* a, const void* b, void* sum, std::int64_t n_elements, const CpuContext& context);
+/// target += source.
+inline void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context) {
+  add(dtype, target, source, target, static_cast<std::int64_t>(n_elements), context);
+}
 
 /// From nhwc to `layout`, and back. In nchw16c, the channels are a multiple of 16.
 void widen(const ImageRows& shape, const Bf16* from, Layout layout, float* to, const CpuContext& context);

@@ -9,6 +9,13 @@ void convert_elements(const From* from, To* to, Range range) {
   for (; i < range.end; ++i) store(to + i, load<float>(from + i));
 }
 
+template <typename E>
+void add_elements(const E* a, const E* b, E* sum, Range range) {
+  std::int64_t i = range.begin;
+  for (; i + kLanes <= range.end; i += kLanes) store(sum + i, load<Floats>(a + i) + load<Floats>(b + i));
+  for (; i < range.end; ++i) store(sum + i, load<float>(a + i) + load<float>(b + i));
+}
+
 /// A range of the pixels of all images.
 template <typename From, typename To, bool kToBlocks>
 void convert_blocks(const ImageRows& shape, const From* from, To* to, Range range) {

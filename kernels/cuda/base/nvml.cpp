@@ -116,18 +116,6 @@ DeviceUsage Nvml::usage(const std::string& pci_bus) const {
   return usage;
 }
 
-std::optional<int> Nvml::nvlinks(const std::string& pci_bus) const {
-  void* const of = device(pci_bus);
-  if (of == nullptr) return std::nullopt;
-  std::optional<int> n_active;
-  for (unsigned link = 0; link < kMaxLinks; ++link) {
-    unsigned is_active = 0;
-    if (functions_.link_state(of, link, &is_active) != 0) break;
-    n_active = n_active.value_or(0) + (is_active != 0 ? 1 : 0);
-  }
-  return n_active;
-}
-
 DeviceHealth Nvml::health(const std::string& pci_bus) const {
   DeviceHealth health;
   void* const of = device(pci_bus);

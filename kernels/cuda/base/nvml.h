@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "lockstep/backend.h"
@@ -21,8 +20,6 @@ class Nvml {
   std::string driver_version() const;
   // For the device with this PCI address, "0000:18:00.0", which does not depend on CUDA_VISIBLE_DEVICES.
   DeviceUsage usage(const std::string& pci_bus) const;
-  /// Active NVLinks; empty: unknown.
-  std::optional<int> nvlinks(const std::string& pci_bus) const;
   DeviceHealth health(const std::string& pci_bus) const;
 
  private:

@@ -9,16 +9,15 @@
 
 namespace lockstep::cuda {
 
-struct StreamTraits {
-  using Type = cudaStream_t;
+template <typename T, cudaError_t (*kDestroy)(T)>
+struct CudaTraits {
+  using Type = T;
   static Type null() { return nullptr; }
-  static void close(Type stream) { LOCKSTEP_CUDA_REPORT(cudaStreamDestroy(stream)); }
+  static void close(Type handle) { LOCKSTEP_CUDA_REPORT(kDestroy(handle)); }
 };
-struct EventTraits {
-  using Type = cudaEvent_t;
-  static Type null() { return nullptr; }
-  static void close(Type event) { LOCKSTEP_CUDA_REPORT(cudaEventDestroy(event)); }
-};
+using StreamTraits = CudaTraits<cudaStream_t, cudaStreamDestroy>;
+using EventTraits = CudaTraits<cudaEvent_t, cudaEventDestroy>;
+using GraphTraits = CudaTraits<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 enum class EventUse : std::uint8_t { order, timing };
 
@@ -46,12 +45,6 @@ class CudaStream final : public Stream {
 
  private:
   Handle<StreamTraits> stream_;
-};
-
-struct GraphTraits {
-  using Type = cudaGraphExec_t;
-  static Type null() { return nullptr; }
-  static void close(Type graph) { LOCKSTEP_CUDA_REPORT(cudaGraphExecDestroy(graph)); }
 };
 
 /// A repeated part of a step as a CUDA graph. It runs eagerly the first two times (libraries load their kernels then),
