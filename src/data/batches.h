@@ -6,8 +6,8 @@
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -42,52 +42,45 @@ class BatchWorkers {
     return jobs_.size() < kBatchesPerThread * threads_.size() && n_bytes_ + batch.n_bytes <= kMaxBytesUnderWay;
   }
   void give(std::unique_ptr<Batch> batch) {
-    n_bytes_ += batch->n_bytes;
-    jobs_.push_back(std::make_unique<Job>(std::move(batch)));
+    const std::size_t n_bytes = batch->n_bytes;
+    Task task([this, batch = std::move(batch)]() mutable {
+      do_work_(*batch);
+      return std::move(batch);
+    });
+    n_bytes_ += n_bytes;
+    jobs_.push_back({task.get_future(), n_bytes});
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push_back(jobs_.back().get());
+      waiting_.push_back(std::move(task));
     }
     has_work_.notify_one();
   }
   /// The oldest batch, when the work on it is done. Throws what the work threw.
   std::unique_ptr<Batch> take() {
-    const std::unique_ptr<Job> job = std::move(jobs_.front());
+    Job job = std::move(jobs_.front());
     jobs_.pop_front();
-    {
-      std::unique_lock lock(mutex_);
-      done_.wait(lock, [&] { return job->is_done; });
-    }
-    n_bytes_ -= job->n_bytes;
-    if (job->error) std::rethrow_exception(job->error);
-    return std::move(job->batch);
+    n_bytes_ -= job.n_bytes;
+    return job.done.get();
   }
 
  private:
+  using Task = std::packaged_task<std::unique_ptr<Batch>()>;
   struct Job {
-    explicit Job(std::unique_ptr<Batch> given) : batch(std::move(given)), n_bytes(batch->n_bytes) {}
-    std::unique_ptr<Batch> batch;
+    std::future<std::unique_ptr<Batch>> done;
     std::size_t n_bytes;
-    bool is_done = false;
-    std::exception_ptr error;
   };
 
   void run() {
-    std::unique_lock lock(mutex_);
     while (true) {
-      has_work_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-      if (stopping_) return;
-      Job& job = *waiting_.front();
-      waiting_.pop_front();
-      lock.unlock();
-      try {
-        do_work_(*job.batch);
-      } catch (...) {
-        job.error = std::current_exception();
+      Task task;
+      {
+        std::unique_lock lock(mutex_);
+        has_work_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+        if (stopping_) return;
+        task = std::move(waiting_.front());
+        waiting_.pop_front();
       }
-      lock.lock();
-      job.is_done = true;
-      done_.notify_one();
+      task();
     }
   }
   void stop() {
@@ -100,11 +93,11 @@ class BatchWorkers {
   }
 
   std::function<void(Batch&)> do_work_;
-  std::deque<std::unique_ptr<Job>> jobs_;  // used only by the thread that gives and takes
+  std::deque<Job> jobs_;  // used only by the thread that gives and takes
   std::size_t n_bytes_ = 0;
   std::mutex mutex_;
-  std::condition_variable has_work_, done_;
-  std::deque<Job*> waiting_;
+  std::condition_variable has_work_;
+  std::deque<Task> waiting_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -156,19 +156,13 @@ class Import {
   ImportResult finish(ImageFileWriter& writer) {
     ImportResult result;
     result.missing = missing_batches(options_, batches_);
-    ImageSetInfo& info = result.info;
-    info.path = options_.output;
-    info.split = options_.split;
-    info.n_samples = n_imported_;
-    info.height = info.width = kSide;
-    info.classes = kClasses;
-    info.class_names = read_class_names(batches_.front());
-    set_statistics(options_, sums_, info);
+    result.info = describe_import(options_, n_imported_, read_class_names(batches_.front()), sums_);
+    result.info.height = result.info.width = kSide;
     for (const std::string& batch : batches_) result.files.push_back(fs::path(batch).filename().string());
     std::string source = fmt::format("CIFAR-10, binary version: {}", fmt::join(result.files, ", "));
     if (options_.per_class > 0) source += fmt::format("; the first {} of each class", options_.per_class);
     if (options_.per_class == 0 && options_.limit > 0) source += fmt::format("; the first {}", options_.limit);
-    writer.finish(info, source);
+    writer.finish(result.info, source);
     result.samples_per_class = per_class_;
     result.size_bytes = fs::file_size(options_.output);
     return result;

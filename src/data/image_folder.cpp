@@ -2,12 +2,8 @@
 // sizes and statistics, which decide how images are stored. The second pass reads them again and writes the data set.
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <exception>
 #include <filesystem>
 #include <map>
-#include <mutex>
-#include <thread>
 
 #include "base/model_files.h"
 #include "base/pool.h"
@@ -222,44 +218,33 @@ class Import {
     if (options_.limit > 0) files.resize(static_cast<std::size_t>(options_.limit));
   }
 
-  /// Decodes every file. Each thread takes the next one. The sums are integers, so the result is the same for any
-  /// number of threads.
+  /// Decodes every file. The sums are integers, so the result is the same for any number of threads.
   void examine() {
-    std::atomic<std::size_t> next{0};
-    std::mutex mutex;
-    std::exception_ptr error;
-    const auto work = [&] {
-      try {
-        FileDecoder decoder;
-        ChannelSums grey(1), colour(3);
-        for (std::size_t i; (i = next++) < source_.files.size();) {
-          SourceFile& file = source_.files[i];
-          if (decoder.open(file, options_.short_side)) {
-            const int channels = requested_channels_ > 0 ? requested_channels_ : file.is_grey ? 1 : 3;
-            const auto pixels = decoder.decode(file, channels);
-            ChannelSums& sums = channels == 1 ? grey : colour;
-            if (file.bad.empty()) sums.add(pixels.data(), static_cast<std::int64_t>(file.stored_pixels()));
-          }
-          if (i % kFilesPerUpdate != 0) continue;
-          const std::lock_guard lock(mutex);
-          report_progress(i);
-        }
-        const std::lock_guard lock(mutex);
-        grey_sums_.add(grey);
-        colour_sums_.add(colour);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        error = std::current_exception();
-        next = source_.files.size();
-      }
+    struct Examined {
+      SourceFile& file;
+      std::size_t n_bytes = 0;  // nothing is kept
+      ChannelSums sums{};
     };
-    {
-      std::vector<std::jthread> threads;
-      const unsigned n_more = std::max(1u, std::thread::hardware_concurrency()) - 1;
-      for (unsigned t = 0; t < n_more; ++t) threads.emplace_back(work);
-      work();
-    }
-    if (error) std::rethrow_exception(error);
+    std::size_t n_given = 0, n_done = 0;
+    const auto next = [&] {
+      const bool is_over = n_given == source_.files.size();
+      return is_over ? nullptr : std::make_unique<Examined>(source_.files[n_given++]);
+    };
+    Pool<FileDecoder> decoders;
+    const auto decode = [&](Examined& examined) {
+      auto decoder = decoders.lend();
+      SourceFile& file = examined.file;
+      if (!decoder->open(file, options_.short_side)) return;
+      const int channels = requested_channels_ > 0 ? requested_channels_ : file.is_grey ? 1 : 3;
+      const auto pixels = decoder->decode(file, channels);
+      if (!file.bad.empty()) return;
+      examined.sums = ChannelSums(static_cast<std::size_t>(channels));
+      examined.sums.add(pixels.data(), static_cast<std::int64_t>(file.stored_pixels()));
+    };
+    process_batches<Examined>(0, next, decode, [&](const Examined& examined) {
+      (examined.sums.channels() == 1 ? grey_sums_ : colour_sums_).add(examined.sums);
+      if (n_done++ % kFilesPerUpdate == 0) report_progress(n_done);
+    });
   }
 
   void skip_bad_files() {
@@ -328,24 +313,18 @@ class Import {
   }
 
   void write(ImportResult& result) {
-    ImageSetInfo& info = result.info;
     const SourceFile& first = source_.files.front();
     const auto n = static_cast<std::int64_t>(source_.files.size());
     result.samples_per_class.assign(source_.classes.size(), 0);
-    info.path = options_.output;
-    info.split = options_.split;
-    info.n_samples = n;
-    info.classes = static_cast<int>(source_.classes.size());
-    info.class_names = source_.classes;
     const bool one_size = std::ranges::all_of(source_.files, [&](const SourceFile& f) {
       return f.stored_height == first.stored_height && f.stored_width == first.stored_width;
     });
-    info.height = one_size ? first.stored_height : 0;
-    info.width = one_size ? first.stored_width : 0;
     ChannelSums sums(static_cast<std::size_t>(channels_));
     if (channels_ == 3) sums.add(colour_sums_);
     sums.add(grey_sums_);
-    set_statistics(options_, sums, info);
+    ImageSetInfo& info = result.info = describe_import(options_, n, source_.classes, sums);
+    info.height = one_size ? first.stored_height : 0;
+    info.width = one_size ? first.stored_width : 0;
     ImageFileWriter writer =
         form_ == Form::one_size
             ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, channels_,

@@ -65,7 +65,14 @@ int requested_channels(const ImportOptions& options) {
   return static_cast<int>(std::max(options.mean.size(), options.stddev.size()));
 }
 
-void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info) {
+ImageSetInfo describe_import(const ImportOptions& options, std::int64_t n_samples, std::vector<std::string> class_names,
+                             const ChannelSums& sums) {
+  ImageSetInfo info;
+  info.path = options.output;
+  info.split = options.split;
+  info.n_samples = n_samples;
+  info.classes = static_cast<int>(class_names.size());
+  info.class_names = std::move(class_names);
   info.channels = static_cast<int>(sums.channels());
   info.mean = options.mean;
   info.stddev = options.stddev;
@@ -74,6 +81,7 @@ void set_statistics(const ImportOptions& options, const ChannelSums& sums, Image
   for (const float s : info.stddev)
     require(std::isfinite(s) && s > 0.0f, ErrorCode::data_source,
             "the standard deviation of a channel of {} is {}; give --std", options.source, s);
+  return info;
 }
 
 }  // namespace lockstep::data

@@ -120,7 +120,9 @@ std::optional<std::vector<std::string>> read_lines(const std::string& path);
 void check_options(const ImportOptions& options);
 /// The channels that the options ask for, or that mean and std have; 0: neither.
 int requested_channels(const ImportOptions& options);
-/// Sets channels, mean and std: as given, otherwise from the sums. Throws data_source if a standard deviation is 0.
-void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info);
+/// What is recorded of the images, without their size. Mean and std are as given, otherwise from the sums. Throws
+/// data_source if a standard deviation is 0.
+ImageSetInfo describe_import(const ImportOptions& options, std::int64_t n_samples, std::vector<std::string> class_names,
+                             const ChannelSums& sums);
 
 }  // namespace lockstep::data

@@ -6,20 +6,6 @@
 #include "lockstep/error.h"
 
 namespace lockstep::text {
-namespace {
-
-bool is_of_word(std::string_view code_point, MatchMemory& memory) {
-  static const Pattern pattern("\\w", "added_tokens");
-  return pattern.find(code_point, 0, memory).has_value();
-}
-
-bool is_blank(std::string_view code_point, MatchMemory& memory) {
-  static const Pattern pattern("\\s", "added_tokens");
-  return pattern.find(code_point, 0, memory).has_value();
-}
-
-}  // namespace
-
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), token_of_node_{-1} {
   for (std::size_t t = 0; t < tokens_.size(); ++t) {
     const std::string& content = tokens_[t].content;
@@ -57,6 +43,10 @@ AddedTokens::Match AddedTokens::match(std::string_view text, std::size_t from) c
 bool AddedTokens::next(std::string_view text, std::size_t& from, std::size_t done, Found& found,
                        MatchMemory& memory) const {
   if (tokens_.empty()) return false;
+  static const Pattern word("\\w", "added_tokens"), blank("\\s", "added_tokens");
+  const auto is = [&](const Pattern& kind, std::size_t first, std::size_t last) {
+    return kind.find(text.substr(first, last - first), 0, memory).has_value();
+  };
   while (true) {
     const Match match = this->match(text, from);
     if (match.token == nullptr) return false;
@@ -64,20 +54,14 @@ bool AddedTokens::next(std::string_view text, std::size_t& from, std::size_t don
     from = end;
     const AddedToken& token = *match.token;
     if (token.single_word) {
-      const auto is_word = [&](std::size_t first, std::size_t last) {
-        return is_of_word(text.substr(first, last - first), memory);
-      };
-      if (begin > 0 && is_word(begin_of_last(text, begin), begin)) continue;
-      if (end < text.size() && is_word(end, end + n_bytes_of(text[end]))) continue;
+      if (begin > 0 && is(word, begin_of_last(text, begin), begin)) continue;
+      if (end < text.size() && is(word, end, end + n_bytes_of(text[end]))) continue;
     }
-    const auto is_space = [&](std::size_t first, std::size_t last) {
-      return is_blank(text.substr(first, last - first), memory);
-    };
     if (token.strip_left) {
-      while (begin > done && is_space(begin_of_last(text, begin), begin)) begin = begin_of_last(text, begin);
+      while (begin > done && is(blank, begin_of_last(text, begin), begin)) begin = begin_of_last(text, begin);
     }
     if (token.strip_right) {
-      while (end < text.size() && is_space(end, end + n_bytes_of(text[end]))) end += n_bytes_of(text[end]);
+      while (end < text.size() && is(blank, end, end + n_bytes_of(text[end]))) end += n_bytes_of(text[end]);
     }
     found = {begin, end, token.id};
     return true;

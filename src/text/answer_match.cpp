@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "text/jinja.h"
+
 namespace lockstep::text {
 namespace {
 
@@ -12,11 +14,7 @@ constexpr std::string_view kMark = "#### ";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r\v\f";
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
+std::string_view trimmed(std::string_view text) { return jinja::stripped(text, true, true, " \t\n\r\v\f"); }
 
 /// Removes commas, dollar signs and a full stop at the end, and converts to lower case.
 std::string plain_number(std::string_view text) {
