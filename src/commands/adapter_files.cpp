@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 using checkpoint::ModelFile;
 using checkpoint::StateJson;
 
-int write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
-                           const std::string& target, const ExportOptions& options) {
+void write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
+                            const std::string& target, const ExportOptions& options) {
   const DType dtype = options.dtype.empty() ? base.dtype : dtype_named(options.dtype);
   const bool takes_base = options.files.empty() && checkpoint::is_huggingface(base.path);
   const Published out = published(adapters, target, model, options,
@@ -35,7 +35,6 @@ int write_merged_directory(ModelFile model, const ModelFile& base, const std::st
   write_directory(target, std::move(model.tensors), dtype, out);
   print_text("{}: {} tensors in {}, {} with the adapters of {}\n", target, n_tensors, name(dtype), base.path, adapters);
   note_license(out.config, target);
-  return kExitDone;
 }
 
 }  // namespace
@@ -47,7 +46,7 @@ bool is_adapter_file(const std::string& path) {
   return model != state.end() && model->is_object() && model->contains("lora.rank");
 }
 
-int export_adapters(const std::string& source, const std::string& target, const ExportOptions& options) {
+void export_adapters(const std::string& source, const std::string& target, const ExportOptions& options) {
   require(!checkpoint::is_safetensors(target) && !target.ends_with(".onnx") && !names_a_file(target), ErrorCode::usage,
           "{} has adapters, which are exported as a directory of PEFT, and {} is a file: name a directory, or merge "
           "them with `lockstep checkpoint merge BASE {} OUT`",
@@ -68,27 +67,24 @@ int export_adapters(const std::string& source, const std::string& target, const 
              file.state.value("step", std::int64_t{0}),
              base.empty() ? "a model that is not named: --base DIRECTORY names it" : base);
   note_license(out.config, target);
-  return kExitDone;
 }
 
-int import_adapters(const std::string& source, const std::string& target, const std::string& base) {
+void import_adapters(const std::string& source, const std::string& target, const std::string& base) {
   ModelFile file = checkpoint::read_model_file(source);
   checkpoint::require_usable(source, file.tensors);
   std::vector<checkpoint::NamedTensor> adapters = file.tensors;
   const ModelFile complete = inference::with_base(std::move(file), base);
   const std::string path = complete.state.at("base_path").get<std::string>();
-  StateJson state = initial_state(complete.state.at("model"));
-  if (complete.state.contains("inference")) state["inference"] = complete.state.at("inference");
+  StateJson state = initial_state(complete.state.at("model"), complete.state);
   std::vector<checkpoint::NamedTensor> of_base(complete.tensors.begin() + std::ssize(adapters), complete.tensors.end());
   state["base"] = {{"hash", inference::hash_of_base(of_base)}};
   const std::size_t n_tensors = save_imported(target, std::move(adapters), state);
   print_text("{}: {} tensors; adapters of rank {} for {}\n", target, n_tensors,
              state.at("model").at("lora.rank").dump(), path);
-  return kExitDone;
 }
 
-int merge_files(const std::string& base, const std::string& adapters, const std::string& target,
-                const ExportOptions& options) {
+void merge_files(const std::string& base, const std::string& adapters, const std::string& target,
+                 const ExportOptions& options) {
   require(fs::exists(base), ErrorCode::cannot_open, "{} does not exist", base);
   require(fs::exists(adapters), ErrorCode::cannot_open, "{} does not exist", adapters);
   const bool is_file = checkpoint::is_safetensors(target) || target.ends_with(".h5");
@@ -114,12 +110,9 @@ int merge_files(const std::string& base, const std::string& adapters, const std:
   if (checkpoint::is_safetensors(target)) {
     checkpoint::write_safetensors(target, model.tensors, checkpoint::export_metadata(model.state));
   } else {
-    StateJson state = initial_state(model.state.at("model"));
-    if (model.state.contains("inference")) state["inference"] = model.state.at("inference");
-    n_tensors = save_imported(target, std::move(model.tensors), state);
+    n_tensors = save_imported(target, std::move(model.tensors), initial_state(model.state.at("model"), model.state));
   }
   print_text("{}: {} tensors, {} with the adapters of {}\n", target, n_tensors, base, file);
-  return kExitDone;
 }
 
 }  // namespace lockstep::commands

@@ -25,11 +25,6 @@ constexpr std::int64_t kChunk = 64;  // tokens per prefill step; small because m
 
 volatile std::sig_atomic_t was_interrupted = 0;
 
-void note_interrupt(int) { was_interrupted = 1; }
-
-/// Ctrl-C sets a flag. read() then returns, so that the user can discard an incomplete line.
-void catch_interrupts() { handle_signal(SIGINT, note_interrupt); }
-
 enum class Input : std::uint8_t { line, interrupted, end };
 
 /// Standard input by lines.
@@ -145,7 +140,8 @@ int converse(const GenerateArguments& a, TextModelSource& source, Backend& backe
   generate::Generator generator(model.decoder(), decode_with(source.tokenizer, text::SpecialTokens::skip), options);
   generator.keep_cache();
   const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
-  catch_interrupts();
+  // Ctrl-C sets a flag. read() then returns, so that the user can discard an incomplete line.
+  handle_signal(SIGINT, [](int) { was_interrupted = 1; });
   Lines lines;
   std::string line;
   for (std::uint32_t number = 0;;) {

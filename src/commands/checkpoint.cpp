@@ -51,10 +51,9 @@ void require_no_other_folder(const std::string& path) {
   if (!is_folder(path) || checkpoint::is_model_directory(path)) return;
   for (const char* place : {"checkpoints/best", "checkpoints/latest", "best", "latest", "model.safetensors"}) {
     const std::string file = (std::filesystem::path(path) / place).string();
-    std::error_code error;
-    require(!std::filesystem::exists(file, error), ErrorCode::usage,
+    require(!is_there(file), ErrorCode::usage,
             "{} is {}; expected a checkpoint, a .safetensors file or a directory of Hugging Face, such as {}", path,
-            std::filesystem::exists(path + "/config.yaml", error) ? "a run" : "a folder", file);
+            is_there(path + "/config.yaml") ? "a run" : "a folder", file);
   }
   fail(ErrorCode::usage,
        "{} is a folder; expected a checkpoint, a .safetensors file, or a directory of Hugging Face, which contains {}",
@@ -134,7 +133,7 @@ Json describe_model_file(const std::string& path) {
   return out;
 }
 
-int info(const std::string& file, const std::string& json) {
+void info(const std::string& file, const std::string& json) {
   require_no_other_folder(file);
   check_outputs({json}, {file});
   Json description;
@@ -160,7 +159,6 @@ int info(const std::string& file, const std::string& json) {
     text += fmt::format("{:<56} {:<20} {:>12} {}\n", text_of(tensor["name"]), shape_text(tensor["shape"]),
                         tensor["size_bytes"].get<std::uint64_t>(), tensor.value("xxh3", ""));
   report(json, description, text);
-  return kExitDone;
 }
 
 // -------------------------------------------------------------------------------------------------- verify, diff
@@ -218,8 +216,8 @@ struct Names {
 };
 
 void add_base(CLI::App& command, std::string& base, const std::string& otherwise) {
-  command.add_option("--base", base, "Of adapters: the model that they belong to; by default, " + otherwise)
-      ->type_name("DIRECTORY");
+  add_value(command, "--base", "DIRECTORY", base,
+            "Of adapters: the model that they belong to; by default, " + otherwise);
 }
 
 void add_force(CLI::App& command, Existing& existing, const std::string& target) {
@@ -230,12 +228,9 @@ void add_force(CLI::App& command, Existing& existing, const std::string& target)
 /// Options of `export` and `merge`, most of which are about published models. `of_run`: whose settings they replace.
 void add_writing(CLI::App& command, ExportOptions& options, const std::string& dtype, const std::string& files,
                  const std::string& of_run) {
-  command
-      .add_option("--dtype", options.dtype,
-                  fmt::format("Type of the tensors in a directory: {}, otherwise fp32", dtype))
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  command.add_option("--files", options.files, "Copy the tokenizer from this directory to " + files)
-      ->type_name("DIRECTORY");
+  add_choice(command, "--dtype", options.dtype, {"fp32", "bf16", "fp16"},
+             fmt::format("Type of the tensors in a directory: {}, otherwise fp32", dtype));
+  add_value(command, "--files", "DIRECTORY", options.files, "Copy the tokenizer from this directory to " + files);
   command
       .add_option(
           "--max-shard-size", options.max_shard_size,
@@ -247,25 +242,21 @@ void add_writing(CLI::App& command, ExportOptions& options, const std::string& d
             return parse_byte_size(text) ? std::string() : fmt::format("expected {}", kByteSizeExample);
           },
           ""));
-  command
-      .add_option("--license", options.license,
-                  fmt::format("Licence for the model card, such as apache-2.0; by default model.license {}", of_run))
-      ->type_name("ID");
+  add_value(command, "--license", "ID", options.license,
+            fmt::format("Licence for the model card, such as apache-2.0; by default model.license {}", of_run));
 }
 
 /// Sets what the command does, which a signal may stop.
 void set_work(CLI::App& command, Run& run, const std::shared_ptr<Names>& names, void (*work)(const Names&)) {
-  command.callback([&run, names, work] { run = [names, work] { return stoppable([&] { work(*names); }); }; });
+  set_run(command, run, [names, work] { return stoppable([&] { work(*names); }); });
 }
 
 void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
   CLI::App* command = group.add_subcommand("export", "Export a checkpoint for other programs");
-  command->add_option("FILE", names->first, "The checkpoint")->required();
-  command
-      ->add_option("TARGET", names->second,
-                   "A file ending in .safetensors (names of torchvision or transformers) or .onnx (ResNets), or a "
-                   "directory, which transformers loads (language models), or PEFT (adapters)")
-      ->required();
+  add_required(*command, "FILE", names->first, "The checkpoint");
+  add_required(*command, "TARGET", names->second,
+               "A file ending in .safetensors (names of torchvision or transformers) or .onnx (ResNets), or a "
+               "directory, which transformers loads (language models), or PEFT (adapters)");
   add_writing(*command, names->exported, "that of the directory from which FILE was imported",
               "TARGET; by default, that of the run of FILE", "of the run");
   add_base(*command, names->exported.base, "model.from of the run of FILE");
@@ -279,14 +270,12 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
 
 void add_import(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
   CLI::App* command = group.add_subcommand("import", "Convert a model of another program to a checkpoint at step 0");
-  command
-      ->add_option("SOURCE", names->first,
-                   "A .safetensors file of a ResNet with torchvision's names, a directory of a language model that "
-                   "transformers saved, or one of adapters that PEFT saved")
-      ->required();
-  command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
-  command->add_option("--format", names->imported.format, "llama2c: SOURCE is a .bin file of llama2.c")
-      ->check(CLI::IsMember({"auto", "llama2c"}));
+  add_required(*command, "SOURCE", names->first,
+               "A .safetensors file of a ResNet with torchvision's names, a directory of a language model that "
+               "transformers saved, or one of adapters that PEFT saved");
+  add_required(*command, "OUT", names->second, "The checkpoint to write, ending in .h5");
+  add_choice(*command, "--format", names->imported.format, {"auto", "llama2c"},
+             "llama2c: SOURCE is a .bin file of llama2.c");
   add_base(*command, names->imported.base, "the one that the adapters name, if it is a directory here");
   add_force(*command, names->imported.existing, "OUT");
   set_work(*command, run, names, [](const Names& n) { import_file(n.first, n.second, n.imported); });
@@ -294,12 +283,10 @@ void add_import(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
 
 void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
   CLI::App* command = group.add_subcommand("merge", "Add adapters (model.lora) to the weights that they belong to");
-  command->add_option("BASE", names->first, "The model: a directory of Hugging Face, or a checkpoint")->required();
-  command->add_option("ADAPTER", names->second, "A run, a checkpoint of one, or a directory of PEFT")->required();
-  command
-      ->add_option("OUT", names->third,
-                   "What to write: a checkpoint (.h5), a .safetensors file, or a directory, which transformers loads")
-      ->required();
+  add_required(*command, "BASE", names->first, "The model: a directory of Hugging Face, or a checkpoint");
+  add_required(*command, "ADAPTER", names->second, "A run, a checkpoint of one, or a directory of PEFT");
+  add_required(*command, "OUT", names->third,
+               "What to write: a checkpoint (.h5), a .safetensors file, or a directory, which transformers loads");
   add_writing(*command, names->exported, "that of BASE", "OUT; by default, that of BASE, or of the run",
               "of the run of ADAPTER");
   add_averages(*command, names->exported.weights, "Add the moving averages of the adapters");
@@ -319,24 +306,21 @@ void add_checkpoint(CLI::App& app, Run& run) {
 
   CLI::App* command = group->add_subcommand(
       "info", "Print what a checkpoint, a .safetensors file or a directory of Hugging Face contains");
-  command->add_option("FILE", names->first, "The checkpoint, .safetensors file or directory")->required();
+  add_required(*command, "FILE", names->first, "The checkpoint, .safetensors file or directory");
   add_json(*command, names->json);
-  command->callback([&run, names] { run = [names] { return info(names->first, names->json); }; });
+  set_run(*command, run, [names] { info(names->first, names->json); });
 
   command = group->add_subcommand("verify", "Verify every byte; exit status 1 if the file is damaged");
-  command->add_option("FILE", names->first, "The checkpoint, .safetensors file or directory of Hugging Face")
-      ->required();
-  command->callback([&run, names] { run = [names] { return verify(names->first); }; });
+  add_required(*command, "FILE", names->first, "The checkpoint, .safetensors file or directory of Hugging Face");
+  set_run(*command, run, [names] { return verify(names->first); });
 
   command = group->add_subcommand("diff",
                                   "Compare two checkpoints; exit status 0 only if all bytes of all tensors are equal");
-  command
-      ->add_option("A", names->first,
-                   "The first checkpoint, or a .safetensors file or directory of Hugging Face, of which weights are "
-                   "compared in fp32")
-      ->required();
-  command->add_option("B", names->second, "The second one")->required();
-  command->callback([&run, names] { run = [names] { return diff(names->first, names->second); }; });
+  add_required(*command, "A", names->first,
+               "The first checkpoint, or a .safetensors file or directory of Hugging Face, of which weights are "
+               "compared in fp32");
+  add_required(*command, "B", names->second, "The second one");
+  set_run(*command, run, [names] { return diff(names->first, names->second); });
 
   add_export(*group, run, names);
   add_import(*group, run, names);

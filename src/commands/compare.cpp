@@ -70,24 +70,16 @@ Json usable_figures(const std::string& path, std::string& note) {
   return figures;
 }
 
-/// Reads metrics.json, or notes why its figures are missing. That is not an error, since the run may be in progress.
-void read_figures(RunFiles& run) {
-  const std::string path = run.path + kMetrics;
-  run.figures = Json::object();
-  if (!std::filesystem::exists(path)) {
-    run.note =
-        fmt::format("{} has no metrics.json, which is written when a run ends: its figures are missing", run.path);
-  } else {
-    run.figures = usable_figures(path, run.note);
-  }
-  if (const std::string status = status_of_run(run.path); !run.figures.contains("status") && !status.empty())
-    run.figures["status"] = status;
-}
-
+/// If there is no metrics.json, a note says so. That is not an error, since the run may be in progress.
 RunFiles read_run(const std::string& named) {
-  const std::string path = run_argument(named);
-  RunFiles run{.path = path, .config = config_of_run(path), .figures = {}, .note = {}};
-  read_figures(run);
+  const std::string path = run_argument(named), metrics = path + kMetrics;
+  RunFiles run{.path = path, .config = config_of_run(path), .figures = Json::object(), .note = {}};
+  if (std::filesystem::exists(metrics))
+    run.figures = usable_figures(metrics, run.note);
+  else
+    run.note = fmt::format("{} has no metrics.json, which is written when a run ends: its figures are missing", path);
+  if (const std::string status = status_of_run(path); !run.figures.contains("status") && !status.empty())
+    run.figures["status"] = status;
   return run;
 }
 
@@ -188,22 +180,19 @@ void add_compare(CLI::App& app, Run& run) {
   auto options = std::make_shared<CommandLine>();
   CLI::App* command =
       app.add_subcommand("compare", "Report how runs differ: in their configurations and their results");
-  command->add_option("RUN", options->runs, "Run directories, such as runs/quickstart")->required();
+  add_required(*command, "RUN", options->runs, "Run directories, such as runs/quickstart");
   add_json(*command, options->json);
-  command->callback([options, &run] {
-    run = [options] {
-      std::vector<RunFiles> runs;
-      std::vector<std::string> inputs;
-      for (const std::string& path : options->runs)
-        for (const char* file : {kConfiguration, kMetrics, kStatus}) inputs.push_back(path + file);
-      check_outputs({options->json}, inputs);
-      for (const std::string& path : options->runs) runs.push_back(read_run(path));
-      const std::vector<Row> differences = differences_of(runs), figures = figures_of(runs);
-      Json object{{"runs", Json::array()}, {"configuration", json_of(differences)}, {"figures", json_of(figures)}};
-      for (const RunFiles& each : runs) object["runs"].push_back(each.path);
-      report(options->json, object, text_of(runs, differences, figures));
-      return kExitDone;
-    };
+  set_run(*command, run, [options] {
+    std::vector<RunFiles> runs;
+    std::vector<std::string> inputs;
+    for (const std::string& path : options->runs)
+      for (const char* file : {kConfiguration, kMetrics, kStatus}) inputs.push_back(path + file);
+    check_outputs({options->json}, inputs);
+    for (const std::string& path : options->runs) runs.push_back(read_run(path));
+    const std::vector<Row> differences = differences_of(runs), figures = figures_of(runs);
+    Json object{{"runs", Json::array()}, {"configuration", json_of(differences)}, {"figures", json_of(figures)}};
+    for (const RunFiles& each : runs) object["runs"].push_back(each.path);
+    report(options->json, object, text_of(runs, differences, figures));
   });
 }
 

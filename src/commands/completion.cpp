@@ -125,12 +125,9 @@ void add_completion(CLI::App& app, Run& run) {
   command->add_option("SHELL", options->shell, "The shell")->required()->check(CLI::IsMember({"bash", "zsh"}));
   command->add_flag("--tables", options->prints_tables, "Print the tables that the script reads")->group("");
   command->footer("Try it: source <(lockstep completion bash), or source <(lockstep completion zsh)");
-  command->callback([&app, &run, options] {
-    run = [&app, options] {
-      const std::string_view script = options->shell == "zsh" ? kZshScript : kBashScript;
-      fmt::print("{}", options->prints_tables ? tables(app) : std::string(script));
-      return kExitDone;
-    };
+  set_run(*command, run, [&app, options] {
+    const std::string_view script = options->shell == "zsh" ? kZshScript : kBashScript;
+    fmt::print("{}", options->prints_tables ? tables(app) : std::string(script));
   });
 }
 

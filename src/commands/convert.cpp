@@ -58,7 +58,7 @@ std::string family_of(const StateJson& state) { return text_in(state, "model", "
 
 // --------------------------------------------------------------------------------------------------------- export
 
-int export_safetensors(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
+void export_safetensors(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
   checkpoint::Reader reader(source);
   const std::int64_t step = reader.step();
   const auto tensors = checkpoint::to_torchvision(
@@ -70,12 +70,11 @@ int export_safetensors(const std::string& source, const std::string& target, che
   checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
   print_text("{}: {} tensors of step {}, with the names of {}\n", target, tensors.size(), step,
              models::is_language_model(family_of(reader.state())) ? "transformers" : "torchvision");
-  return kExitDone;
 }
 
 /// The exported model takes images as the file describes them. If it does not, the model takes normalised images of the
 /// usual size.
-int export_onnx(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
+void export_onnx(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(source, weights);
   require(!models::is_language_model(family_of(file.state)), ErrorCode::not_supported,
           "{} is a model of the family {}, and only ResNets are exported as {}: give a directory instead of {}, which "
@@ -115,17 +114,15 @@ int export_onnx(const std::string& source, const std::string& target, checkpoint
   pending.publish();
   print_text("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
              options.width, options.height);
-  return kExitDone;
 }
 
 /// The files of the tokenizer and of generation in a PEFT directory, or in the run to which a checkpoint belongs.
 run::Files tokenizer_beside(const std::string& source) {
   if (is_folder(source)) return checkpoint::read_tokenizer_files(source);
   const std::string run = run_of(source);
-  std::error_code error;
-  const fs::path of_run = fs::path(run) / "model";
-  if (run.empty() || !fs::is_directory(of_run, error)) return {};
-  return checkpoint::read_tokenizer_files(of_run.string());
+  const std::string of_run = (fs::path(run) / "model").string();
+  if (run.empty() || !is_folder(of_run)) return {};
+  return checkpoint::read_tokenizer_files(of_run);
 }
 
 /// The files of the tokenizer: those in the directory `given`, with the chat template of the training, or those of the
@@ -161,7 +158,7 @@ Config exported_config(const std::string& run, const ExportOptions& options) {
   return config;
 }
 
-int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
+void export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
   models::check_llama_tensors(models::parse_llama_config(text_in(file.state, "model", "config"), source),
                               inference::shapes_of(file.tensors), source);
@@ -183,13 +180,12 @@ int export_directory(const std::string& source, const std::string& target, const
   if (!out.files.contains("tokenizer.json") && !out.files.contains("tokenizer.model"))
     print_text("{} has no tokenizer: --files DIRECTORY copies that of DIRECTORY\n", target);
   note_license(out.config, target);
-  return kExitDone;
 }
 
 // --------------------------------------------------------------------------------------------------------- import
 
-int import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
-                  const StateJson& recorded) {
+void import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
+                   const StateJson& recorded) {
   Config config;
   checkpoint::require_usable(source, tensors);
   config.model = models::infer_resnet(inference::shapes_of(tensors), source);
@@ -201,7 +197,6 @@ int import_resnet(const std::string& source, const std::string& target, std::vec
   const std::size_t n_tensors = save_imported(target, std::move(tensors), state);
   print_text("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, n_tensors, model.family, model.depth, model.stem,
              model.classes);
-  return kExitDone;
 }
 
 /// The hash of the tokenizer beside the weights, which is compared with that of data sets. Empty if the tokenizer is
@@ -217,30 +212,28 @@ std::string tokenizer_hash_of(const std::string& source) {
 
 /// `config_source` names the configuration in messages. `imported` is recorded for a later export; null: nothing is
 /// recorded.
-int import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
-                 const StateJson& imported) {
+void import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
+                  const StateJson& imported) {
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
   models::check_llama_tensors(config, inference::shapes_of(file.tensors), file.path);
   checkpoint::require_usable(file.path, file.tensors);
-  StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}});
+  StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}}, file.state);
   if (!imported.is_null()) state[kImported] = imported;
-  if (file.state.contains("inference"))
-    state["inference"] = file.state["inference"];
-  else if (const std::string hash = tokenizer_hash_of(file.path); !hash.empty())
-    state["inference"] = {{"tokenizer_hash", hash}};
+  if (!state.contains("inference"))
+    if (const std::string hash = tokenizer_hash_of(file.path); !hash.empty())
+      state["inference"] = {{"tokenizer_hash", hash}};
   const std::size_t n_tensors = save_imported(target, std::move(file.tensors), state);
   print_text("{}: {} tensors; {}, {} layers of width {}, {} parameters\n", target, n_tensors, kLlama, config.layers,
              config.width, config.n_parameters());
-  return kExitDone;
 }
 
-int import_directory(const std::string& source, const std::string& target) {
+void import_directory(const std::string& source, const std::string& target) {
   checkpoint::ModelFile file = checkpoint::read_huggingface(source);
   const StateJson imported{{"dtype", name(file.dtype)}, {"config", file.config}};
   return import_llama(std::move(file), (fs::path(source) / checkpoint::kHuggingFaceConfig).string(), target, imported);
 }
 
-int import_safetensors(const std::string& source, const std::string& target) {
+void import_safetensors(const std::string& source, const std::string& target) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   file.config = models::is_language_model(family_of(file.state)) ? text_in(file.state, "model", "config") : "";
   if (!file.config.empty()) return import_llama(std::move(file), source, target, nullptr);
@@ -328,8 +321,10 @@ bool names_a_file(const std::string& target) {
   return std::ranges::any_of(kExtensions, [&](const char* extension) { return target.ends_with(extension); });
 }
 
-StateJson initial_state(StateJson model) {
-  return {{"model", std::move(model)}, {"precision", "fp32"}, {"step", 0}, {"epoch", 0}, {"samples", 0}};
+StateJson initial_state(StateJson model, const StateJson& recorded) {
+  StateJson state{{"model", std::move(model)}, {"precision", "fp32"}, {"step", 0}, {"epoch", 0}, {"samples", 0}};
+  if (recorded.contains("inference")) state["inference"] = recorded["inference"];
+  return state;
 }
 
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
@@ -345,7 +340,7 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
 
 // ------------------------------------------------------------------------------------------------ the commands
 
-int export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
+void export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
   if (is_adapter_file(source)) return export_adapters(source, target, options);
   require(options.base.empty(), ErrorCode::usage, "--base is for adapters (model.lora), and {} is a whole model",
@@ -365,7 +360,7 @@ int export_file(const std::string& source, const std::string& target, const Expo
   return export_directory(source, target, options);
 }
 
-int import_file(const std::string& source, const std::string& target, const ImportOptions& options) {
+void import_file(const std::string& source, const std::string& target, const ImportOptions& options) {
   const bool is_llama2c = options.format == "llama2c";
   const bool is_directory = fs::is_directory(source);
   require(fs::exists(source), ErrorCode::cannot_open, "{} does not exist", source);

@@ -24,7 +24,7 @@ struct ExportOptions {
   checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
 /// Exports a checkpoint as a .safetensors or .onnx file, or as a Hugging Face or PEFT directory.
-int export_file(const std::string& source, const std::string& target, const ExportOptions& options);
+void export_file(const std::string& source, const std::string& target, const ExportOptions& options);
 
 struct ImportOptions {
   std::string format;  // "llama2c"; otherwise the file or directory tells it
@@ -32,25 +32,26 @@ struct ImportOptions {
   Existing existing = Existing::keep;
 };
 /// Imports a .safetensors file, a Hugging Face or PEFT directory, or a file of llama2.c as a checkpoint.
-int import_file(const std::string& source, const std::string& target, const ImportOptions& options);
+void import_file(const std::string& source, const std::string& target, const ImportOptions& options);
 
 /// The model `base` with adapters added to its weights: a checkpoint, a .safetensors file or a directory.
-int merge_files(const std::string& base, const std::string& adapters, const std::string& target,
-                const ExportOptions& options);
+void merge_files(const std::string& base, const std::string& adapters, const std::string& target,
+                 const ExportOptions& options);
 
 // Functions that convert.cpp and adapter_files.cpp share
 /// Whether a checkpoint has only the adapters of a model (model.lora).
 bool is_adapter_file(const std::string& path);
 /// Exports a checkpoint with adapters as a PEFT directory.
-int export_adapters(const std::string& source, const std::string& target, const ExportOptions& options);
+void export_adapters(const std::string& source, const std::string& target, const ExportOptions& options);
 /// Imports the adapters of a PEFT directory as a checkpoint. `base`: the model to which they belong; empty: the one
 /// that they name.
-int import_adapters(const std::string& source, const std::string& target, const std::string& base);
+void import_adapters(const std::string& source, const std::string& target, const std::string& base);
 /// Throws data_exists if the target exists and must be kept, and usage if it is or contains one of the sources (some
 /// may be empty).
 void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing);
-/// The state of an imported model, whose keys are those of `model.`.
-checkpoint::StateJson initial_state(checkpoint::StateJson model);
+/// The state of an imported model, whose keys are those of `model.`. `recorded`: of its file, how samples become
+/// inputs.
+checkpoint::StateJson initial_state(checkpoint::StateJson model, const checkpoint::StateJson& recorded = {});
 /// Writes a checkpoint. Returns the number of tensors.
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                           const checkpoint::StateJson& state);

@@ -252,9 +252,9 @@ void add_file_command(CLI::App& data, Run& run, const std::string& name, const s
                       int (*command)(const FileArguments&)) {
   CLI::App* app = data.add_subcommand(name, description);
   const auto arguments = std::make_shared<FileArguments>();
-  app->add_option("file", arguments->file, "The data set")->required()->type_name("FILE");
+  add_value(*app, "file", "FILE", arguments->file, "The data set")->required();
   add_json(*app, arguments->json);
-  app->callback([&run, arguments, command] { run = [arguments, command] { return command(*arguments); }; });
+  set_run(*app, run, [arguments, command] { return command(*arguments); });
 }
 
 }  // namespace

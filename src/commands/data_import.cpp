@@ -102,10 +102,9 @@ void import_images(ImageArguments arguments, ImageImport import) {
 /// Which images are imported, and how they are described.
 void add_selection_options(CLI::App& app, ImageArguments& arguments) {
   data::ImageFolderOptions& options = arguments.options;
-  CLI::Option* per_class = add_number(app, "--per-class", options.per_class, std::int64_t{1}, kMaxSamples,
+  CLI::Option* per_class = add_number(app, "--per-class", options.per_class, 1, kMaxSamples,
                                       "Import only the first N samples of each class");
-  add_number(app, "--limit", options.limit, std::int64_t{1}, kMaxSamples, "Import only the first N samples")
-      ->excludes(per_class);
+  add_number(app, "--limit", options.limit, 1, kMaxSamples, "Import only the first N samples")->excludes(per_class);
   CLI::Option* mean = app.add_option("--mean", options.mean, "Means to store, for values in [0, 1]")
                           ->delimiter(',')
                           ->allow_extra_args(false)
@@ -114,8 +113,7 @@ void add_selection_options(CLI::App& app, ImageArguments& arguments) {
                             ->delimiter(',')
                             ->allow_extra_args(false)
                             ->type_name("R,G,B|GREY");
-  app.add_option("--statistics-from", arguments.statistics_from, "Use mean and std of this data set")
-      ->type_name("TRAIN.h5")
+  add_value(app, "--statistics-from", "TRAIN.h5", arguments.statistics_from, "Use mean and std of this data set")
       ->excludes(mean)
       ->excludes(stddev);
   app.footer(
@@ -131,12 +129,10 @@ void add_file_options(CLI::App& app, ImageArguments& arguments) {
                  "--statistics-from have; otherwise 1 if all images of an imagefolder are grey, and 3 if not")
       ->check(CLI::IsMember({1, 3}))
       ->type_name("N");
-  app.add_option("--store", arguments.store,
-                 "How to store image files. decoded: as pixels, for images of one size, or of any size with "
-                 "--short-side; encoded: as the bytes of the files (jpeg: deprecated alias); auto: decoded if all have "
-                 "one size and need at most 512 MiB, or with --short-side")
-      ->check(CLI::IsMember({"auto", "decoded", "encoded", "jpeg"}))
-      ->capture_default_str();
+  add_choice(app, "--store", arguments.store, {"auto", "decoded", "encoded", "jpeg"},
+             "How to store image files. decoded: as pixels, for images of one size, or of any size with "
+             "--short-side; encoded: as the bytes of the files (jpeg: deprecated alias); auto: decoded if all have "
+             "one size and need at most 512 MiB, or with --short-side");
   app.add_option("--short-side", options.short_side,
                  "Store images as pixels, shrunk so that their shorter side has N pixels, with their aspect ratio; an "
                  "image whose shorter side has fewer stays as it is. Training resizes the part that it needs, on the "
@@ -175,33 +171,29 @@ void add_image_import(CLI::App& parent, Run& run, const std::string& kind, const
   CLI::App* app = parent.add_subcommand(kind, "Import " + source);
   const auto arguments = std::make_shared<ImageArguments>();
   data::ImageFolderOptions& options = arguments->options;
-  app->add_option("source", options.source, "What to import: " + source)->required()->type_name("SOURCE");
-  app->add_option("output", options.output, "The data set to create")->required()->type_name("OUT.h5");
-  app->add_option("--split", options.split, "The split to import; for an imagefolder, the name of the split")
-      ->check(CLI::IsMember({"train", "val", "test"}))
-      ->capture_default_str();
+  add_value(*app, "source", "SOURCE", options.source, "What to import: " + source)->required();
+  add_value(*app, "output", "OUT.h5", options.output, "The data set to create")->required();
+  add_choice(*app, "--split", options.split, {"train", "val", "test"},
+             "The split to import; for an imagefolder, the name of the split");
   add_selection_options(*app, *arguments);
   add_file_options(*app, *arguments);
   add_placement_options(*app, *arguments);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
-  app->callback([&run, arguments, import] {
-    run = [arguments, import] { return stoppable([&] { import_images(*arguments, import); }); };
-  });
+  set_run(*app, run, [arguments, import] { return stoppable([&] { import_images(*arguments, import); }); });
 }
 
 // ---- Text -----------------------------------------------------------------------------------------------------------
 
 void add_tokenizer(CLI::App& app, std::string& tokenizer) {
-  app.add_option("--tokenizer", tokenizer,
-                 "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
-      ->required()
-      ->type_name("FILE");
+  add_value(app, "--tokenizer", "FILE", tokenizer,
+            "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
+      ->required();
 }
 
 void add_range(CLI::App& app, std::int64_t& start, std::int64_t& end, const char* what, const char* counted) {
-  add_number(app, "--start", start, std::int64_t{0}, kMaxSamples,
-             fmt::format("The first {} to import, {}", what, counted));
-  add_number(app, "--end", end, std::int64_t{1}, kMaxSamples, fmt::format("The {} after the last one to import", what));
+  add_value(app, "--start", "N", start, fmt::format("The first {} to import, {}", what, counted))
+      ->check(CLI::Range(std::int64_t{0}, kMaxSamples));
+  add_number(app, "--end", end, 1, kMaxSamples, fmt::format("The {} after the last one to import", what));
 }
 
 void add_max_line(CLI::App& app, std::uint64_t& max_line_bytes) {
@@ -252,20 +244,18 @@ void add_text_import(CLI::App& parent, Run& run) {
   CLI::App* app = parent.add_subcommand("text", "Import text: SOURCE... OUT.h5 --tokenizer tokenizer.json");
   const auto arguments = std::make_shared<TextArguments>();
   data::TextImportOptions& options = arguments->options;
-  app->add_option("files", arguments->files,
-                  "The sources, then the data set to create: SOURCE... OUT.h5. A source is a text file, which is one "
-                  "document; JSON Lines (*.jsonl), with one document per line; or a folder, whose *.txt and *.jsonl "
-                  "files are imported in the order of their paths")
-      ->required()
-      ->type_name("FILE");
+  add_value(*app, "files", "FILE", arguments->files,
+            "The sources, then the data set to create: SOURCE... OUT.h5. A source is a text file, which is one "
+            "document; JSON Lines (*.jsonl), with one document per line; or a folder, whose *.txt and *.jsonl "
+            "files are imported in the order of their paths")
+      ->required();
   add_tokenizer(*app, arguments->tokenizer);
-  app->add_option("--field", options.field, "The field of each line of JSON that contains the text")
-      ->capture_default_str()
-      ->type_name("NAME");
+  add_value(*app, "--field", "NAME", options.field, "The field of each line of JSON that contains the text")
+      ->capture_default_str();
   add_range(*app, options.start, options.end, "document", "counted from 0 over all sources");
   add_max_line(*app, options.max_line_bytes);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
-  app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_text(*arguments); }); }; });
+  set_run(*app, run, [arguments] { return stoppable([&] { import_text(*arguments); }); });
 }
 
 // ---- Conversations --------------------------------------------------------------------------------------------------
@@ -352,41 +342,36 @@ void import_chat(const ChatArguments& arguments) {
 void add_chat_selection(CLI::App& app, ChatArguments& arguments) {
   data::ChatImportOptions& options = arguments.options;
   add_range(app, options.start, options.end, "conversation", "counted from 0");
-  app.add_option("--fraction", arguments.fraction,
-                 "Import a random fraction of the conversations: 0.9 takes about nine in ten, 0.9:1 exactly the others")
-      ->capture_default_str()
-      ->type_name("N|A:B");
-  app.add_option("--seed", options.seed, "Seed of --fraction")->capture_default_str()->type_name("N");
-  add_number(app, "--max-tokens", options.max_tokens, std::int64_t{2}, kMaxSamples,
-             "Maximum length of a conversation; by default, no limit");
-  app.add_option("--too-long", arguments.too_long,
-                 "What happens to longer conversations. truncate: only their first tokens are kept; drop: they are "
-                 "left out")
-      ->check(CLI::IsMember({"truncate", "drop"}))
+  add_value(app, "--fraction", "N|A:B", arguments.fraction,
+            "Import a random fraction of the conversations: 0.9 takes about nine in ten, 0.9:1 exactly the others")
       ->capture_default_str();
+  add_value(app, "--seed", "N", options.seed, "Seed of --fraction")->capture_default_str();
+  add_number(app, "--max-tokens", options.max_tokens, 2, kMaxSamples,
+             "Maximum length of a conversation; by default, no limit");
+  add_choice(app, "--too-long", arguments.too_long, {"truncate", "drop"},
+             "What happens to longer conversations. truncate: only their first tokens are kept; drop: they are "
+             "left out");
 }
 
 void add_chat_import(CLI::App& parent, Run& run) {
   CLI::App* app = parent.add_subcommand("chat", "Import conversations: FILE OUT.h5 --tokenizer tokenizer.json");
   const auto arguments = std::make_shared<ChatArguments>();
   data::ChatImportOptions& options = arguments->options;
-  app->add_option("source", options.source,
-                  "The conversations: JSON Lines, or one JSON array, of objects with \"messages\" (a list of role and "
-                  "content), or with \"instruction\", \"input\" and \"output\"")
-      ->required()
-      ->type_name("FILE");
-  app->add_option("output", options.output, "The data set to create")->required()->type_name("OUT.h5");
+  add_value(*app, "source", "FILE", options.source,
+            "The conversations: JSON Lines, or one JSON array, of objects with \"messages\" (a list of role and "
+            "content), or with \"instruction\", \"input\" and \"output\"")
+      ->required();
+  add_value(*app, "output", "OUT.h5", options.output, "The data set to create")->required();
   add_tokenizer(*app, arguments->tokenizer);
-  app->add_option("--template", arguments->chat_template,
-                  "How the messages become one text: chatml, llama3, a file with a template in Jinja, or auto, the one "
-                  "in tokenizer_config.json or chat_template.jinja beside the tokenizer")
-      ->capture_default_str()
-      ->type_name("NAME|FILE");
+  add_value(*app, "--template", "NAME|FILE", arguments->chat_template,
+            "How the messages become one text: chatml, llama3, a file with a template in Jinja, or auto, the one "
+            "in tokenizer_config.json or chat_template.jinja beside the tokenizer")
+      ->capture_default_str();
   add_chat_selection(*app, *arguments);
   add_max_line(*app, options.max_line_bytes);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
   app->footer("Only what the assistant says, and the token that ends it, count towards the loss.");
-  app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_chat(*arguments); }); }; });
+  set_run(*app, run, [arguments] { return stoppable([&] { import_chat(*arguments); }); });
 }
 
 }  // namespace

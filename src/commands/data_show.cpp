@@ -188,13 +188,12 @@ void show_image(const ShowArguments& arguments) {
                  text, has_picture);
 }
 
-int run_show(const ShowArguments& arguments) {
+void run_show(const ShowArguments& arguments) {
   check_outputs({arguments.json}, {arguments.file});
   if (data::is_text_file(data::InputFile(arguments.file)))
     show_text(arguments);
   else
     show_image(arguments);
-  return kExitDone;
 }
 
 // ------------------------------------------------------------------------------------------------ encode, decode
@@ -239,7 +238,7 @@ void put(std::string& out) {
   std::fwrite(out.data(), 1, out.size(), stdout);  // flush_standard_output() reports a failure
 }
 
-int run_encode(const TokenArguments& arguments) {
+void run_encode(const TokenArguments& arguments) {
   const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
   const auto added = arguments.omits_template ? text::TemplateTokens::omit : text::TemplateTokens::add;
   std::vector<std::int32_t> ids;
@@ -255,7 +254,6 @@ int run_encode(const TokenArguments& arguments) {
     }
     put(out);
   });
-  return kExitDone;
 }
 
 std::vector<std::int32_t> parse_ids(std::string_view line) {
@@ -274,7 +272,7 @@ std::vector<std::int32_t> parse_ids(std::string_view line) {
   }
 }
 
-int run_decode(const TokenArguments& arguments) {
+void run_decode(const TokenArguments& arguments) {
   const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
   for_each_line(arguments.file, [&](std::string_view line, std::size_t number) {
     try {
@@ -285,19 +283,17 @@ int run_decode(const TokenArguments& arguments) {
       fail(error.code(), "line {}: {}", number, error.what());
     }
   });
-  return kExitDone;
 }
 
 CLI::App* add_tokens(CLI::App& data, Run& run, const std::string& name, const std::string& description,
                      const std::string& file, const std::shared_ptr<TokenArguments>& arguments,
-                     int (*command)(const TokenArguments&)) {
+                     void (*command)(const TokenArguments&)) {
   CLI::App* app = data.add_subcommand(name, description);
-  app->add_option("tokenizer", arguments->tokenizer,
-                  "A tokenizer.json of Hugging Face's library, a tokenizer.bin of llama2.c, or a folder with either")
-      ->required()
-      ->type_name("TOKENIZER");
-  app->add_option("file", arguments->file, file + "; -: standard input")->required()->type_name("FILE");
-  app->callback([&run, arguments, command] { run = [arguments, command] { return command(*arguments); }; });
+  add_value(*app, "tokenizer", "TOKENIZER", arguments->tokenizer,
+            "A tokenizer.json of Hugging Face's library, a tokenizer.bin of llama2.c, or a folder with either")
+      ->required();
+  add_value(*app, "file", "FILE", arguments->file, file + "; -: standard input")->required();
+  set_run(*app, run, [arguments, command] { command(*arguments); });
   return app;
 }
 
@@ -306,18 +302,15 @@ CLI::App* add_tokens(CLI::App& data, Run& run, const std::string& name, const st
 void add_data_show(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("show", "Print a sample: its text, tokens and mask, or its class and picture");
   const auto arguments = std::make_shared<ShowArguments>();
-  app->add_option("file", arguments->file, "The data set")->required()->type_name("FILE");
-  const auto number = [&](const char* name, std::int64_t& value, const char* text) {
-    add_number(*app, name, value, std::int64_t{0}, kMaxSamples, text)->capture_default_str();
-  };
-  number("--sample", arguments->sample, "Index of the conversation, document or image, counted from 0");
-  number("--limit", arguments->limit, "Maximum number of tokens to print. 0: all");
-  app->add_option("--colour", arguments->colour, "Whether to use colours; auto: on a terminal, unless NO_COLOR is set")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str();
+  add_value(*app, "file", "FILE", arguments->file, "The data set")->required();
+  add_number(*app, "--sample", arguments->sample, 0, kMaxSamples,
+             "Index of the conversation, document or image, counted from 0");
+  add_number(*app, "--limit", arguments->limit, 0, kMaxSamples, "Maximum number of tokens to print. 0: all");
+  add_choice(*app, "--colour", arguments->colour, {"auto", "always", "never"},
+             "Whether to use colours; auto: on a terminal, unless NO_COLOR is set");
   add_json(*app, arguments->json);
   app->footer("Tokens that count towards the loss are green.");
-  app->callback([&run, arguments] { run = [arguments] { return run_show(*arguments); }; });
+  set_run(*app, run, [arguments] { run_show(*arguments); });
 }
 
 void add_encode_and_decode(CLI::App& data, Run& run) {

@@ -61,18 +61,15 @@ void add_doctor(CLI::App& app, Run& run, const Arguments& program) {
       "doctor", "Check each rank, what connects them, and the file systems; exit status 1 if a check fails");
   command->add_flag("--quick", arguments->is_quick,
                     "Take less than 20 s: skip the all-reduce of 1 GB and the measurement of each pair of ranks");
-  command
-      ->add_option("--runs", arguments->options.run_folder,
-                   "The folder of runs; by default LOCKSTEP_RUNS, or else `runs`")
-      ->type_name("DIR");
-  command->add_option("--data", arguments->options.data_folder, "The folder of data sets; by default LOCKSTEP_DATA")
-      ->type_name("DIR");
+  add_value(*command, "--runs", "DIR", arguments->options.run_folder,
+            "The folder of runs; by default LOCKSTEP_RUNS, or else `runs`");
+  add_value(*command, "--data", "DIR", arguments->options.data_folder,
+            "The folder of data sets; by default LOCKSTEP_DATA");
   command->add_option("--device", arguments->device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->type_name("DEVICE");
   add_json(*command, arguments->json);
-  command->callback(
-      [arguments, &run, program] { run = [arguments, program] { return run_doctor(*arguments, program); }; });
+  set_run(*command, run, [arguments, program] { return run_doctor(*arguments, program); });
 }
 
 }  // namespace lockstep::commands

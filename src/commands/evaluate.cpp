@@ -40,13 +40,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kMaxBatch =
     128;  // samples per rank, unless evaluation.batch_per_rank is set. A signal ends an evaluation after a batch
 
-struct EvaluateArguments {
-  ModelRequest model{};
-  std::string json, confusion, choices;
-  AnswersArguments answers{};
-  std::string about_answers{};  // the given option, if any, that only applies to answers to conversations
-};
-
 // ------------------------------------------------------------------------------------------------- what is evaluated
 
 /// Whether the configuration describes the model: it has files, or keys of the model but its family. model.from also
@@ -60,9 +53,8 @@ bool describes_model(const NamedModels& named) {
 
 /// RUN/config.yaml, with which a model of a run is evaluated; empty if there is none.
 std::string configuration_of_run(const NamedModel& model) {
-  std::error_code error;  // a file that cannot be inspected is reported when it is opened
   const std::string file = model.run + "/config.yaml";
-  return !model.is_option && !model.run.empty() && fs::exists(file, error) ? file : "";
+  return !model.is_option && !model.run.empty() && is_there(file) ? file : "";
 }
 
 /// The configuration for one model: that of its run, unless the command line names files; then the command line.
@@ -79,8 +71,7 @@ Config configure(const NamedModels& named, const NamedModel& model) {
                          });
   require(!set.empty(), ErrorCode::usage, "there is no data set to evaluate {} on: set data.validation=FILE",
           model.path);
-  std::error_code error;
-  require(set == "synthetic" || fs::path(set).is_absolute() || fs::exists(set, error), ErrorCode::cannot_open,
+  require(set == "synthetic" || fs::path(set).is_absolute() || is_there(set), ErrorCode::cannot_open,
           "data.validation={}{} does not exist in the working directory {}, to which it is relative: {}set "
           "data.validation=FILE",
           set, is_of_run ? " of " + of_run : "", fs::current_path().string(),
@@ -274,12 +265,6 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
   return status;
 }
 
-int run_choices(const EvaluateArguments& a, const Arguments& program) {
-  require(a.confusion.empty(), ErrorCode::usage,
-          "--confusion draws the classes of images, and --choices evaluates a language model: leave out one of them");
-  return evaluate_choices({.model = a.model, .choices = a.choices, .answers = a.answers.file, .json = a.json}, program);
-}
-
 /// Throws usage where options contradict each other.
 void check(const EvaluateArguments& a) {
   require(!a.choices.empty() || a.model.tokenizer.empty(), ErrorCode::usage,
@@ -289,32 +274,27 @@ void check(const EvaluateArguments& a) {
   require(a.choices.empty() || (!a.answers.loss_only && (a.about_answers.empty() || a.about_answers == "--answers")),
           ErrorCode::usage, "--choices generates no answers: leave out {}",
           a.answers.loss_only ? "--loss-only" : a.about_answers);
+  require(a.choices.empty() || a.confusion.empty(), ErrorCode::usage,
+          "--confusion draws the classes of images, and --choices evaluates a language model: leave out one of them");
 }
 
 void add_text_options(CLI::App& command, EvaluateArguments& a) {
   AnswersArguments& answers = a.answers;
-  const auto whole = [&](const char* name, std::int64_t& value, std::int64_t most, const char* text) {
-    add_number(command, name, value, std::int64_t{1}, most, text)->capture_default_str();
-  };
   command.add_flag("--loss-only", answers.loss_only, "Conversations: evaluate the loss, and generate no answers");
-  command
-      .add_option("--answers", answers.file,
-                  "Conversations: write prompts, answers and references into this file; --choices: the questions with "
-                  "the log probabilities of their choices")
-      ->type_name("FILE.jsonl");
-  whole("--beams", answers.beams, 64, "Conversations: answer by beam search with N beams");
-  whole("--max-new-tokens", answers.max_new_tokens, std::numeric_limits<std::int32_t>::max(),
-        "Conversations: maximum number of new tokens in an answer");
-  whole("--batch", answers.batch, 1024, "Batch size: conversations that a rank processes at the same time");
+  add_value(command, "--answers", "FILE.jsonl", answers.file,
+            "Conversations: write prompts, answers and references into this file; --choices: the questions with "
+            "the log probabilities of their choices");
+  add_number(command, "--beams", answers.beams, 1, 64, "Conversations: answer by beam search with N beams");
+  add_number(command, "--max-new-tokens", answers.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
+             "Conversations: maximum number of new tokens in an answer");
+  add_number(command, "--batch", answers.batch, 1, 1024,
+             "Batch size: conversations that a rank processes at the same time");
   command.add_flag_callback(
       "--stem", [&answers] { answers.stemming = text::Stemming::porter; },
       "Conversations: ROUGE of the stems of words, as rouge_score with use_stemmer");
-  command
-      .add_option("--choices", a.choices,
-                  "Multiple-choice questions, one JSON object per line: evaluate a language model on them instead")
-      ->type_name("FILE.jsonl");
-  command.add_option("--tokenizer", a.model.tokenizer, "With --choices: another tokenizer than the model's")
-      ->type_name("PATH");
+  add_value(command, "--choices", "FILE.jsonl", a.choices,
+            "Multiple-choice questions, one JSON object per line: evaluate a language model on them instead");
+  add_value(command, "--tokenizer", "PATH", a.model.tokenizer, "With --choices: another tokenizer than the model's");
 }
 
 }  // namespace
@@ -322,15 +302,13 @@ void add_text_options(CLI::App& command, EvaluateArguments& a) {
 void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
   auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* command = app.add_subcommand("evaluate", "Evaluate runs, checkpoints and .safetensors files");
-  command
-      ->add_option("MODEL", arguments->model.operands,
-                   "Run directories, checkpoints, .safetensors files, directories of Hugging Face; YAML files and "
-                   "key=value overrides")
-      ->required();
+  add_required(*command, "MODEL", arguments->model.operands,
+               "Run directories, checkpoints, .safetensors files, directories of Hugging Face; YAML files and "
+               "key=value overrides");
   command->add_option("--checkpoint", arguments->model.checkpoints, "A checkpoint or .safetensors file to evaluate")
       ->allow_extra_args(false);
-  command->add_option("--confusion", arguments->confusion, "Draw the confusion matrix as an SVG picture into this file")
-      ->type_name("FILE.svg");
+  add_value(*command, "--confusion", "FILE.svg", arguments->confusion,
+            "Draw the confusion matrix as an SVG picture into this file");
   add_averages(*command, arguments->model.weights, "Evaluate the moving averages of the weights");
   add_text_options(*command, *arguments);
   add_json(*command, arguments->json);
@@ -342,7 +320,7 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
     run = [a, program] {
       catch_stop_signals();
       try {
-        return a.choices.empty() ? run_evaluation(a, program) : run_choices(a, program);
+        return a.choices.empty() ? run_evaluation(a, program) : evaluate_choices(a, program);
       } catch (const StoppedBySignal&) {
         if (current_world()->rank() == 0) log::warning("stopped by a signal: nothing is written; rerun the command");
         return kExitStopped;

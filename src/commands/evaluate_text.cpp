@@ -6,8 +6,8 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <span>
+#include <sstream>
 #include <vector>
 
 #include "base/clock.h"
@@ -82,23 +82,11 @@ Questions read_questions(const data::TextRange& set, const text::Tokenizer& toke
   return out;
 }
 
-/// The scores of one answer. Those of the final number are 0 if the reference has none.
+/// The scores of one answer.
 struct Scores {
-  double rouge1 = 0, rouge2 = 0, rouge_l = 0, exact = 0;
-  double has_number = 0, number_strict = 0, number_flexible = 0;
+  text::RougeScores rouge;
+  text::AnswerMatch match;
 };
-
-Scores score(const std::string& reference, const std::string& answer, text::Stemming stemming) {
-  const text::RougeScores rouge = text::rouge(reference, answer, stemming);
-  const text::AnswerMatch match = text::match_answer(reference, answer);
-  return {.rouge1 = rouge.rouge1.f_measure,
-          .rouge2 = rouge.rouge2.f_measure,
-          .rouge_l = rouge.rouge_l.f_measure,
-          .exact = match.is_exact ? 1.0 : 0.0,
-          .has_number = match.has_final_number ? 1.0 : 0.0,
-          .number_strict = match.has_final_number && match.is_exact ? 1.0 : 0.0,
-          .number_flexible = match.is_flexible ? 1.0 : 0.0};
-}
 
 struct Answers {
   std::vector<Scores> scores;
@@ -126,17 +114,17 @@ Answers answer_part(generate::Generator& generator, const Questions& questions, 
     const std::string reference =
         text::decode_known(tokenizer, questions.references[question], text::SpecialTokens::skip);
     const generate::Reply& reply = replies[i].front();
-    const Scores scores = score(reference, reply.text, stemming);
-    out.scores.push_back(scores);
+    out.scores.push_back({text::rouge(reference, reply.text, stemming), text::match_answer(reference, reply.text)});
+    const auto& [rouge, match] = out.scores.back();
     out.n_tokens += std::ssize(reply.tokens);
     Json line{{"prompt", text::decode_known(tokenizer, questions.prompts[question].ids)},
               {"answer", reply.text},
               {"reference", reference},
-              {"rouge1", scores.rouge1},
-              {"rouge2", scores.rouge2},
-              {"rougeL", scores.rouge_l},
-              {"exact_match", scores.exact}};
-    if (scores.has_number > 0) line["final_number_flexible"] = scores.number_flexible;
+              {"rouge1", rouge.rouge1.f_measure},
+              {"rouge2", rouge.rouge2.f_measure},
+              {"rougeL", rouge.rouge_l.f_measure},
+              {"exact_match", match.is_exact ? 1.0 : 0.0}};
+    if (match.has_final_number) line["final_number_flexible"] = match.is_flexible ? 1.0 : 0.0;
     out.lines += line_of(line);
   }
   return out;
@@ -152,14 +140,17 @@ Answers all_of(const Answers& mine, World& world) {
 
 AnswersOutcome outcome_of(const Answers& all, const Questions& questions, const AnswersArguments& a, double seconds) {
   const auto n = static_cast<double>(all.scores.size());
-  const auto sum = [&](double Scores::*member) {
-    return std::accumulate(all.scores.begin(), all.scores.end(), 0.0,
-                           [&](double before, const Scores& scores) { return before + scores.*member; });
-  };
-  const double rouge1 = sum(&Scores::rouge1) / n, rouge2 = sum(&Scores::rouge2) / n,
-               rouge_l = sum(&Scores::rouge_l) / n, exact = sum(&Scores::exact) / n;
-  const double n_numbers = sum(&Scores::has_number), strict = sum(&Scores::number_strict),
-               flexible = sum(&Scores::number_flexible);
+  double rouge1 = 0, rouge2 = 0, rouge_l = 0, exact = 0, n_numbers = 0, strict = 0, flexible = 0;
+  for (const auto& [rouge, match] : all.scores) {
+    rouge1 += rouge.rouge1.f_measure;
+    rouge2 += rouge.rouge2.f_measure;
+    rouge_l += rouge.rouge_l.f_measure;
+    exact += match.is_exact ? 1 : 0;
+    n_numbers += match.has_final_number ? 1 : 0;
+    strict += match.has_final_number && match.is_exact ? 1 : 0;
+    flexible += match.is_flexible ? 1 : 0;
+  }
+  for (double* mean : {&rouge1, &rouge2, &rouge_l, &exact}) *mean /= n;
   const double rate = seconds > 0 ? static_cast<double>(all.n_tokens) / seconds : 0;
   const bool is_stemmed = a.stemming == text::Stemming::porter;
   Json object{{"conversations", all.scores.size()},
@@ -242,15 +233,11 @@ struct ChoiceQuestions {
 
 /// Reads the first `most` questions (0: all).
 ChoiceQuestions read_choice_questions(const std::string& path, std::int64_t most) {
-  const std::string content = read_file(path, kMaxFileBytes, ErrorCode::cannot_open);
+  std::istringstream content(read_file(path, kMaxFileBytes, ErrorCode::cannot_open));
   ChoiceQuestions out;
-  std::size_t number = 0;
-  for (std::size_t begin = 0; begin < content.size() && (most == 0 || std::ssize(out.list) < most);) {
-    const std::size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = std::string_view(content).substr(begin, end - begin);
-    ++number;
-    begin = end + 1;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  std::size_t number = 1;
+  for (std::string line; (most == 0 || std::ssize(out.list) < most) && std::getline(content, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     out.list.push_back(text::parse_choice_question(line, fmt::format("line {} of {}", number, path)));
     out.lines.push_back(number);
   }
@@ -357,14 +344,12 @@ std::vector<double> score_part(std::span<const inference::ScoredText> texts, con
 
 }  // namespace
 
-int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
-  std::vector<std::string> inputs = inputs_of(a.model);
-  inputs.push_back(a.choices);
-  check_outputs({a.json, a.answers}, inputs);
-  check_writable({a.json, a.answers});
+int evaluate_choices(const EvaluateArguments& a, const Arguments& program) {
+  check_outputs({a.json, a.answers.file}, inputs_of(a.model, a.choices));
+  check_writable({a.json, a.answers.file});
   World& world = start_ranks(program);
   TextModelSource source = open_text_model(a.model);
-  check_outputs({a.json, a.answers}, {source.base});
+  check_outputs({a.json, a.answers.file}, {source.base});
   const ChoiceQuestions questions = read_choice_questions(a.choices, source.config.evaluation.max_samples);
   const std::vector<inference::ScoredText> texts = encode(questions, a.choices, source);
   const auto backend = open_model_backend(source.config, source.file, source.precision);
@@ -385,7 +370,7 @@ int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
                     {"acc_norm_characters", results.acc_norm_characters.value()},
                     {"seconds", seconds},
                     {"ranks", world.size()}};
-  if (!a.answers.empty()) write_result(a.answers, results.lines);
+  if (!a.answers.file.empty()) write_result(a.answers.file, results.lines);
   report(a.json, object,
          fmt::format("{} on {}: acc {}, acc_norm {} (by the length in bytes) of {} questions, {:.1f} questions/s\n",
                      source.file.path, a.choices, results.acc.text(), results.acc_norm.text(), n,

@@ -47,12 +47,14 @@ struct AnswersOutcome {
 AnswersOutcome evaluate_answers(const AnswersArguments& arguments, const Config& config,
                                 const checkpoint::ModelFile& file, Backend& backend, World& world);
 
-struct ChoicesArguments {
+struct EvaluateArguments {
   ModelRequest model{};
-  std::string choices{}, answers{}, json{};  // files; `answers` and `json` may be empty
+  std::string json{}, confusion{}, choices{};  // files; may be empty
+  AnswersArguments answers{};
+  std::string about_answers{};  // the given option, if any, that only applies to answers to conversations
 };
 
-/// Starts MPI; rank 0 reports.
-int evaluate_choices(const ChoicesArguments& arguments, const Arguments& program);
+/// With --choices: starts MPI; rank 0 reports.
+int evaluate_choices(const EvaluateArguments& arguments, const Arguments& program);
 
 }  // namespace lockstep::commands

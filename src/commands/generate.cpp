@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/failure.h"
 #include "base/file.h"
@@ -80,12 +81,10 @@ std::vector<std::string> read_prompts(const std::string& path) {
     text = read_file(path, kMaxPromptBytes, ErrorCode::cannot_open);
   }
   std::vector<std::string> lines;
-  for (std::size_t begin = text.starts_with("\xef\xbb\xbf") ? 3 : 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, end - begin);
+  std::istringstream in(text.substr(text.starts_with("\xef\xbb\xbf") ? 3 : 0));
+  for (std::string line; std::getline(in, line);) {
     if (line.ends_with('\r')) line.pop_back();
-    lines.push_back(std::move(line));
-    begin = end + 1;
+    lines.push_back(line);
   }
   require(!lines.empty(), ErrorCode::usage, "--prompts: {} is empty: write one prompt per line",
           path == "-" ? "standard input" : path);
@@ -260,9 +259,7 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
 }
 
 int run_generate(GenerateArguments a, const Arguments& program) {
-  std::vector<std::string> inputs = inputs_of(a.model);
-  inputs.push_back(a.prompts);
-  check_outputs({a.json}, inputs);
+  check_outputs({a.json}, inputs_of(a.model, a.prompts));
   check_writable({a.json});
   World& world = start_ranks(program);
   if (!a.chat && a.prompts != "-") catch_stop_signals();  // Ctrl-C ends the input
@@ -278,14 +275,9 @@ int run_generate(GenerateArguments a, const Arguments& program) {
 
 void add_options(CLI::App& command, GenerateArguments& a) {
   constexpr double kGreat = 1000;
-  command
-      .add_option("MODEL", a.model.operands,
-                  "The directory of a run or of Hugging Face, or a checkpoint; or YAML files and --checkpoint; and "
-                  "key=value overrides, such as precision=bf16")
-      ->required();
-  const auto whole = [&](const char* name, std::int64_t& value, std::int64_t low, std::int64_t high, const char* text) {
-    add_number(command, name, value, low, high, text)->capture_default_str();
-  };
+  add_required(command, "MODEL", a.model.operands,
+               "The directory of a run or of Hugging Face, or a checkpoint; or YAML files and --checkpoint; and "
+               "key=value overrides, such as precision=bf16");
   const auto number = [&](const char* name, double& value, double low, double high, const char* text) {
     const auto is_number = [](const std::string& given) {  // NaN passes every range check
       return std::isnan(std::strtod(given.c_str(), nullptr)) ? "expected a number, found " + given : std::string();
@@ -295,44 +287,39 @@ void add_options(CLI::App& command, GenerateArguments& a) {
         ->check(CLI::Validator(is_number, ""))
         ->capture_default_str();
   };
-  command.add_option("--checkpoint", a.model.checkpoints, "The model, with a configuration")
-      ->type_name("FILE")
+  add_value(command, "--checkpoint", "FILE", a.model.checkpoints, "The model, with a configuration")
       ->allow_extra_args(false);
-  command
-      .add_option("--tokenizer", a.model.tokenizer,
-                  "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory")
-      ->type_name("PATH");
+  add_value(command, "--tokenizer", "PATH", a.model.tokenizer,
+            "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory");
   add_averages(command, a.model.weights, "Use the moving averages of the weights");
-  command.add_option("--prompt", a.prompt, "The text to continue")->type_name("WORDS");
-  command.add_option("--prompts", a.prompts, "A file with one prompt per line; - reads standard input")
-      ->type_name("FILE");
+  add_value(command, "--prompt", "WORDS", a.prompt, "The text to continue");
+  add_value(command, "--prompts", "FILE", a.prompts, "A file with one prompt per line; - reads standard input");
   command.add_flag("--chat", a.chat, "Converse in the terminal; Ctrl-C stops a reply, Ctrl-D ends");
-  command.add_option("--system", a.system, "The system message of the conversation")->type_name("WORDS");
+  add_value(command, "--system", "WORDS", a.system, "The system message of the conversation");
   command.add_option("--chat-template", a.chat_template,
                      "chatml, llama3, or a file with a template; by default, that of the tokenizer");
-  whole("--max-new-tokens", a.options.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
-        "Maximum number of new tokens in a reply");
+  add_number(command, "--max-new-tokens", a.options.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
+             "Maximum number of new tokens in a reply");
   number("--temperature", a.options.sampling.temperature, 0, kGreat,
          "0: the most probable token; otherwise a token is drawn");
-  whole("--top-k", a.options.sampling.top_k, 0, std::numeric_limits<std::int32_t>::max(),
-        "Draw from the N most probable tokens; 0: from all");
+  add_number(command, "--top-k", a.options.sampling.top_k, 0, std::numeric_limits<std::int32_t>::max(),
+             "Draw from the N most probable tokens; 0: from all");
   number("--top-p", a.options.sampling.top_p, 0, 1,
          "Draw from the fewest most probable tokens whose probabilities sum to at least this");
   number("--min-p", a.options.sampling.min_p, 0, 1,
          "Draw from the tokens with at least this fraction of the greatest probability");
   number("--repetition-penalty", a.options.sampling.repetition_penalty, 0.01, kGreat,
          "Above 1, makes tokens that have already occurred less probable; 1: off");
-  whole("--beams", a.options.beams, 1, 64, "Beam search with N beams");
+  add_number(command, "--beams", a.options.beams, 1, 64, "Beam search with N beams");
   number("--length-penalty", a.options.length_penalty, -kGreat, kGreat,
          "Divides the score of a beam by its length to this power");
-  whole("--n", a.options.replies, 1, kMostSequences, "Replies to each prompt");
-  command.add_option("--stop", a.options.stop_words, "A reply ends before this text; may be repeated")
-      ->type_name("WORDS")
+  add_number(command, "--n", a.options.replies, 1, kMostSequences, "Replies to each prompt");
+  add_value(command, "--stop", "WORDS", a.options.stop_words, "A reply ends before this text; may be repeated")
       ->allow_extra_args(false);
   command.add_flag("--ignore-end", a.ignores_end, "Go on after the token that ends a text");
   command.add_flag("--speed", a.reports_speed, "Report the time of the model on standard error");
-  command.add_option("--seed", a.options.seed, "Seed of the random numbers")->type_name("N")->capture_default_str();
-  whole("--batch", a.batch, 1, kMostSequences, "Batch size: prompts that are processed at the same time");
+  add_value(command, "--seed", "N", a.options.seed, "Seed of the random numbers")->capture_default_str();
+  add_number(command, "--batch", a.batch, 1, kMostSequences, "Batch size: prompts that are processed at the same time");
   add_json(command, a.json);
   command.get_option("--json")->description(
       "Print one JSON object per line and reply on standard output, or with --json=FILE write them to that file");

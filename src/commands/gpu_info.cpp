@@ -89,13 +89,11 @@ void add_gpu_info(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(
       "gpu-info", "Report the GPUs of this machine and their libraries; exit status 1 if none can be used");
   add_json(*command, *json);
-  command->callback([json, &run] {
-    run = [json] {
-      const GpuReport found = gpu_report();
-      const std::string nccl = comm::describe_nccl();
-      report(*json, json_of(found, nccl), text_of(found, nccl));
-      return found.is_usable() ? kExitDone : kExitFailed;
-    };
+  set_run(*command, run, [json] {
+    const GpuReport found = gpu_report();
+    const std::string nccl = comm::describe_nccl();
+    report(*json, json_of(found, nccl), text_of(found, nccl));
+    return found.is_usable() ? kExitDone : kExitFailed;
   });
 }
 

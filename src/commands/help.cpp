@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "commands/report.h"
 #include "config/parser.h"
 #include "config/table.h"
 #include "lockstep/error.h"
@@ -151,15 +152,15 @@ std::string error_codes() {
   return text;
 }
 
-int show(const CLI::App& app, const std::vector<std::string>& topics) {
+void show(const CLI::App& app, const std::vector<std::string>& topics) {
   if (!topics.empty() && topics.front() == "config") {
     fmt::print("{}", topics.size() == 1 ? config::help_text()
                                         : config::help_text(std::vector(topics.begin() + 1, topics.end())));
-    return kExitDone;
+    return;
   }
   if (topics == std::vector<std::string>{"errors"}) {
     fmt::print("{}", error_codes());
-    return kExitDone;
+    return;
   }
   const CLI::App* command = &app;
   std::string path = "lockstep";
@@ -175,7 +176,6 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
   }
   // Not App::help(), which would explain the command that was called, `help`.
   fmt::print("{}", command->get_formatter()->make_help(command, path, CLI::AppFormatMode::Normal));
-  return kExitDone;
 }
 
 }  // namespace
@@ -223,7 +223,7 @@ void add_help(CLI::App& app, Run& run) {
       "Print help: `help config` lists all configuration keys, `help config KEY` explains a key or a group of "
       "keys, `help errors` lists all error codes, `help COMMAND` explains a command");
   command->add_option("TOPIC", *topics, "`config`, `config` and keys or groups, `errors`, or a command");
-  command->callback([topics, &app, &run] { run = [topics, &app] { return show(app, *topics); }; });
+  set_run(*command, run, [topics, &app] { show(app, *topics); });
 }
 
 }  // namespace lockstep::commands

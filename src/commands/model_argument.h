@@ -20,7 +20,9 @@ class App;
 
 namespace lockstep::commands {
 
-/// False if the path cannot be inspected; opening it will then report the reason.
+/// These are false if the path cannot be inspected, or is too long for one, as a list of values may be: opening it will
+/// then report the reason.
+bool is_there(const std::string& path);
 bool is_folder(const std::string& path);
 /// Whether an operand is key=value. A file that exists may have a `=` in its name.
 bool is_override(const std::string& operand);
@@ -86,8 +88,9 @@ struct TextModelSource {
   PrecisionOf precision = PrecisionOf::model;
 };
 
-/// The files that a request names. Those of a base model are known only after reading (TextModelSource::base).
-std::vector<std::string> inputs_of(const ModelRequest& request);
+/// The files that a request names, and another one. Those of a base model are known only after reading
+/// (TextModelSource::base).
+std::vector<std::string> inputs_of(const ModelRequest& request, const std::string& other);
 
 /// Reads everything. Throws Error, with the remedy, if the model is not a language model, if it has no tokenizer, or if
 /// its tokenizer is not the one that it was trained with.

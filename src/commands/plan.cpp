@@ -306,43 +306,35 @@ void add_plan(CLI::App& app, Run& run) {
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("plan", "Report the memory and communication of a step, without training");
   add_configuration(*command, options->configuration);
-  add_number(*command, "--ranks", options->ranks.n, 1, kMaxRanks, "Number of ranks")->capture_default_str();
+  add_number(*command, "--ranks", options->ranks.n, 1, kMaxRanks, "Number of ranks");
   add_number(*command, "--nodes", options->ranks.nodes, 1, kMaxRanks,
              "Number of nodes. Consecutive ranks are on one node; if they cannot be divided equally, the first nodes "
-             "have one more")
-      ->capture_default_str();
-  command
-      ->add_option("--device", options->device,
-                   fmt::format("Plan for this GPU instead of the device of this machine: {}, or FILE.json with cuDNN's "
-                               "description of one",
-                               known_devices()))
-      ->type_name("NAME");
-  command
-      ->add_option("--model", options->model,
-                   "The cost model of a scaling study (DIR/model.json of `lockstep scaling report --predict`): report "
-                   "time, efficiency and node-hours too")
-      ->type_name("FILE");
+             "have one more");
+  add_value(*command, "--device", "NAME", options->device,
+            fmt::format("Plan for this GPU instead of the device of this machine: {}, or FILE.json with cuDNN's "
+                        "description of one",
+                        known_devices()));
+  add_value(*command, "--model", "FILE", options->model,
+            "The cost model of a scaling study (DIR/model.json of `lockstep scaling report --predict`): report "
+            "time, efficiency and node-hours too");
   command->add_flag("--steps", options->steps,
                     "Print in order what a step queues too: the passes of each layer, the sums over ranks with their "
                     "bytes, and the update");
   add_json(*command, options->json);
-  command->callback([options, &run] {
-    run = [options] {
-      const Config config = config::parse(options->configuration);
-      std::vector<std::string> inputs = configuration_files(options->configuration, config);
-      inputs.push_back(options->device);
-      inputs.push_back(options->model);
-      inputs.push_back(run::RunDirectory(config).file("algorithms.json"));
-      check_outputs({options->json}, inputs);
-      const Ranks& ranks = options->ranks;
-      require(ranks.nodes <= ranks.n, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", ranks.nodes,
-              ranks.n);
-      Planned planned = make_plan(config, ranks, options->device);
-      if (!options->model.empty()) planned.cost = cost_of(planned, ranks, options->model);
-      report(options->json, json_of(planned, ranks),
-             text_of(planned, ranks) + (options->steps ? steps_text(planned) : ""));
-      return 0;
-    };
+  set_run(*command, run, [options] {
+    const Config config = config::parse(options->configuration);
+    std::vector<std::string> inputs = configuration_files(options->configuration, config);
+    inputs.push_back(options->device);
+    inputs.push_back(options->model);
+    inputs.push_back(run::RunDirectory(config).file("algorithms.json"));
+    check_outputs({options->json}, inputs);
+    const Ranks& ranks = options->ranks;
+    require(ranks.nodes <= ranks.n, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", ranks.nodes,
+            ranks.n);
+    Planned planned = make_plan(config, ranks, options->device);
+    if (!options->model.empty()) planned.cost = cost_of(planned, ranks, options->model);
+    report(options->json, json_of(planned, ranks),
+           text_of(planned, ranks) + (options->steps ? steps_text(planned) : ""));
   });
 }
 

@@ -306,21 +306,17 @@ int run_predict(const PredictArguments& arguments) {
 void add_predict(CLI::App& app, Run& run) {
   auto arguments = std::make_shared<PredictArguments>();
   CLI::App* command = app.add_subcommand("predict", "Predict the classes of image files");
-  command
-      ->add_option("MODEL", arguments->model,
-                   "The directory of a run, of which the best checkpoint is taken, a checkpoint or a .safetensors file")
-      ->required();
-  command
-      ->add_option("FILE", arguments->operands,
-                   "JPEG and PNG files, folders with such files, or - to read names of files from standard input; and "
-                   "key=value overrides, such as device=cpu")
-      ->required();
+  add_required(*command, "MODEL", arguments->model,
+               "The directory of a run, of which the best checkpoint is taken, a checkpoint or a .safetensors file");
+  add_required(*command, "FILE", arguments->operands,
+               "JPEG and PNG files, folders with such files, or - to read names of files from standard input; and "
+               "key=value overrides, such as device=cpu");
   add_averages(*command, arguments->weights, "Predict with the moving averages of the weights");
   add_json(*command, arguments->json);
   command->add_flag("--csv{-}", arguments->csv,
                     "Print comma-separated values instead of the table, or with --csv=FILE write them to that file");
   command->footer("Files that cannot be read are named and skipped, and the exit status is then 1.");
-  command->callback([arguments, &run] { run = [arguments] { return run_predict(*arguments); }; });
+  set_run(*command, run, [arguments] { return run_predict(*arguments); });
 }
 
 }  // namespace lockstep::commands

@@ -92,6 +92,11 @@ void add_configuration(CLI::App& app, std::vector<std::string>& configuration) {
       ->required();
 }
 
+CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& value,
+                        const std::vector<std::string>& words, const std::string& text) {
+  return app.add_option(name, value, text)->check(CLI::IsMember(words))->capture_default_str();
+}
+
 void add_json(CLI::App& app, std::string& json) {
   app.add_flag("--json{-}", json,
                "Print one JSON object on standard output, or with --json=FILE write it to that file");

@@ -7,11 +7,14 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/printable.h"
+#include "commands/commands.h"
 #include "lockstep/config.h"
+#include "lockstep/error.h"
 
 namespace lockstep::page {
 class Page;
@@ -23,11 +26,37 @@ namespace lockstep::commands {
 void add_json(CLI::App& app, std::string& json);
 /// CONFIG: YAML files and overrides.
 void add_configuration(CLI::App& app, std::vector<std::string>& configuration);
-/// An option with a whole number.
+/// An argument that must be given.
+template <typename Value>
+CLI::Option* add_required(CLI::App& app, const std::string& name, Value& value, const std::string& text) {
+  return app.add_option(name, value, text)->required();
+}
+/// An option whose value `--help` calls `type`.
+template <typename Value>
+CLI::Option* add_value(CLI::App& app, const std::string& name, const std::string& type, Value& value,
+                       const std::string& text) {
+  return app.add_option(name, value, text)->type_name(type);
+}
+/// An option with one of these words.
+CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& value,
+                        const std::vector<std::string>& words, const std::string& text);
+/// An option with a whole number. A default outside of the range stands for none.
 template <typename Number>
-CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value, Number low, Number high,
-                        const std::string& text) {
-  return app.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N");
+CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value, std::type_identity_t<Number> low,
+                        std::type_identity_t<Number> high, const std::string& text) {
+  CLI::Option* option = app.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N");
+  return value >= low && value <= high ? option->capture_default_str() : option;
+}
+
+/// Sets what the program does if this command is called. Without a result of `work`, the exit status is 0.
+template <typename Work>
+void set_run(CLI::App& command, Run& run, Work work) {
+  command.callback([&run, work] {
+    if constexpr (std::is_void_v<std::invoke_result_t<Work>>)
+      run = [work] { return work(), kExitDone; };
+    else
+      run = work;
+  });
 }
 
 /// `json` empty: prints the text on standard output. "-": prints the object on standard output and the text on standard

@@ -176,15 +176,6 @@ Log log_of(const std::string& path) {
   return log;
 }
 
-/// The help of the command names the files that it reads.
-Log read_log(const std::string& path) {
-  try {
-    return log_of(path);
-  } catch (const Error& e) {
-    fail(ErrorCode::usage, "{}; see `lockstep report memory --help`", e.what());
-  }
-}
-
 Json json_of(const std::vector<Log>& logs) {
   Json all = Json::array();
   for (const Log& log : logs)
@@ -218,24 +209,23 @@ void add_memory(CLI::App& group, Run& run) {
   auto options = std::make_shared<CommandLine>();
   CLI::App* command =
       group.add_subcommand("memory", "Report peak, mean and mode of the memory that GPUs and processes used");
-  command
-      ->add_option("FILE", options->files,
-                   "Files of RUN/usage, which log.usage_seconds enables, or of `nvidia-smi "
-                   "--query-gpu=timestamp,index,memory.used --format=csv -l 5`")
-      ->required();
+  add_required(*command, "FILE", options->files,
+               "Files of RUN/usage, which log.usage_seconds enables, or of `nvidia-smi "
+               "--query-gpu=timestamp,index,memory.used --format=csv -l 5`");
   command->footer(
       "The mode is the most frequent amount; of equally frequent amounts, the smallest. A last line without line feed "
       "is\n"
       "ignored, since it is still being written.");
   add_json(*command, options->json);
-  command->callback([options, &run] {
-    run = [options] {
-      check_outputs({options->json}, options->files);
-      std::vector<Log> logs;
-      for (const std::string& path : options->files) logs.push_back(read_log(path));
-      report(options->json, json_of(logs), text_of(logs));
-      return kExitDone;
-    };
+  set_run(*command, run, [options] {
+    check_outputs({options->json}, options->files);
+    std::vector<Log> logs;
+    try {
+      for (const std::string& path : options->files) logs.push_back(log_of(path));
+    } catch (const Error& e) {  // the help names the files that can be read
+      fail(ErrorCode::usage, "{}; see `lockstep report memory --help`", e.what());
+    }
+    report(options->json, json_of(logs), text_of(logs));
   });
 }
 
@@ -309,7 +299,7 @@ void send_with_attempts(mlflow::Upload& upload, const std::string& run, const st
   }
 }
 
-int report_mlflow(MlflowArguments line) {
+void report_mlflow(MlflowArguments line) {
   line.run = run_argument(line.run);
   const mlflow::UploadOptions options = upload_options(line);
   // During training, the run itself writes RUN/mlflow.json.
@@ -321,7 +311,7 @@ int report_mlflow(MlflowArguments line) {
   if (line.dry_run) {
     print_text("{}: {} would be sent to {}\n", line.run, text_of(upload.missing(status, mlflow::kFilesAtEnd)),
                options.address);
-    return kExitDone;
+    return;
   }
   send_with_attempts(upload, line.run, status);
   if (const std::string note = upload.files_note(); !note.empty())
@@ -330,24 +320,20 @@ int report_mlflow(MlflowArguments line) {
     print_text("{}: {} were sent to {}\n", line.run, text_of(upload.sent()), upload.page());
   else
     print_text("{}: everything was sent before to {}\n", line.run, upload.page());
-  return kExitDone;
 }
 
 void add_mlflow(CLI::App& group, Run& run) {
   CLI::App* command = group.add_subcommand("mlflow", "Send parameters, metrics and files of a run to an MLflow server");
   auto options = std::make_shared<MlflowArguments>();
-  command->add_option("RUN", options->run, "A run directory, such as runs/quickstart")->required();
-  command
-      ->add_option("--uri", options->uri,
-                   "Address of the server; without it, log.mlflow of the run, or the variable MLFLOW_TRACKING_URI")
-      ->type_name("URI");
-  command->add_option("--experiment", options->experiment, "The experiment; without it, log.mlflow_experiment")
-      ->type_name("NAME");
+  add_required(*command, "RUN", options->run, "A run directory, such as runs/quickstart");
+  add_value(*command, "--uri", "URI", options->uri,
+            "Address of the server; without it, log.mlflow of the run, or the variable MLFLOW_TRACKING_URI");
+  add_value(*command, "--experiment", "NAME", options->experiment, "The experiment; without it, log.mlflow_experiment");
   command->add_flag("--dry-run", options->dry_run, "Report what would be sent, without contacting the server");
   command->footer(
       "Only what the server does not have is sent: RUN/mlflow.json records what was sent to which server. A user,\n"
       "password or token is taken from MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN.");
-  command->callback([options, &run] { run = [options] { return report_mlflow(*options); }; });
+  set_run(*command, run, [options] { report_mlflow(*options); });
 }
 
 // ----------------------------------------------------------------------------------------------------------- page
@@ -356,7 +342,7 @@ struct PageArguments {
   std::string run, html, figures, json;
 };
 
-int report_run(PageArguments options) {
+void report_run(PageArguments options) {
   options.run = run_argument(options.run);
   const std::string html = options.html.empty() ? options.run + "/report.html" : options.html;
   std::vector<std::string> inputs;
@@ -367,7 +353,6 @@ int report_run(PageArguments options) {
   for (const std::string& note : run.notes) write_to_standard_error(printable_lines(note + "\n"));
   const std::string written = write_page(page_of_run(run), html, options.figures);
   report(options.json, options.json.empty() ? Json() : json_of_run(run, html), written);
-  return kExitDone;
 }
 
 }  // namespace
@@ -376,10 +361,9 @@ void add_report(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("report", "Draw the figures of a run as one HTML page");
   auto options = std::make_shared<PageArguments>();
   command->add_option("RUN", options->run, "A run directory, such as runs/quickstart");
-  command->add_option("--html", options->html, "Where the page is written; RUN/report.html without it")
-      ->type_name("FILE");
-  command->add_option("--figures", options->figures, "Also write each figure to this folder, as SVG and PNG")
-      ->type_name("DIRECTORY");
+  add_value(*command, "--html", "FILE", options->html, "Where the page is written; RUN/report.html without it");
+  add_value(*command, "--figures", "DIRECTORY", options->figures,
+            "Also write each figure to this folder, as SVG and PNG");
   add_json(*command, options->json);
   command->require_subcommand(0, 1);
   command->footer(
@@ -399,7 +383,7 @@ void add_report(CLI::App& app, Run& run) {
     }
     require(!options->run.empty(), ErrorCode::usage,
             "RUN is missing (a run directory, such as runs/quickstart); see `lockstep report --help`");
-    run = [options] { return report_run(*options); };
+    run = [options] { return report_run(*options), kExitDone; };
   });
 }
 

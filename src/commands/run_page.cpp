@@ -53,7 +53,7 @@ std::string rate_key(const EventTable& steps) {
 
 Series series_of(const EventTable& events, const std::string& key, const std::string& name, Style style,
                  double factor = 1) {
-  Series series{.name = name, .points = {}, .style = style};
+  Series series{.name = name, .style = style};
   const std::vector<double> steps = events.column("step"), values = events.column(key);
   for (std::size_t i = 0; i < values.size(); ++i) series.points.push_back({.x = steps[i], .y = factor * values[i]});
   return series;
@@ -68,8 +68,7 @@ LineChart over_steps(std::string title, std::string description, page::Axis y) {
   return {.title = std::move(title),
           .description = std::move(description),
           .x = {.label = "step", .is_whole = true},
-          .y = std::move(y),
-          .series = {}};
+          .y = std::move(y)};
 }
 
 /// Whether the chart needs a logarithmic axis, because the first values would leave no room for the others.
@@ -150,7 +149,6 @@ page::StackedBars rank_times(const RunRecord& run) {
                      selection_text(run, ranks.size()),
       .x_label = "rank",
       .y_label = fmt::format("time ({})", unit.name),
-      .bars = {},
       .parts = {{.name = "computing"}, {.name = "waiting for data"}, {.name = "waiting for other ranks"}}};
   for (const std::size_t rank : ranks) {
     const RankFigures& figures = run.ranks[rank];
@@ -174,7 +172,6 @@ page::StackedBars rank_memory(const RunRecord& run) {
       .description = "The peak of the device, or of the process on CPUs." + selection_text(run, ranks.size()),
       .x_label = "rank",
       .y_label = fmt::format("memory ({})", unit.name),
-      .bars = {},
       .parts = {{.name = "memory"}}};
   for (const std::size_t rank : ranks) {
     chart.bars.push_back(fmt::format("{}", rank));

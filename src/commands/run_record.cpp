@@ -262,8 +262,7 @@ std::optional<page::Timeline> read_step_timeline(const std::string& trace, std::
           ranks.size() > kMaxRanks ? fmt::format(", on {} of {} ranks", kMaxRanks, ranks.size()) : std::string()),
       .x_label = fmt::format("time since the beginning of the step on rank 0 ({})", unit.name),
       .length = (step.end - step.begin) / unit_us,
-      .kinds = {kKinds.begin(), kKinds.end()},
-      .rows = {}};
+      .kinds = {kKinds.begin(), kKinds.end()}};
   for (auto& [row, events] : rows)
     timeline.rows.push_back(
         {.name = fmt::format("rank {}, {}", row.first, names[row]), .spans = spans_of(events, step.begin, unit_us)});

@@ -190,13 +190,11 @@ void add_run(CLI::App& group, Run& run) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = group.add_subcommand("run", "Run a study, or continue one that is not finished");
   add_configuration(*command, arguments->configuration);
-  command->add_option("--out", arguments->directory, "The directory of the study")->required()->type_name("DIR");
-  auto* ranks = command->add_option("--ranks", arguments->ranks, "Numbers of ranks, such as 1,2,4")->type_name("LIST");
-  command->add_option("--nodes", arguments->nodes, "Numbers of nodes, such as 1,2,4,8; submits to Slurm")
-      ->type_name("LIST")
+  add_value(*command, "--out", "DIR", arguments->directory, "The directory of the study")->required();
+  auto* ranks = add_value(*command, "--ranks", "LIST", arguments->ranks, "Numbers of ranks, such as 1,2,4");
+  add_value(*command, "--nodes", "LIST", arguments->nodes, "Numbers of nodes, such as 1,2,4,8; submits to Slurm")
       ->excludes(ranks);
-  add_number(*command, "--repeat", arguments->repeats, 1, 1000, "How many times each number of ranks or nodes is run")
-      ->capture_default_str();
+  add_number(*command, "--repeat", arguments->repeats, 1, 1000, "How many times each number of ranks or nodes is run");
   auto* strong = command->add_flag("--strong", arguments->is_strong,
                                    "Keep the global batch; the default if train.global_batch is in effect");
   command
@@ -208,20 +206,16 @@ void add_run(CLI::App& group, Run& run) {
   command->add_flag("--local", arguments->is_local, "Run the cases with mpirun on this machine; the default of --ranks")
       ->excludes(submits);
   constexpr std::int64_t kMostSteps = 1'000'000;
-  add_number(*command, "--steps", arguments->steps, std::int64_t{2}, kMostSteps,
-             "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little")
-      ->capture_default_str();
-  add_number(*command, "--warmup", arguments->warmup_steps, std::int64_t{0}, kMostSteps,
-             "First steps, which are not measured. The report rejects a case that still becomes faster after them")
-      ->capture_default_str();
+  add_number(*command, "--steps", arguments->steps, 2, kMostSteps,
+             "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little");
+  add_number(*command, "--warmup", arguments->warmup_steps, 0, kMostSteps,
+             "First steps, which are not measured. The report rejects a case that still becomes faster after them");
   command->add_option("--seed", arguments->seed, "Determines the order of the cases")->capture_default_str();
   add_number(*command, "--ranks-per-node", arguments->ranks_per_node, 1, 1024,
              "With Slurm; by default what the job script sets, or all ranks of --ranks on one node");
-  command->add_option("--job", arguments->job, "The job script of --submit; by default jobs/scaling.sh")
-      ->type_name("FILE");
+  add_value(*command, "--job", "FILE", arguments->job, "The job script of --submit; by default jobs/scaling.sh");
   add_number(*command, "--parallel", arguments->submission.parallel, 1, 10'000,
-             "With Slurm, run up to N cases at the same time, each on nodes of its own. They share the network")
-      ->capture_default_str();
+             "With Slurm, run up to N cases at the same time, each on nodes of its own. They share the network");
   command->add_flag("--share-nodes", arguments->submission.shares_nodes,
                     "Let other jobs, and other cases, run on the nodes of a case; the report rejects cases that did");
   command->add_flag("--wait", arguments->submission.waits,
@@ -233,7 +227,7 @@ void add_run(CLI::App& group, Run& run) {
       "Each case trains without validation, and keeps no weights. The same command continues a study: it runs what is "
       "not finished, in a shuffled order, and never repeats a case that is. With more numbers than before, it adds "
       "their cases.");
-  command->callback([arguments, &run] { run = [arguments] { return run_study(*arguments); }; });
+  set_run(*command, run, [arguments] { return run_study(*arguments); });
 }
 
 }  // namespace

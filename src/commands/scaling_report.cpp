@@ -63,7 +63,7 @@ Point point_of(double x, const Figure& figure, double factor = 1) {
 }
 
 Series measured(const Results& results, const std::string& name, Figure SizeResult::*member, double factor = 1) {
-  Series series{.name = name, .points = {}, .style = Style::line_with_markers};
+  Series series{.name = name, .style = Style::line_with_markers};
   for (const SizeResult& size : results.sizes)
     if ((size.*member).n > 0) series.points.push_back(point_of(size.ranks, size.*member, factor));
   return series;
@@ -82,21 +82,26 @@ Series predicted(const Results& results, Of figure) {
   return series;
 }
 
-void add_if_any(LineChart& chart, Series series) {
-  if (!series.points.empty()) chart.series.push_back(std::move(series));
+/// A chart over the numbers of ranks, with those of the series that have points.
+LineChart over_ranks(const Results& results, const char* title, const char* description, page::Axis y,
+                     std::vector<Series> series) {
+  std::erase_if(series, [](const Series& each) { return each.points.empty(); });
+  return {.title = title,
+          .description = description,
+          .x = ranks_axis(results),
+          .y = std::move(y),
+          .series = std::move(series)};
 }
 
 LineChart speedup_chart(const Results& results) {
   const page::Axis ranks = ranks_axis(results);
-  LineChart chart{.title = "Speedup",
-                  .description = "The throughput over that of the smallest size, with 95 % confidence intervals.",
-                  .x = ranks,
-                  .y = {.label = "speedup", .is_logarithmic = ranks.is_logarithmic, .from_zero = !ranks.is_logarithmic},
-                  .series = {}};
-  add_if_any(chart, measured(results, "measured", &SizeResult::speedup));
   const double baseline = results.baseline().rate.mean, base_ranks = results.baseline().ranks;
-  add_if_any(chart, predicted(results, [&](const Prediction&, double rate) { return rate / baseline; }));
-  Series ideal{.name = "ideal", .points = {}, .style = Style::reference};
+  LineChart chart =
+      over_ranks(results, "Speedup", "The throughput over that of the smallest size, with 95 % confidence intervals.",
+                 {.label = "speedup", .is_logarithmic = ranks.is_logarithmic, .from_zero = !ranks.is_logarithmic},
+                 {measured(results, "measured", &SizeResult::speedup),
+                  predicted(results, [&](const Prediction&, double rate) { return rate / baseline; })});
+  Series ideal{.name = "ideal", .style = Style::reference};
   for (const double n : ranks.ticks) ideal.points.push_back({.x = n, .y = n / base_ranks});
   if (ranks.is_logarithmic)
     for (const auto& point : ideal.points) chart.y.ticks.push_back(point.y);
@@ -105,29 +110,19 @@ LineChart speedup_chart(const Results& results) {
 }
 
 LineChart efficiency_chart(const Results& results) {
-  LineChart chart{.title = "Parallel efficiency",
-                  .description = "The speedup divided by the ideal speedup.",
-                  .x = ranks_axis(results),
-                  .y = {.label = "efficiency (%)", .from_zero = true},
-                  .series = {}};
-  add_if_any(chart, measured(results, "measured", &SizeResult::efficiency, 100));
   const double per_rank = results.baseline().rate.mean / results.baseline().ranks;
-  add_if_any(chart, predicted(results,
-                              [&](const Prediction& p, double rate) { return 100 * rate / p.size.ranks / per_rank; }));
-  return chart;
+  const auto of = [&](const Prediction& p, double rate) { return 100 * rate / p.size.ranks / per_rank; };
+  return over_ranks(results, "Parallel efficiency", "The speedup divided by the ideal speedup.",
+                    {.label = "efficiency (%)", .from_zero = true},
+                    {measured(results, "measured", &SizeResult::efficiency, 100), predicted(results, of)});
 }
 
 LineChart throughput_chart(const Results& results) {
-  const page::Axis ranks = ranks_axis(results);
-  LineChart chart{
-      .title = "Throughput",
-      .description = "Of all ranks together, with 95 % confidence intervals.",
-      .x = ranks,
-      .y = {.label = results.unit + "/s", .is_logarithmic = ranks.is_logarithmic, .from_zero = !ranks.is_logarithmic},
-      .series = {}};
-  add_if_any(chart, measured(results, "measured", &SizeResult::rate));
-  add_if_any(chart, predicted(results, [](const Prediction&, double rate) { return rate; }));
-  return chart;
+  const bool is_logarithmic = ranks_axis(results).is_logarithmic;
+  return over_ranks(results, "Throughput", "Of all ranks together, with 95 % confidence intervals.",
+                    {.label = results.unit + "/s", .is_logarithmic = is_logarithmic, .from_zero = !is_logarithmic},
+                    {measured(results, "measured", &SizeResult::rate),
+                     predicted(results, [](const Prediction&, double rate) { return rate; })});
 }
 
 StackedBars time_bars(const Results& results) {
@@ -139,7 +134,6 @@ StackedBars time_bars(const Results& results) {
       .description = "Means over ranks and repeats.",
       .x_label = x_label(results),
       .y_label = fmt::format("time ({})", unit.name),
-      .bars = {},
       .parts = {{.name = "computing"}, {.name = "waiting for other ranks"}, {.name = "waiting for data"}}};
   for (const SizeResult& size : results.sizes) {
     if (size.n_averaged == 0) continue;
@@ -156,14 +150,10 @@ LineChart memory_chart(const Results& results) {
   double greatest = 0;
   for (const SizeResult& size : results.sizes) greatest = std::fmax(greatest, size.memory_peak.mean);
   const Unit unit = unit_of_bytes(greatest);
-  LineChart chart{.title = "Memory per rank",
-                  .description = "Of the device, or of the process on CPUs.",
-                  .x = ranks_axis(results),
-                  .y = {.label = fmt::format("memory ({})", unit.name), .from_zero = true},
-                  .series = {}};
-  add_if_any(chart, measured(results, "peak", &SizeResult::memory_peak, 1 / unit.size));
-  add_if_any(chart, measured(results, "average", &SizeResult::memory_mean, 1 / unit.size));
-  return chart;
+  return over_ranks(results, "Memory per rank", "Of the device, or of the process on CPUs.",
+                    {.label = fmt::format("memory ({})", unit.name), .from_zero = true},
+                    {measured(results, "peak", &SizeResult::memory_peak, 1 / unit.size),
+                     measured(results, "average", &SizeResult::memory_mean, 1 / unit.size)});
 }
 
 /// The training loss of the first averaged case of each size.
@@ -171,14 +161,13 @@ LineChart loss_chart(const Results& results) {
   LineChart chart{.title = "Training loss",
                   .description = "Of single steps, in one case of each size.",
                   .x = {.label = "step", .is_whole = true},
-                  .y = {.label = "loss"},
-                  .series = {}};
+                  .y = {.label = "loss"}};
   for (const SizeResult& size : results.sizes) {
     const auto found = std::ranges::find_if(results.cases, [&](const scaling::CaseResult& each) {
       return each.is_averaged && each.of.ranks == size.ranks && each.of.nodes == size.nodes;
     });
     if (found == results.cases.end()) continue;
-    Series series{.name = counted(size.ranks, "rank"), .points = {}, .style = Style::line};
+    Series series{.name = counted(size.ranks, "rank"), .style = Style::line};
     const std::vector<double>& losses = found->measured->step_losses;
     for (std::size_t i = 0; i < losses.size(); ++i)
       series.points.push_back({.x = static_cast<double>(i + 1), .y = losses[i]});
@@ -260,16 +249,13 @@ void add_scaling_report(CLI::App& group, Run& run) {
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = group.add_subcommand("report", "Report speed, speedup, memory and waiting times of a study");
-  command->add_option("DIR", options->directory, "The directory of the study")->required();
-  command->add_option("--format", options->format, "The format of the report")
-      ->check(CLI::IsMember({"text", "markdown", "csv", "json", "latex", "html"}))
-      ->capture_default_str();
-  command
-      ->add_option("--output", options->output,
-                   "Write the report to this file instead of printing it; html is written to DIR/report.html otherwise")
-      ->type_name("FILE");
-  command->add_option("--figures", options->figures, "With html: also write each figure to this folder, as SVG and PNG")
-      ->type_name("DIRECTORY");
+  add_required(*command, "DIR", options->directory, "The directory of the study");
+  add_choice(*command, "--format", options->format, {"text", "markdown", "csv", "json", "latex", "html"},
+             "The format of the report");
+  add_value(*command, "--output", "FILE", options->output,
+            "Write the report to this file instead of printing it; html is written to DIR/report.html otherwise");
+  add_value(*command, "--figures", "DIRECTORY", options->figures,
+            "With html: also write each figure to this folder, as SVG and PNG");
   command
       ->add_option(
           "--accept", options->accepted,
@@ -277,34 +263,28 @@ void add_scaling_report(CLI::App& group, Run& run) {
           "with another build")
       ->check(CLI::IsMember({"warm-up", "neighbours", "build"}))
       ->allow_extra_args(false);
-  command
-      ->add_option("--predict", options->predicted,
-                   "Fit the cost model, write it to DIR/model.json, and predict these numbers of ranks, or of nodes if "
-                   "the study has several, such as 16,32,64")
-      ->type_name("LIST");
-  command->callback([options, &run] {
-    run = [options] {
-      std::vector<scaling::Reason> accepted;
-      for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
-      require(options->figures.empty() || options->format == "html", ErrorCode::usage,
-              "--figures is for --format html");
-      scaling::Results results = scaling::read_results(options->directory, accepted);
-      check_outputs({options->output}, files_of(results.study));
-      if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
-      if (options->format == "html") {
-        const std::string page = options->output.empty() ? results.study.directory + "/report.html" : options->output;
-        print_text("{}", write_page(page_of_study(results), page, options->figures));
-        return kExitDone;
-      }
-      const std::string report = report_of(options->format, results);
-      if (!options->output.empty())
-        write_result(options->output, report);
-      else if (options->format == "text")
-        print_text("{}", report);
-      else
-        fmt::print("{}", report);
-      return kExitDone;
-    };
+  add_value(*command, "--predict", "LIST", options->predicted,
+            "Fit the cost model, write it to DIR/model.json, and predict these numbers of ranks, or of nodes if "
+            "the study has several, such as 16,32,64");
+  set_run(*command, run, [options] {
+    std::vector<scaling::Reason> accepted;
+    for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
+    require(options->figures.empty() || options->format == "html", ErrorCode::usage, "--figures is for --format html");
+    scaling::Results results = scaling::read_results(options->directory, accepted);
+    check_outputs({options->output}, files_of(results.study));
+    if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
+    if (options->format == "html") {
+      const std::string page = options->output.empty() ? results.study.directory + "/report.html" : options->output;
+      print_text("{}", write_page(page_of_study(results), page, options->figures));
+      return;
+    }
+    const std::string report = report_of(options->format, results);
+    if (!options->output.empty())
+      write_result(options->output, report);
+    else if (options->format == "text")
+      print_text("{}", report);
+    else
+      fmt::print("{}", report);
   });
 }
 

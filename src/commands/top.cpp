@@ -277,17 +277,12 @@ void add_top(CLI::App& app, Run& run) {
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand(
       "top", "Show a run in the terminal while it trains: progress, loss, and waiting times of ranks");
-  command->add_option("RUN", options->run, "A run directory, such as runs/quickstart")->required();
+  add_required(*command, "RUN", options->run, "A run directory, such as runs/quickstart");
   command->add_option("--every", options->every_seconds, "Seconds between two updates")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command->add_flag("--once", options->once, "Print the state once; the same happens if the output is not a terminal");
-  command->callback([options, &run] {
-    run = [options] {
-      watch(run_argument(options->run), options->every_seconds, options->once);
-      return kExitDone;
-    };
-  });
+  set_run(*command, run, [options] { watch(run_argument(options->run), options->every_seconds, options->once); });
 }
 
 }  // namespace lockstep::commands

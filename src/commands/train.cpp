@@ -239,20 +239,16 @@ void add_train(CLI::App& app, Run& run, const Arguments& program) {
   CLI::App* command = app.add_subcommand("train", "Train a model, or resume an existing run");
   add_configuration(*command, arguments->configuration);
   command->add_flag("--fresh", arguments->session.fresh, "Start over; an existing run is moved aside");
-  command
-      ->add_option("--allow-change", arguments->session.allow_change,
-                   "A key that may differ from the configuration of the resumed run")
-      ->type_name("KEY")
+  add_value(*command, "--allow-change", "KEY", arguments->session.allow_change,
+            "A key that may differ from the configuration of the resumed run")
       ->allow_extra_args(false);
   command->add_flag("--dry-run", arguments->dry_run,
                     "Check the configuration and report what a step needs, without training");
   command->add_flag("--print-config{-}", arguments->printed,
                     "Print the configuration that results, or with --print-config=KEY the value of a key, and do "
                     "nothing else");
-  command->callback([arguments, &run, program] {
-    run = [arguments, program] {
-      return arguments->printed.empty() ? run_training(*arguments, program) : print_configuration(*arguments);
-    };
+  set_run(*command, run, [arguments, program] {
+    return arguments->printed.empty() ? run_training(*arguments, program) : print_configuration(*arguments);
   });
 }
 
