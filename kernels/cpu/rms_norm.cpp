@@ -11,6 +11,34 @@
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/rms_norm.h"
 
+namespace lockstep::cpu {
+
+template <typename E>
+struct RmsNormForwardTask {
+  std::int64_t width = 0;
+  float epsilon = 0;
+  const E* x = nullptr;
+  const E* residual = nullptr;  // null if there is no residual; s is then x
+  const float* weight = nullptr;
+  E* s = nullptr;
+  E* y = nullptr;
+  float* inverse_rms = nullptr;  // (rows); null if not kept
+};
+
+template <typename E>
+struct RmsNormBackwardTask {
+  std::int64_t width = 0;
+  const E* dy = nullptr;
+  const E* s = nullptr;
+  const float* weight = nullptr;
+  const E* added = nullptr;            // null: none
+  const float* inverse_rms = nullptr;  // (rows)
+  E* ds = nullptr;                     // null if not computed
+  bool accumulate = false;
+};
+
+}  // namespace lockstep::cpu
+
 #define LOCKSTEP_KERNELS "kernels/cpu/rms_norm_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
@@ -35,9 +63,16 @@ class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
-    float* const saved = d_.inference ? nullptr : static_cast<float*>(memory.saved);
     with_elements(d_.dtype, [&]<typename E>(E) {
-      run_ranges(parts_, d_.rows, [&](Range rows) { LOCKSTEP_DISPATCH(rms_norm_forward<E>)(d_, args, saved, rows); });
+      const RmsNormForwardTask<E> task{.width = d_.width,
+                                       .epsilon = d_.epsilon,
+                                       .x = static_cast<const E*>(args.x),
+                                       .residual = d_.residual ? static_cast<const E*>(args.residual) : nullptr,
+                                       .weight = args.weight,
+                                       .s = static_cast<E*>(args.s),
+                                       .y = static_cast<E*>(args.y),
+                                       .inverse_rms = d_.inference ? nullptr : static_cast<float*>(memory.saved)};
+      run_ranges(parts_, d_.rows, [&](Range range) { LOCKSTEP_DISPATCH(rms_norm_forward<E>)(task, range); });
     });
   }
 
@@ -46,12 +81,19 @@ class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
     const bool wants_dweight = args.dweight_mode != GradientMode::skip;
     auto* const partial = static_cast<float*>(memory.workspace);
     with_elements(d_.dtype, [&]<typename E>(E) {
+      const bool wants_ds = args.ds_mode != GradientMode::skip;
+      const RmsNormBackwardTask<E> task{.width = d_.width,
+                                        .dy = static_cast<const E*>(args.dy),
+                                        .s = static_cast<const E*>(args.s),
+                                        .weight = args.weight,
+                                        .added = static_cast<const E*>(args.added),
+                                        .inverse_rms = static_cast<const float*>(memory.saved),
+                                        .ds = wants_ds ? static_cast<E*>(args.ds) : nullptr,
+                                        .accumulate = args.ds_mode == GradientMode::accumulate};
       run_ranges(parts_, n_blocks_, [&](Range blocks) {
-        for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
-          const Range rows = part_of(d_.rows, static_cast<int>(block), static_cast<int>(n_blocks_));
-          float* const dweight = wants_dweight ? partial + block * d_.width : nullptr;
-          LOCKSTEP_DISPATCH(rms_norm_backward<E>)(d_, args, static_cast<const float*>(memory.saved), rows, dweight);
-        }
+        for (std::int64_t block = blocks.begin; block < blocks.end; ++block) LOCKSTEP_DISPATCH(rms_norm_backward<E>)
+        (task, part_of(d_.rows, static_cast<int>(block), static_cast<int>(n_blocks_)),
+         wants_dweight ? partial + block * d_.width : nullptr);
       });
     });
     if (!wants_dweight) return;
