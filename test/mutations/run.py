@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows that the tests catch the faults of faults/: applies one at a time, builds, and runs the tests named for it.
 
-    python3 test/mutations/run.py [--only TEXT] [--build build] [--results FILE]        or: make test-mutations
+    python3 test/mutations/run.py [--only PATTERN] [--build build] [--results FILE]        or: make test-mutations
 
 Each fault is applied in a copy of the source tree and of its build folder, so the working tree is never changed. Prints a table
 (fault, the test that caught it, seconds). The exit status is 1 if a fault survives, or if its text no longer occurs exactly once.
@@ -124,12 +124,12 @@ def check(copy, fault, listed, make):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="the folder of the test programs, as `make tests` prints it")
-    parser.add_argument("--only", default="", help="only faults with this in their name")
+    parser.add_argument("--only", default="", help="only faults whose name matches this regular expression")
     parser.add_argument("--results", type=pathlib.Path, help="also writes the table there, as Markdown")
     parser.add_argument("--make", default="make", help="the command that builds, with its variables")
     args = parser.parse_args()
 
-    faults = [fault for fault in read_faults() if args.only in fault["fault"]]
+    faults = [fault for fault in read_faults() if re.search(args.only, fault["fault"])]
     listed = [line.split("\t") for line in (ROOT / args.build / "test/list").read_text().splitlines()]
     make = [*shlex.split(args.make), "--no-print-directory", f"-j{os.cpu_count()}"]
     rows, n_missed = [], 0
