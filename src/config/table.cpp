@@ -27,6 +27,27 @@ struct Row {
   const char* meaning;
 };
 
+std::vector<Row> run_and_device_keys() {
+  return {
+      {kNone, "", text(KEY(run.name)), "Name of the run. Its directory is run.directory/run.name."},
+      {kNone, "", path(KEY(run.directory)), "Directory that contains the run directories."},
+      {kLearning, "", integer(KEY(run.seed), 0, kMaxSamples),
+       "Seed of all random numbers: initial weights, order of samples, augmentation."},
+      {kNone, "",
+       choice_of<bool>("run.check", +[](Config& c) -> bool& { return c.run.is_checked; },
+                       {{"none", false}, {"quick", true}}),
+       "quick: run the checks of `lockstep doctor --quick` before the first step. Problems are logged, and training "
+       "continues."},
+      {kNone, "", choice(KEY(device), {"auto", "cpu", "cuda"}), "Device that computes the step."},
+      {kLearning, "",
+       choice_of<Precision>(KEY(precision), {{"fp32", Precision::fp32},
+                                             {"tf32", Precision::tf32},
+                                             {"bf16", Precision::bf16},
+                                             {"fp16", Precision::fp16}}),
+       "Precision of the computation. bf16, fp16: mixed precision with fp32 master weights. fp16 and tf32 need a GPU."},
+  };
+}
+
 Key hidden(Key key) {
   key.is_hidden = true;
   return key;
@@ -47,24 +68,8 @@ Key lora_targets() {
   return key;
 }
 
-std::vector<Row> run_device_and_model_keys() {
+std::vector<Row> model_keys() {
   return {
-      {kNone, "", text(KEY(run.name)), "Name of the run. Its directory is run.directory/run.name."},
-      {kNone, "", path(KEY(run.directory)), "Directory that contains the run directories."},
-      {kLearning, "", integer(KEY(run.seed), 0, kMaxSamples),
-       "Seed of all random numbers: initial weights, order of samples, augmentation."},
-      {kNone, "",
-       choice_of<bool>("run.check", +[](Config& c) -> bool& { return c.run.is_checked; },
-                       {{"none", false}, {"quick", true}}),
-       "quick: run the checks of `lockstep doctor --quick` before the first step. Problems are logged, and training "
-       "continues."},
-      {kNone, "", choice(KEY(device), {"auto", "cpu", "cuda"}), "Device that computes the step."},
-      {kLearning, "",
-       choice_of<Precision>(KEY(precision), {{"fp32", Precision::fp32},
-                                             {"tf32", Precision::tf32},
-                                             {"bf16", Precision::bf16},
-                                             {"fp16", Precision::fp16}}),
-       "Precision of the computation. bf16, fp16: mixed precision with fp32 master weights. fp16 and tf32 need a GPU."},
       {kFixed, "", choice(KEY(model.family), {"resnet", "llama"}),
        "Family of the model: resnet classifies images, llama is a language model."},
       {kFixed, "layers",
@@ -172,8 +177,7 @@ std::vector<Row> data_keys() {
   };
 }
 
-std::vector<Row> train_and_loss_scale_keys() {
-  const Range scales{.low = 1, .high = 1e38, .accepts = "1 to 1e38"};
+std::vector<Row> train_keys() {
   return {
       {Effect::epochs, "epochs", integer(KEY(train.epochs), 1), "Number of passes over the data, counted from step 0."},
       {kNone, "steps", integer(KEY(train.max_steps), 0),
@@ -211,6 +215,12 @@ std::vector<Row> train_and_loss_scale_keys() {
       {kNone, "steps", integer(KEY(train.max_skipped_in_a_row), 0, 1000000),
        "Maximum number of consecutive steps that may be skipped because of a spike or a loss or gradient that is not "
        "finite. One more ends the run."},
+  };
+}
+
+std::vector<Row> loss_scale_keys() {
+  const Range scales{.low = 1, .high = 1e38, .accepts = "1 to 1e38"};
+  return {
       {kLearning, "", choice(KEY(loss_scale.kind), {"auto", "dynamic", "constant", "none"}),
        "Multiply the loss by a scale, so that small gradients do not underflow in fp16. dynamic: if a gradient "
        "overflows, the step is skipped and the scale is halved. auto: dynamic in fp16, otherwise none."},
@@ -220,7 +230,7 @@ std::vector<Row> train_and_loss_scale_keys() {
   };
 }
 
-std::vector<Row> optimizer_ema_and_schedule_keys() {
+std::vector<Row> optimizer_keys() {
   return {
       {kLearning, "", choice(KEY(optimizer.kind), {"sgd", "adamw", "lars"}), "Optimizer."},
       {kLearning, "", real(KEY(optimizer.learning_rate), kNotNegative), "Maximum learning rate of the schedule."},
@@ -246,6 +256,11 @@ std::vector<Row> optimizer_ema_and_schedule_keys() {
       {kLearning, "", real(KEY(optimizer.trust_coefficient), kPositive),
        "lars: size of the step of a weight tensor relative to its norm at learning rate 1. Normalization layers and "
        "biases are updated as with sgd."},
+  };
+}
+
+std::vector<Row> ema_and_schedule_keys() {
+  return {
       {kLearning, "", real(KEY(ema.decay), kBelowOne),
        "Keep an exponential moving average of the weights and the running statistics: after every ema.every_steps "
        "steps, average = decay x average + (1 - decay) x weights. It is evaluated, saved and exported beside the "
@@ -281,7 +296,7 @@ std::vector<Row> optimizer_ema_and_schedule_keys() {
   };
 }
 
-std::vector<Row> evaluation_batch_norm_comm_and_cpu_keys() {
+std::vector<Row> evaluation_and_batch_norm_keys() {
   return {
       {kNone, "epochs", integer(KEY(evaluation.every_epochs), 0), "Interval between evaluations. 0: only at the end."},
       {kNone, "steps", integer(KEY(evaluation.every_steps), 0), "Additional interval between evaluations. 0: none."},
@@ -302,6 +317,11 @@ std::vector<Row> evaluation_batch_norm_comm_and_cpu_keys() {
       {kLearning, "", real(KEY(batch_norm.momentum), kUpToOne),
        "Weight of the statistics of a step in the running statistics."},
       {kLearning, "", real(KEY(batch_norm.epsilon), kPositive), "Added to the variance."},
+  };
+}
+
+std::vector<Row> comm_and_cpu_keys() {
+  return {
       {kNone, "", choice(KEY(comm.backend), {"auto", "nccl", "staged", "shared", "mpi"}),
        "How ranks all-reduce gradients. auto: NCCL for GPUs; for CPUs, shared memory within a node and MPI between "
        "nodes. nccl: NCCL, which is called even for one rank. staged: gradients of GPUs are copied through host "
@@ -334,7 +354,8 @@ std::vector<Row> evaluation_batch_norm_comm_and_cpu_keys() {
   };
 }
 
-std::vector<Row> hardware_checkpoint_and_log_keys() {
+/// What `plan` predicts with. 0 is unknown.
+std::vector<Row> hardware_keys() {
   const Range rates{.high = 1e9, .accepts = "0 to 1e9"};
   const Range gigabytes{.high = 1e6, .accepts = "0 to 1e6"};
   return {
@@ -356,6 +377,11 @@ std::vector<Row> hardware_checkpoint_and_log_keys() {
        "plan: speed at which batches are copied to the GPU of a rank. 0: unknown."},
       {kNone, "samples/s", real(KEY(hardware.device_samples_per_second), rates),
        "plan: training speed of the device of a rank. 0: unknown."},
+  };
+}
+
+std::vector<Row> checkpoint_and_log_keys() {
+  return {
       {kNone, "epochs", integer(KEY(checkpoint.every_epochs), 0), "Interval between checkpoints. 0: only at the end."},
       {kNone, "steps", integer(KEY(checkpoint.every_steps), 0), "Additional interval between checkpoints. 0: none."},
       {kNone, "minutes", real(KEY(checkpoint.every_minutes), kUpToAYear),
@@ -407,8 +433,9 @@ std::vector<Row> hardware_checkpoint_and_log_keys() {
 const std::vector<Key>& table() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
-    for (auto part : {run_device_and_model_keys, data_keys, train_and_loss_scale_keys, optimizer_ema_and_schedule_keys,
-                      evaluation_batch_norm_comm_and_cpu_keys, hardware_checkpoint_and_log_keys}) {
+    for (auto part : {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys,
+                      ema_and_schedule_keys, evaluation_and_batch_norm_keys, comm_and_cpu_keys, hardware_keys,
+                      checkpoint_and_log_keys}) {
       for (Row& row : part()) {
         row.key.effect = row.effect;
         row.key.unit = row.unit;
