@@ -97,7 +97,7 @@ Coroutine ControlChannel::run() {
   const auto is_done = [this, &mpi] { return mpi.test(request_); };
   while (true) {
     co_await until([this] { return has_call(); }, WakeOn::doorbell);
-    const Call call = call_;
+    const Call& call = call_;  // whose poster waits until it is finished
     enter(call.label);
     header_ = {static_cast<std::int64_t>(call.is_broadcast ? call.data.size() : call.mine.size()), call.root, {}};
     call.label.copy(header_.label, sizeof(header_.label) - 1);
