@@ -80,6 +80,16 @@ void DescriptorTraits::close(Type descriptor) {
   if (::close(descriptor) != 0) std::fprintf(stderr, "cannot close a file: %s\n", system_text(errno).c_str());
 }
 
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
 std::string broken_link_text(const std::string& path) {
   std::error_code error;
   std::filesystem::path part;

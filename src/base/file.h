@@ -36,6 +36,11 @@ std::string broken_link_text(const std::string& path);
 /// Why a folder could not be created, with the remedy if a broken link is the reason.
 std::string folder_problem(const std::string& path, const std::error_code& error);
 
+/// Whether the path exists, and whether it is a folder. Also false if that cannot be determined, or if the path is
+/// too long for one: opening it then reports why.
+bool is_there(const std::string& path);
+bool is_folder(const std::string& path);
+
 /// open(2) with these flags, O_CLOEXEC and mode 0666.
 Descriptor open_file(const std::string& path, int flags, ErrorCode code = ErrorCode::system_call);
 /// What a shell makes of `<(command)` and of standard input: /dev/fd/63, /dev/stdin.

@@ -33,16 +33,6 @@ std::string file_in(const std::string& directory, const std::string& name) {
   return (fs::path(directory) / name).string();
 }
 
-/// Also false if this cannot be determined: opening the file then reports why.
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-bool is_directory(const std::string& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
 /// Reads a file whose size is checked before memory is allocated.
 std::string read_text(const std::string& path, std::uint64_t max_bytes) {
   const Descriptor file = open_regular_file(path, ErrorCode::cannot_open);
@@ -82,7 +72,7 @@ Shards read_index(const std::string& directory) {
     shards[name].insert(tensor);
   }
   for (const auto& [name, tensors] : shards)
-    require(exists(file_in(directory, name)), ErrorCode::cannot_open, "{} is missing, which {} names for {} tensors",
+    require(is_there(file_in(directory, name)), ErrorCode::cannot_open, "{} is missing, which {} names for {} tensors",
             file_in(directory, name), kIndex, tensors.size());
   return shards;
 }
@@ -115,8 +105,8 @@ DType dtype_of(const SafetensorsFile::Entry& entry, const std::string& path) {
 }
 
 void read_weights(const std::string& directory, ModelFile& out) {
-  const bool is_single = exists(file_in(directory, kWeights));
-  require(is_single || exists(file_in(directory, kIndex)), ErrorCode::cannot_open,
+  const bool is_single = is_there(file_in(directory, kWeights));
+  require(is_single || is_there(file_in(directory, kIndex)), ErrorCode::cannot_open,
           "{} has neither {} nor {}: save the model with save_pretrained() of transformers", directory, kWeights,
           kIndex);
   const Shards shards = is_single ? Shards{{kWeights, {}}} : read_index(directory);
@@ -173,8 +163,8 @@ bool is_written_here(const std::string& name) {
 
 /// A directory may be replaced only if it contains nothing but files that this program writes.
 void require_replaceable(const std::string& directory) {
-  if (!exists(directory)) return;
-  require(is_directory(directory), ErrorCode::data_exists, "{} is a file; expected a directory, or a free name",
+  if (!is_there(directory)) return;
+  require(is_folder(directory), ErrorCode::data_exists, "{} is a file; expected a directory, or a free name",
           directory);
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
@@ -228,7 +218,7 @@ void write_weights(const std::string& directory, std::vector<NamedTensor> tensor
 }  // namespace
 
 bool is_huggingface(const std::string& path) {
-  return is_directory(path) && exists(file_in(path, kHuggingFaceConfig)) && !exists(file_in(path, "checkpoints"));
+  return is_folder(path) && is_there(file_in(path, kHuggingFaceConfig)) && !is_there(file_in(path, "checkpoints"));
 }
 
 ModelFile read_huggingface(const std::string& directory) {
@@ -246,7 +236,7 @@ void write_model_directory(const std::string& directory, const std::map<std::str
   fs::path path = fs::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "DIRECTORY/"
   std::error_code error;
-  if (fs::is_symlink(path, error) && fs::exists(path, error)) path = fs::canonical(path);  // keeps the link
+  if (fs::is_symlink(path, error) && is_there(path)) path = fs::canonical(path);  // keeps the link
   require_replaceable(path.string());
   require_replaceable(partial_name(path.string()));
   PendingDirectory pending(path.string());
@@ -262,11 +252,11 @@ void write_huggingface(const std::string& directory, std::vector<NamedTensor> te
 }
 
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
-  require(is_directory(directory), ErrorCode::cannot_open,
+  require(is_folder(directory), ErrorCode::cannot_open,
           "{} is not a directory; expected one with the files of a tokenizer", directory);
   std::map<std::string, std::string> files;
   for (const char* name : kTokenizerFiles)
-    if (exists(file_in(directory, name))) files[name] = read_text(file_in(directory, name), kMaxTokenizerFileBytes);
+    if (is_there(file_in(directory, name))) files[name] = read_text(file_in(directory, name), kMaxTokenizerFileBytes);
   return files;
 }
 

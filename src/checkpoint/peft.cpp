@@ -113,17 +113,13 @@ void require_same_targets(const StateJson& config, const std::vector<std::string
 
 }  // namespace
 
-bool is_peft(const std::string& path) {
-  std::error_code error;
-  return fs::is_directory(path, error) && fs::exists(fs::path(path) / kPeftConfig, error);
-}
+bool is_peft(const std::string& path) { return is_folder(path) && is_there(fs::path(path) / kPeftConfig); }
 
 ModelFile read_peft(const std::string& directory) {
   const std::string config_path = file_in(directory, kPeftConfig), path = file_in(directory, kWeights);
   const StateJson config = read_config(config_path);
-  std::error_code error;
-  require(fs::exists(path, error), ErrorCode::cannot_open,
-          "{} has no {}: save the adapter with save_pretrained() of peft", directory, kWeights);
+  require(is_there(path), ErrorCode::cannot_open, "{} has no {}: save the adapter with save_pretrained() of peft",
+          directory, kWeights);
   const SafetensorsFile file(path);
   ModelFile out{.path = directory, .state = state_of_metadata(file.metadata(), path), .tensors = {}};
   const std::vector<std::string> known = Config::Model::Lora{}.targets;

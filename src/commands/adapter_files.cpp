@@ -1,3 +1,4 @@
+#include "base/file.h"
 #include "commands/convert.h"
 
 #include <filesystem>

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/numbers.h"
 #include "base/printable.h"
 #include "checkpoint/compare.h"

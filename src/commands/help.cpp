@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "config/parser.h"
@@ -119,8 +120,7 @@ const CLI::Option* option_in(const std::string& sentence, const CLI::App& comman
 
 /// What may be meant by an argument that the command does not have.
 std::string hint_about(const std::string& argument, const CLI::App& command) {
-  std::error_code error;
-  if (argument.starts_with('-') && std::filesystem::exists(argument, error)) return "; the file is named ./" + argument;
+  if (argument.starts_with('-') && is_there(argument)) return "; the file is named ./" + argument;
   Words names;
   for (const CLI::Option* option : command.get_options())
     for (const std::string& name : option->get_lnames())

@@ -58,16 +58,6 @@ NamedModel named(const std::string& path) {
 
 }  // namespace
 
-bool is_there(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-bool is_folder(const std::string& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
 bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !is_there(operand); }
 
 bool sets_precision(const std::vector<std::string>& overrides) {
@@ -95,7 +85,7 @@ std::string checkpoint_of_run(const std::string& folder) {
   for (const char* link : {"best", "latest"}) {
     const std::string path = (fs::path(folder) / "checkpoints" / link).string();
     std::error_code error;
-    if (fs::exists(path, error)) return path;
+    if (is_there(path)) return path;
     require(!error, ErrorCode::cannot_open, "cannot open {}: {}", path, error.message());
     const std::string broken = broken_link_text(path);
     require(broken.empty(), ErrorCode::cannot_open, "{}: name another checkpoint of the run", broken);

@@ -20,10 +20,6 @@ class App;
 
 namespace lockstep::commands {
 
-/// These are false if the path cannot be inspected, or is too long for one, as a list of values may be: opening it will
-/// then report the reason.
-bool is_there(const std::string& path);
-bool is_folder(const std::string& path);
 /// Whether an operand is key=value. A file that exists may have a `=` in its name.
 bool is_override(const std::string& operand);
 /// Whether the overrides set the precision.

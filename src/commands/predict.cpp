@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/file.h"
 #include "base/numbers.h"
 #include "base/printable.h"
 #include "base/process.h"

@@ -69,9 +69,9 @@ void check_writable(const std::vector<std::string>& outputs) {
     std::error_code error;
     if (path.empty() || path == "-" || fs::is_other(path, error)) continue;
     const fs::path target = resolved(path), folder = target.parent_path();
-    require(!fs::is_directory(target, error), ErrorCode::usage,
-            "cannot write {}, which is a folder: give the output another name", path);
-    require(fs::is_directory(folder, error), ErrorCode::usage,
+    require(!is_folder(target), ErrorCode::usage, "cannot write {}, which is a folder: give the output another name",
+            path);
+    require(is_folder(folder), ErrorCode::usage,
             "cannot write {}: there is no folder {}; create it, or give the output another name", path,
             folder.string());
     require(::access(folder.c_str(), W_OK) == 0 || ::access(target.c_str(), W_OK) == 0, ErrorCode::usage,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/file.h"
 #include "base/model_files.h"
 #include "data/batches.h"
 #include "lockstep/error.h"
@@ -46,8 +47,7 @@ bool begins_array(const InputFile& file) {
 }
 
 const std::string& not_a_folder(const std::string& path) {
-  std::error_code ignored;
-  require(!std::filesystem::is_directory(path, ignored), ErrorCode::data_source,
+  require(!is_folder(path), ErrorCode::data_source,
           "{} is a folder; expected a file with one conversation per line, or with one JSON array of them", path);
   return path;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/model_files.h"
 #include "base/printable.h"
 #include "data/file.h"
@@ -36,8 +37,7 @@ std::string batch_folder(const std::string& source) {
 }
 
 std::vector<std::string> find_batches(const ImportOptions& options) {
-  std::error_code ignored;
-  require(fs::exists(options.source, ignored), ErrorCode::data_source, "the source {} does not exist", options.source);
+  require(is_there(options.source), ErrorCode::data_source, "the source {} does not exist", options.source);
   if (!fs::is_directory(options.source)) return {options.source};
   const std::string folder = batch_folder(options.source);
   const bool train = options.split == "train";

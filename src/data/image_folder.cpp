@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/file.h"
 #include "base/model_files.h"
 #include "base/pool.h"
 #include "base/printable.h"
@@ -65,9 +66,8 @@ std::string printable(const std::string& name) {
 }
 
 void require_folder(const std::string& path) {
-  std::error_code ignored;
-  require(fs::exists(path, ignored), ErrorCode::data_source, "the source {} does not exist", path);
-  require(fs::is_directory(path, ignored), ErrorCode::data_source, "{} is a file; expected a folder", path);
+  require(is_there(path), ErrorCode::data_source, "the source {} does not exist", path);
+  require(is_folder(path), ErrorCode::data_source, "{} is a file; expected a folder", path);
 }
 
 /// Image files below `folder`, sorted by path.

@@ -57,7 +57,7 @@ std::string kind_of(const std::string& path) {
 std::string nearest_existing(const std::string& path) {
   std::error_code error;
   fs::path folder = fs::absolute(path, error);
-  while (!fs::is_directory(folder, error) && folder.has_parent_path() && folder != folder.parent_path())
+  while (!is_folder(folder) && folder.has_parent_path() && folder != folder.parent_path())
     folder = folder.parent_path();
   return folder;
 }
@@ -66,8 +66,8 @@ std::string nearest_existing(const std::string& path) {
 std::string file_in_the_way(const std::string& path) {
   std::error_code error;
   fs::path nearest = fs::absolute(path, error);
-  while (!fs::exists(nearest, error) && nearest != nearest.parent_path()) nearest = nearest.parent_path();
-  return fs::is_directory(nearest, error) ? "" : fmt::format("{} is a file, not a folder", nearest.string());
+  while (!is_there(nearest) && nearest != nearest.parent_path()) nearest = nearest.parent_path();
+  return is_folder(nearest) ? "" : fmt::format("{} is a file, not a folder", nearest.string());
 }
 
 void make_folder(const std::string& path, const std::string& parent) {
@@ -268,7 +268,7 @@ FolderFacts measure_folder(World& world, const std::string& path, FolderUse use,
   facts.kind = kind_of(facts.path);
   facts.is_writable = ::access(facts.path.c_str(), W_OK) == 0;
   std::error_code error;
-  if (use == FolderUse::data && !fs::is_directory(path, error)) facts.problem = "there is no such folder";
+  if (use == FolderUse::data && !is_folder(path)) facts.problem = "there is no such folder";
   if (use == FolderUse::run) facts.problem = file_in_the_way(path);
   if (measures && facts.problem.empty()) measure_space(facts.path, facts);
 
@@ -284,7 +284,7 @@ FolderFacts measure_folder(World& world, const std::string& path, FolderUse use,
   if (world.rank() == 0) attempt(facts.problem, [&] { make_folder(shared, facts.path); });
   const bool exists = !world.any(world.rank() == 0 && !facts.problem.empty());
   if (measures) {
-    facts.is_shared = !exists || fs::is_directory(shared, error);
+    facts.is_shared = !exists || is_folder(shared);
     const std::string own = exists && facts.is_shared ? mine : fmt::format("{}.{}", shared, world.node());
     attempt(facts.problem, [&] {
       make_folder(own, facts.path);

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/signals.h"
 #include "checkpoint/huggingface.h"
@@ -38,9 +39,8 @@ std::string find_base(const ModelFile& file, const std::string& given) {
   const std::string base = given.empty() ? file.state.value("base_path", std::string()) : given;
   require(!base.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
           file.path, kNameBase);
-  std::error_code error;
-  require(std::filesystem::exists(base, error), ErrorCode::model_mismatch,
-          "{} has adapters for {}, which does not exist here: {}", file.path, base, kNameBase);
+  require(is_there(base), ErrorCode::model_mismatch, "{} has adapters for {}, which does not exist here: {}", file.path,
+          base, kNameBase);
   return base;
 }
 

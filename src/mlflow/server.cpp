@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/printable.h"
 #include "base/utf8.h"
 #include "lockstep/error.h"
@@ -57,9 +58,8 @@ std::string folder_of(const std::string& artifact_uri) {
 /// The server chooses the folder. Nothing is written unless it looks like that of this run
 /// (ROOT/EXPERIMENT/RUN/artifacts) and the store exists on this machine.
 bool is_usable(const fs::path& folder, const std::string& run_id) {
-  std::error_code error;
   return !run_id.empty() && folder.filename() == "artifacts" && folder.parent_path().filename() == run_id &&
-         fs::is_directory(folder.parent_path().parent_path().parent_path(), error);
+         is_folder(folder.parent_path().parent_path().parent_path());
 }
 
 void copy_into(const fs::path& folder, const std::string& file, const std::string& name) {

@@ -53,8 +53,7 @@ struct Events {
 Events read_events(const std::string& run, std::int64_t last_step) {
   Events out;
   const std::string path = metrics_path(run);
-  std::error_code error;
-  if (run.empty() || !fs::exists(path, error)) return out;
+  if (run.empty() || !is_there(path)) return out;
   MetricsReader reader(path);
   reader.require_open();
   while (reader.next()) {
@@ -257,8 +256,7 @@ void add_origin(const CardSource& source, ModelCard& card) {
   } else if (path.empty() || path == Config::Model{}.from) {
     card.origin = "trained from random weights";
   } else {
-    std::error_code error;
-    const std::string name = is_hub_name(path) && !fs::exists(path, error) ? path : name_of_model(path);
+    const std::string name = is_hub_name(path) && !is_there(path) ? path : name_of_model(path);
     card.origin = fmt::format("trained {} `{}`{}", card.is_adapter || is_merged ? "as adapters of" : "further from",
                               name, is_merged ? " and merged into its weights" : "");
     if (is_hub_name(name)) card.base_model = name;

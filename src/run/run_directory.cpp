@@ -122,14 +122,13 @@ void RunDirectory::check_files() const {
     require_regular_file(file(name), ErrorCode::run_directory);
   std::error_code error;
   for (const char* name : {"checkpoints", "tensorboard", "usage"})
-    require(fs::is_directory(file(name), error) || !fs::exists(fs::symlink_status(file(name), error)),
-            ErrorCode::run_directory, "{} is not a folder; expected a folder, or a name that is free", file(name));
+    require(is_folder(file(name)) || !fs::exists(fs::symlink_status(file(name), error)), ErrorCode::run_directory,
+            "{} is not a folder; expected a folder, or a name that is free", file(name));
 }
 
 void RunDirectory::require_present() const {
-  std::error_code error;
-  if (fs::exists(file(kStatus), error)) return;
-  require(fs::exists(file("config.yaml"), error), ErrorCode::run_directory,
+  if (is_there(file(kStatus))) return;
+  require(is_there(file("config.yaml")), ErrorCode::run_directory,
           "{} was removed or emptied while this run was using it: the run ends, since what it wrote there is lost",
           path_);
   log::warning("{} was removed: it is written again", file(kStatus));
@@ -177,8 +176,7 @@ void RunDirectory::set_status(const std::string& status) const {
   try {
     write_file(kStatus, content);
   } catch (const Error&) {
-    std::error_code error;
-    if (!fs::exists(file(kStatus), error)) throw;
+    if (!is_there(file(kStatus))) throw;
     with_remedy([&] { overwrite(file(kStatus), content); });
   }
 }

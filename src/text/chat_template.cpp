@@ -28,11 +28,6 @@ constexpr std::string_view kLlama3 =
     "%}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
     "'<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 /// Returns null if there is no such file.
 nlohmann::json config_in(const std::string& folder) {
   const std::string path = (fs::path(folder) / kConfig).string();

@@ -25,16 +25,14 @@ struct Memory {
 
 std::string find_file(const std::string& path) {
   namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return path;
+  if (!is_folder(path)) return path;
   for (const char* name : {"tokenizer.json", "tokenizer.bin"})
-    if (fs::exists(fs::path(path) / name, ignored)) return (fs::path(path) / name).string();
+    if (is_there(fs::path(path) / name)) return (fs::path(path) / name).string();
   fail(ErrorCode::cannot_open, "the folder {} contains neither tokenizer.json nor tokenizer.bin", path);
 }
 
 NamedContent read(const std::string& path) {
-  std::error_code ignored;
-  require(std::filesystem::exists(path, ignored), ErrorCode::cannot_open,
+  require(is_there(path), ErrorCode::cannot_open,
           "there is no tokenizer {}: expected a tokenizer.json, a tokenizer.bin of llama2.c, or a folder that has one",
           path);
   return {path, read_file(path, kMaxTokenizerBytes)};
@@ -94,8 +92,7 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::open(const std::string& path) {
   NamedContent file = read(find_file(path));
   const std::string config = (std::filesystem::path(file.name).parent_path() / "tokenizer_config.json").string();
-  std::error_code ignored;
-  TokenizerParts parts = std::filesystem::exists(config, ignored) ? read_parts(file, read(config)) : read_parts(file);
+  TokenizerParts parts = is_there(config) ? read_parts(file, read(config)) : read_parts(file);
   return Tokenizer(std::make_unique<State>(std::move(file), std::move(parts)));
 }
 

@@ -19,8 +19,7 @@ constexpr std::uint64_t kMaxFileBytes = 1 << 20;
 
 /// If the path is a directory, returns the config.json in it.
 std::string config_file(const std::string& path) {
-  std::error_code error;
-  return fs::is_directory(path, error) ? (fs::path(path) / "config.json").string() : path;
+  return is_folder(path) ? (fs::path(path) / "config.json").string() : path;
 }
 
 bool is_from_directory(const Config::Model& model) {
@@ -44,8 +43,7 @@ models::LlamaConfig model_source(const Config::Model& model) {
   require(!path.empty(), ErrorCode::config_invalid,
           "model.config: expected a preset ({}) or the path of a config.json, or model.from: DIRECTORY, found nothing",
           presets);
-  std::error_code error;
-  require(fs::exists(path, error), ErrorCode::config_invalid, "{}: expected {}, found no {}",
+  require(is_there(path), ErrorCode::config_invalid, "{}: expected {}, found no {}",
           is_from_directory(model) ? "model.from" : "model.config",
           is_from_directory(model) ? "a directory with a config.json"
                                    : fmt::format("a preset ({}) or the path of a config.json", presets),
@@ -55,16 +53,14 @@ models::LlamaConfig model_source(const Config::Model& model) {
 
 std::string restore_model_source(Config::Model& model, const nlohmann::json& model_stamp) {
   const std::string path = path_of_source(model);
-  std::error_code error;
   const auto recorded = model_stamp.find("config");
-  if (path.empty() || fs::exists(path, error) || recorded == model_stamp.end() || !recorded->is_string()) return "";
+  if (path.empty() || is_there(path) || recorded == model_stamp.end() || !recorded->is_string()) return "";
   model.config = recorded->get<std::string>();
   return fmt::format("{} does not exist any more; the model is as the run recorded it", path);
 }
 
 std::string tokenizer_hash(const std::string& directory) {
-  std::error_code error;
-  return fs::exists(fs::path(directory) / "tokenizer.json", error) ? text::Tokenizer::open(directory).hash() : "";
+  return is_there(fs::path(directory) / "tokenizer.json") ? text::Tokenizer::open(directory).hash() : "";
 }
 
 }  // namespace lockstep::tasks

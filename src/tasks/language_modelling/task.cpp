@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/file.h"
 #include "base/printable.h"
 #include "data/dataset.h"
 #include "data/image_set.h"
@@ -363,8 +364,7 @@ class LanguageModelling final : public Task {
   /// Must be called after check_tokenizer_of_model(). A run may be resumed after the directory of model.from is gone.
   void warn_without_tokenizer() const {
     const std::string& from = config_.model.from;
-    std::error_code error;
-    if (hash_of_model_ && hash_of_model_->empty() && std::filesystem::is_directory(from, error))
+    if (hash_of_model_ && hash_of_model_->empty() && is_folder(from))
       log::warning(
           "{}model.from: {} has no tokenizer.json, so it cannot be checked that {} was made with the tokenizer of "
           "the model; copy that file there",
