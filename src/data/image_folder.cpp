@@ -228,7 +228,7 @@ class Import {
     std::size_t n_given = 0, n_done = 0;
     const auto next = [&] {
       const bool is_over = n_given == source_.files.size();
-      return is_over ? nullptr : std::make_unique<Examined>(source_.files[n_given++]);
+      return is_over ? nullptr : std::make_unique<Examined>(Examined{source_.files[n_given++]});
     };
     Pool<FileDecoder> decoders;
     const auto decode = [&](Examined& examined) {
@@ -340,8 +340,8 @@ class Import {
     const auto next = [&]() -> std::unique_ptr<Image> {
       if (n_given == source_.files.size()) return nullptr;
       const SourceFile& file = source_.files[n_given++];
-      return std::make_unique<Image>(
-          &file, form_ == Form::encoded ? file.n_bytes : static_cast<std::uint64_t>(channels_) * file.stored_pixels());
+      return std::make_unique<Image>(Image{
+          &file, form_ == Form::encoded ? file.n_bytes : static_cast<std::uint64_t>(channels_) * file.stored_pixels()});
     };
     Pool<FileDecoder> decoders;
     const auto read = [&](Image& image) {
