@@ -115,6 +115,19 @@ def scores_what_is_wrong(model, work):
     assert abs(found[True]["rougeL"] - 1 / 3) < 1e-9, found
 
 
+def a_reference_ends_before_its_end_token(model, work):
+    """Also if that token is an ordinary one, here the model's eos_token_id "!", which is not left out of the text."""
+    (work / "bare.jinja").write_text(TEMPLATE.replace("<|endoftext|>", ""))
+    (work / "bare.jsonl").write_text("".join(
+        json.dumps({"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": answer}]}) + "\n"
+        for answer in ("The king !", "The ! king")))
+    run("data", "import", "chat", work / "bare.jsonl", work / "bare.h5", "--tokenizer", "data/samples/tokenizer.json",
+        "--template", work / "bare.jinja")
+    run("evaluate", model, f"data.validation={work}/bare.h5", "--answers", work / "bare-answers.jsonl", "cpu.threads=1")
+    references = [line["reference"].strip() for line in lines_of(work / "bare-answers.jsonl")]
+    assert references == ["The king", "The ! king"], references
+
+
 def leaves_answers_out(model, work):
     loss = json.loads(run("evaluate", model, "--loss-only", "--json", "cpu.threads=1").stdout)
     both = json.loads(run("evaluate", model, "--json", "--max-new-tokens", 2, "cpu.threads=1").stdout)
@@ -151,6 +164,7 @@ def main():
         model = prepare(work)
         knows_its_answers(model, work)
         scores_what_is_wrong(model, work)
+        a_reference_ends_before_its_end_token(model, work)
         leaves_answers_out(model, work)
 
 
