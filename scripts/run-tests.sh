@@ -40,9 +40,9 @@ tests=$build/test
 
 mpirun=${MPIRUN:-mpirun}
 
-# ---- The tests, for ctest. A core is two slots, so that a test that mostly waits (`cores: 0`) takes less than one
-# core.
-slots=$((2 * $(nproc)))
+# ---- The tests, for ctest. A test takes two slots for each of its cores, and one if it mostly waits (`cores: 0`). There
+# are three slots for each core of the machine, since the other tests wait too: for the disk, and for each other.
+slots=$((3 * $(nproc)))
 logs=$tests/logs
 python=.deps/python/bin/python
 rm -rf "$logs"
