@@ -9,7 +9,7 @@ from speed import beside_pytorch, measured_training, peer, where_time_goes, wher
 
 # The tests of the ops that a language model consists of; the optimizer is AdamW.
 OPS = ("attention_test", "embedding_test", "linear_cross_entropy_test", "matmul_test", "optimizer_test", "rms_norm_test",
-       "rotary_test", "swiglu_test")
+       "rotary_test", "glu_test")
 MODELS = ("llama_tied", "llama3_biased", "qwen2", "qwen3")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 RECOMPUTATION = ("none", "block", "selective")

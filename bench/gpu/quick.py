@@ -23,7 +23,7 @@ MAX_DATA_WAIT = 0.02  # fraction of the time of a step
 TUNING_SECONDS = 60
 # The ops of a step come first. The tests of convolutions are divided among programs, since cuDNN compiles their kernels.
 FIRST_OPS = ("conv2d_test", "matmul_test", "attention_test", "linear_cross_entropy_test", "batch_norm_test", "rms_norm_test",
-             "rotary_test", "swiglu_test", "embedding_test", "optimizer_test", "pool2d_test", "clip_norm_test", "cast_test")
+             "rotary_test", "glu_test", "embedding_test", "optimizer_test", "pool2d_test", "clip_norm_test", "cast_test")
 SHARDS = {"conv2d_test": 6, "normalization_unit_test": 2}
 DEVICE = {"LOCKSTEP_TEST_DEVICE": "cuda"}
 SCRIPT = pathlib.Path(__file__).with_name("device.py")

@@ -7,11 +7,11 @@
 
 #include "bench/micro/support.h"
 #include "lockstep/ops/embedding.h"
+#include "lockstep/ops/glu.h"
 #include "lockstep/ops/linear_cross_entropy.h"
 #include "lockstep/ops/lora.h"
 #include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/ops/rotary.h"
-#include "lockstep/ops/swiglu.h"
 
 namespace lockstep::bench {
 namespace {
@@ -70,8 +70,8 @@ PlannedBoth<RotaryDescription> rotary() {
   return p;
 }
 
-PlannedBoth<SwiGluDescription> swiglu() {
-  PlannedBoth p(SwiGluDescription{.rows = kTokens, .width = kHidden, .dtype = dtype()});
+PlannedBoth<GluDescription> swiglu() {
+  PlannedBoth p(GluDescription{.rows = kTokens, .width = kHidden, .dtype = dtype()});
   const std::int64_t n = kTokens * kHidden;
   p.forward = {.x = p.arguments.tensor(2 * n), .y = p.arguments.tensor(n)};
   p.backward = {.x = p.forward.x, .dy = p.forward.y, .dx = p.arguments.tensor(2 * n)};

@@ -20,6 +20,7 @@
 #include "lockstep/ops/conv2d.h"
 #include "lockstep/ops/cross_entropy.h"
 #include "lockstep/ops/embedding.h"
+#include "lockstep/ops/glu.h"
 #include "lockstep/ops/hash.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/ops/linear_cross_entropy.h"
@@ -34,7 +35,6 @@
 #include "lockstep/ops/random_erase.h"
 #include "lockstep/ops/rms_norm.h"
 #include "lockstep/ops/rotary.h"
-#include "lockstep/ops/swiglu.h"
 
 // clang-format off
 #define LOCKSTEP_OPS(row) \
@@ -62,7 +62,7 @@
   row(RmsNormDescription, make_rms_norm) \
   row(RotaryDescription, make_rotary) \
   row(SoftmaxCrossEntropyDescription, make_softmax_cross_entropy) \
-  row(SwiGluDescription, make_swiglu)
+  row(GluDescription, make_glu)
 // clang-format on
 
 namespace lockstep {

@@ -29,8 +29,7 @@ class CpuEmbedding final : public CpuOp<EmbeddingDescription> {
  public:
   CpuEmbedding(const EmbeddingDescription& d, const CpuContext& context)
       : PlannedOp(d, context),
-        row_bytes_(static_cast<std::size_t>(d.width) * size_bytes(d.dtype)),
-        parts_(part_count(context, 2 * d.rows * static_cast<std::int64_t>(row_bytes_))),
+        parts_(part_count(context, 2 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))),
         parts_of_weight_(part_count(context, static_cast<std::int64_t>(weight_bytes()))),
         layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})) {}
 
@@ -42,17 +41,8 @@ class CpuEmbedding final : public CpuOp<EmbeddingDescription> {
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream&) override {
-    const auto* const weight = static_cast<const std::byte*>(args.weight);
-    auto* const y = static_cast<std::byte*>(args.y);
-    run_ranges(parts_, d_.rows, [&](Range rows) {
-      for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-        const std::int64_t id = args.ids[row];
-        std::byte* const target = y + static_cast<std::size_t>(row) * row_bytes_;
-        if (id < 0 || id >= d_.vocabulary)
-          std::memset(target, 0, row_bytes_);
-        else
-          std::memcpy(target, weight + static_cast<std::size_t>(id) * row_bytes_, row_bytes_);
-      }
+    with_elements(d_.dtype, [&]<typename E>(E) {
+      run_ranges(parts_, d_.rows, [&](Range rows) { LOCKSTEP_DISPATCH(take_rows<E>)(d_, args, rows); });
     });
   }
 
@@ -79,7 +69,6 @@ class CpuEmbedding final : public CpuOp<EmbeddingDescription> {
  private:
   std::size_t weight_bytes() const { return static_cast<std::size_t>(d_.vocabulary * d_.width) * sizeof(float); }
 
-  std::size_t row_bytes_;
   int parts_, parts_of_weight_;
   std::shared_ptr<const ParameterLayout> layout_;
 };

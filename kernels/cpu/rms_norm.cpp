@@ -53,8 +53,10 @@ class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
         parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
 
   OpMemoryRequirements memory_requirements() const override {
-    if (d_.inference) return {};
-    return {.backward_workspace_bytes = static_cast<std::size_t>(n_blocks_ * d_.width) * sizeof(float),
+    const std::size_t of_factors = d_.weight_offset != 0 ? row_bytes() : 0;
+    if (d_.inference) return {.forward_workspace_bytes = of_factors};
+    return {.forward_workspace_bytes = of_factors,
+            .backward_workspace_bytes = static_cast<std::size_t>(n_blocks_) * row_bytes() + of_factors,
             .saved_bytes = static_cast<std::size_t>(d_.rows) * sizeof(float)};
   }
   std::string describe() const override {
@@ -63,12 +65,13 @@ class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
+    const float* const weight = factors(args.weight, static_cast<float*>(memory.workspace));
     with_elements(d_.dtype, [&]<typename E>(E) {
       const RmsNormForwardTask<E> task{.width = d_.width,
                                        .epsilon = d_.epsilon,
                                        .x = static_cast<const E*>(args.x),
                                        .residual = d_.residual ? static_cast<const E*>(args.residual) : nullptr,
-                                       .weight = args.weight,
+                                       .weight = weight,
                                        .s = static_cast<E*>(args.s),
                                        .y = static_cast<E*>(args.y),
                                        .inverse_rms = d_.inference ? nullptr : static_cast<float*>(memory.saved)};
@@ -80,12 +83,13 @@ class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
     require(!d_.inference, ErrorCode::internal, "an RMS norm was planned for inference, and backward was called");
     const bool wants_dweight = args.dweight_mode != GradientMode::skip;
     auto* const partial = static_cast<float*>(memory.workspace);
+    const float* const weight = factors(args.weight, partial + n_blocks_ * d_.width);
     with_elements(d_.dtype, [&]<typename E>(E) {
       const bool wants_ds = args.ds_mode != GradientMode::skip;
       const RmsNormBackwardTask<E> task{.width = d_.width,
                                         .dy = static_cast<const E*>(args.dy),
                                         .s = static_cast<const E*>(args.s),
-                                        .weight = args.weight,
+                                        .weight = weight,
                                         .added = static_cast<const E*>(args.added),
                                         .inverse_rms = static_cast<const float*>(memory.saved),
                                         .ds = wants_ds ? static_cast<E*>(args.ds) : nullptr,
@@ -106,6 +110,14 @@ class CpuRmsNorm final : public CpuOp<RmsNormDescription> {
 
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
+
+  std::size_t row_bytes() const { return static_cast<std::size_t>(d_.width) * sizeof(float); }
+  /// weight_offset + weight, in `memory` unless that is the weight.
+  const float* factors(const float* weight, float* memory) const {
+    if (d_.weight_offset == 0) return weight;
+    std::transform(weight, weight + d_.width, memory, [&](float w) { return d_.weight_offset + w; });
+    return memory;
+  }
 
   std::int64_t n_blocks_;  // blocks of rows; each has a partial sum of dweight
   int parts_;

@@ -82,6 +82,14 @@ inline void multiply(RotaryHead& head, const RotaryHead& by, std::int64_t n_pair
   });
 }
 
+inline void add_to_all(RotaryHead& head, float value, std::int64_t n_pairs) {
+  for_columns(n_pairs, [&](auto lanes, std::int64_t i) {
+    using T = decltype(lanes);
+    store(head.first + i, load<T>(head.first + i) + value);
+    store(head.second + i, load<T>(head.second + i) + value);
+  });
+}
+
 /// dz becomes dx; dweight += dz * n.
 inline void normalize_backward(RotaryHead& gradient, const RotaryHead& n, float inverse_rms, const RotaryHead& weight,
                                std::int64_t n_pairs, RotaryHead& dweight) {
@@ -116,6 +124,7 @@ void rotary_pass(const RotaryDescription& s, const Rotary::Backward& args, Range
   RotaryHead weights[2], sums[2], head, n;
   for (int kind = 0; s.norm && kind < 2; ++kind) {
     load_head(kind == 0 ? args.q_norm : args.k_norm, s, weights[kind]);
+    if (s.weight_offset != 0) add_to_all(weights[kind], s.weight_offset, n_pairs);
     std::memset(&sums[kind], 0, sizeof sums[kind]);
   }
   const E* const x = static_cast<const E*>(args.x);

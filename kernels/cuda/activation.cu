@@ -5,33 +5,12 @@
 
 #include <memory>
 
+#include "kernels/cuda/activation_functions.h"
 #include "kernels/cuda/base/items.h"
 #include "lockstep/ops/activation.h"
 
 namespace lockstep::cuda {
 namespace {
-
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-struct Relu {
-  static __device__ float value(float x) { return x < 0 ? 0.0f : x; }
-  static __device__ float derivative(float x) { return x > 0 ? 1.0f : 0.0f; }
-};
-struct Silu {
-  static __device__ float value(float x) { return x * sigmoid(x); }
-  static __device__ float derivative(float x) {
-    const float s = sigmoid(x);
-    return s + x * s * (1 - s);
-  }
-};
-struct Gelu {
-  static __device__ float inner(float x) { return 0.7978845608028654f * (x + 0.044715f * x * x * x); }
-  static __device__ float value(float x) { return 0.5f * x * (1 + tanhf(inner(x))); }
-  static __device__ float derivative(float x) {
-    const float t = tanhf(inner(x));
-    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608028654f * (1 + 3 * 0.044715f * x * x);
-  }
-};
 
 /// If `dy` is null, out = f(x).
 template <typename F, typename T>
@@ -49,14 +28,6 @@ __global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate
     }
     store_values<width>(out + i, results);
   });
-}
-
-template <typename T>
-decltype(&activation_pass<Relu, T>) kernel_of(ActivationFunction function) {
-  if (function == ActivationFunction::relu) return activation_pass<Relu, T>;
-  if (function == ActivationFunction::gelu) return activation_pass<Gelu, T>;
-  if (function == ActivationFunction::silu) return activation_pass<Silu, T>;
-  fail(ErrorCode::internal, "no kernel computes the activation function {}", name(function));
 }
 
 class CudaActivation final : public CudaOp<ActivationDescription> {
@@ -85,9 +56,9 @@ class CudaActivation final : public CudaOp<ActivationDescription> {
 }  // namespace
 
 void run_activation(const ActivationPass& pass, const CudaContext& context, Stream& stream) {
-  dispatch(pass.dtype, [&]<typename T>(T*) {
+  with_function(pass.function, pass.dtype, [&]<typename F, typename T>(F, T*) {
     const PackWalk<T> walk(pass.n, are_aligned(pass.x, pass.dy, pass.out));
-    launch(kernel_of<T>(pass.function), walk.grid(context), stream, static_cast<const T*>(pass.x),
+    launch(activation_pass<F, T>, walk.grid(context), stream, static_cast<const T*>(pass.x),
            static_cast<const T*>(pass.dy), static_cast<T*>(pass.out), pass.accumulate, walk);
   });
 }

@@ -30,8 +30,8 @@ __device__ inline std::int64_t position_of(Entry entry) { return static_cast<std
 
 /// One block per row.
 template <typename T, bool kByPacks>
-__global__ void __launch_bounds__(kThreads)
-    take_rows(const std::int32_t* ids, const T* weight, T* y, std::int64_t vocabulary, std::int64_t width) {
+__global__ void __launch_bounds__(kThreads) take_rows(const std::int32_t* ids, const T* weight, T* y,
+                                                      std::int64_t vocabulary, std::int64_t width, float scale) {
   const std::int64_t id = ids[blockIdx.x];
   const bool exists = id >= 0 && id < vocabulary;
   const T* const source = weight + (exists ? id : 0) * width;
@@ -39,13 +39,15 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kByPacks) {
     constexpr int kSize = Pack<T>::kSize;
     for (std::int64_t c = threadIdx.x; c < width / kSize; c += kThreads) {
-      Pack<T> zeros;
+      Pack<T> pack{};
+      if (exists) pack = load_pack(source + c * kSize);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) zeros.values[j] = from_float<T>(0.0f);
-      store_pack(target + c * kSize, exists ? load_pack(source + c * kSize) : zeros);
+      for (int j = 0; j < kSize; ++j) pack.values[j] = from_float<T>(exists ? to_float(pack.values[j]) * scale : 0.0f);
+      store_pack(target + c * kSize, pack);
     }
   } else {
-    for (std::int64_t c = threadIdx.x; c < width; c += kThreads) target[c] = exists ? source[c] : from_float<T>(0.0f);
+    for (std::int64_t c = threadIdx.x; c < width; c += kThreads)
+      target[c] = from_float<T>(exists ? to_float(source[c]) * scale : 0.0f);
   }
 }
 
@@ -110,6 +112,7 @@ struct Runs {
   float* partial = nullptr;  // (tiles, 2, width): of a run that began before the tile, and of one that ends after it
   float* dweight = nullptr;
   bool accumulate = false;
+  float scale = 1;
 
   __device__ bool continues(std::int64_t i) const { return i + 1 < n && id_of(sorted[i]) == id_of(sorted[i + 1]); }
   __device__ std::int64_t end_of_tile(std::int64_t tile) const {
@@ -117,6 +120,7 @@ struct Runs {
   }
   __device__ void finish(std::int64_t id, std::int64_t column, float sum) const {
     float& target = dweight[id * width + column];
+    sum *= scale;
     target = accumulate ? target + sum : sum;
   }
 };
@@ -192,7 +196,7 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.weight, args.y);
       launch(by_packs ? take_rows<T, true> : take_rows<T, false>,
              {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream, args.ids,
-             static_cast<const T*>(args.weight), static_cast<T*>(args.y), d_.vocabulary, d_.width);
+             static_cast<const T*>(args.weight), static_cast<T*>(args.y), d_.vocabulary, d_.width, d_.scale);
     });
   }
 
@@ -210,7 +214,8 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
                     .width = d_.width,
                     .partial = at<float>(memory.workspace, at_.partial),
                     .dweight = args.dweight,
-                    .accumulate = accumulate};
+                    .accumulate = accumulate,
+                    .scale = d_.scale};
     const Grid grid{.blocks = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads),
                     .threads = kThreads,
                     .blocks_y = n_run_tiles_};

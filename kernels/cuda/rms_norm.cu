@@ -21,7 +21,7 @@ constexpr unsigned kThreads = 256;
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_forward(const T* x, const T* residual, const float* weight, T* s, T* y, float* inverse_rms,
-                     std::int64_t width, float epsilon) {
+                     std::int64_t width, float epsilon, float offset) {
   const std::int64_t begin = std::int64_t{blockIdx.x} * width;
   float squares = 0;
   for (std::int64_t c = threadIdx.x; c < width; c += kThreads) {
@@ -37,22 +37,23 @@ __global__ void __launch_bounds__(kThreads)
   if (inverse_rms != nullptr && threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
   const T* const normalized = residual != nullptr ? s : x;
   for (std::int64_t c = threadIdx.x; c < width; c += kThreads)  // reads only what this thread has written
-    y[begin + c] = from_float<T>(to_float(normalized[begin + c]) * inverse * weight[c]);
+    y[begin + c] = from_float<T>(to_float(normalized[begin + c]) * inverse * (offset + weight[c]));
 }
 
 /// If `added` is null, nothing is added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_backward(const T* dy, const T* s, const float* weight, const T* added, const float* inverse_rms, T* ds,
-                      bool accumulate, std::int64_t width) {
+                      bool accumulate, std::int64_t width, float offset) {
   const std::int64_t begin = std::int64_t{blockIdx.x} * width;
   const float inverse = inverse_rms[blockIdx.x];
   float products = 0;
   for (std::int64_t c = threadIdx.x; c < width; c += kThreads)
-    products += weight[c] * to_float(dy[begin + c]) * (to_float(s[begin + c]) * inverse);
+    products += (offset + weight[c]) * to_float(dy[begin + c]) * (to_float(s[begin + c]) * inverse);
   const auto mean = static_cast<float>(block_sum<kThreads>(double{products}) / static_cast<double>(width));
   for (std::int64_t c = threadIdx.x; c < width; c += kThreads) {
-    float gradient = inverse * (weight[c] * to_float(dy[begin + c]) - to_float(s[begin + c]) * inverse * mean);
+    float gradient =
+        inverse * ((offset + weight[c]) * to_float(dy[begin + c]) - to_float(s[begin + c]) * inverse * mean);
     if (added != nullptr) gradient += to_float(added[begin + c]);
     ds[begin + c] = from_float<T>(accumulate ? to_float(ds[begin + c]) + gradient : gradient);
   }
@@ -99,7 +100,7 @@ class CudaRmsNorm final : public CudaOp<RmsNormDescription> {
       launch(rms_norm_forward<T>, {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream,
              static_cast<const T*>(args.x), d_.residual ? static_cast<const T*>(args.residual) : nullptr, args.weight,
              static_cast<T*>(args.s), static_cast<T*>(args.y),
-             d_.inference ? nullptr : static_cast<float*>(memory.saved), d_.width, d_.epsilon);
+             d_.inference ? nullptr : static_cast<float*>(memory.saved), d_.width, d_.epsilon, d_.weight_offset);
     });
   }
 
@@ -120,7 +121,7 @@ class CudaRmsNorm final : public CudaOp<RmsNormDescription> {
       if (args.ds_mode == GradientMode::skip) return;
       launch(rms_norm_backward<T>, {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream, dy, s,
              args.weight, static_cast<const T*>(args.added), inverse_rms, static_cast<T*>(args.ds),
-             args.ds_mode == GradientMode::accumulate, d_.width);
+             args.ds_mode == GradientMode::accumulate, d_.width, d_.weight_offset);
     });
   }
 

@@ -24,7 +24,7 @@ struct Heads {
   int n_pairs = 0;
   bool interleaved = false;
   bool norm = false;
-  float epsilon = 0;
+  float epsilon = 0, weight_offset = 0;
 
   __device__ std::int64_t all() const { return heads + 2 * kv_heads; }
   /// The positions of the first and the second number of a pair in a head.
@@ -96,6 +96,16 @@ __device__ inline float normalize(Head& head, const Heads& heads) {
   }
   return inverse;
 }
+/// The factors of queries or keys after their norm.
+__device__ inline Head load_weight(const float* weight, const Heads& heads) {
+  Head head = load_head(weight, heads);
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    head.first[j] += heads.weight_offset;
+    head.second[j] += heads.weight_offset;
+  }
+  return head;
+}
 __device__ inline void multiply(Head& head, const Head& by) {
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -123,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
   Head head = load_head(x + at, heads);
   if (heads.norm) {
     normalize(head, heads);
-    multiply(head, load_head(h < heads.heads ? q_norm : k_norm, heads));
+    multiply(head, load_weight(h < heads.heads ? q_norm : k_norm, heads));
   }
   rotate(head, heads, table, positions[row], 1);
   store_head(head, heads, false, y + at);
@@ -154,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 3)  // 80 registers; without this 3,
   const std::int64_t begin = heads.rows * blockIdx.x / gridDim.x, end = heads.rows * (blockIdx.x + 1) / gridDim.x;
   const std::int64_t n_heads = kind == 0 ? heads.heads : heads.kv_heads;
   const std::int64_t first_head = kind == 0 ? 0 : heads.heads + (kind - 1) * heads.kv_heads;
-  const Head weight = kind < 2 ? load_head(kind == 0 ? q_norm : k_norm, heads) : Head{};
+  const Head weight = kind < 2 ? load_weight(kind == 0 ? q_norm : k_norm, heads) : Head{};
   Head sum{};
   for (std::int64_t i = number; i < (end - begin) * n_heads; i += kWarps) {
     const std::int64_t row = begin + i / n_heads, h = first_head + i % n_heads;
@@ -257,7 +267,8 @@ class CudaRotary final : public CudaOp<RotaryDescription> {
             .n_pairs = static_cast<int>(d_.head_dim / 2),
             .interleaved = d_.pairs == RotaryPairs::interleaved,
             .norm = d_.norm,
-            .epsilon = d_.epsilon};
+            .epsilon = d_.epsilon,
+            .weight_offset = d_.weight_offset};
   }
 
   std::int64_t n_blocks_;  // blocks of rows; only with norms

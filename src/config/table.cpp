@@ -88,7 +88,8 @@ std::vector<Row> model_keys() {
        "llama: directory in the format of Hugging Face with config.json, weights and tokenizer.json, from which "
        "training starts. none: the weights are initialized at random."},
       {kFixed, "", path(KEY(model.config)),
-       "llama: a config.json of a Llama, Mistral, Qwen2, Qwen3 or SmolLM3 model, or a preset: smollm-135m, qwen2-0.5b. "
+       "llama: a config.json of a Llama, Mistral, Qwen2, Qwen3, SmolLM3 or Gemma 3 model, or a preset: smollm-135m, "
+       "qwen2-0.5b. "
        "Empty: that of model.from, which takes precedence unless model.config is set after it."},
       {kNone, "", list_of_texts(KEY(model.ignore_keys)),
        "llama: keys of config.json that count as absent. A key that is not known is refused, because it may change "

@@ -8,7 +8,7 @@
 #include "lockstep/error.h"
 #include "lockstep/ops/activation.h"
 #include "lockstep/ops/add.h"
-#include "lockstep/ops/swiglu.h"
+#include "lockstep/ops/glu.h"
 
 namespace lockstep::layers {
 
@@ -93,16 +93,18 @@ ActivationId add(Graph& graph, ActivationId a, ActivationId b) {
   return y;
 }
 
-ActivationId swiglu(Graph& graph, ActivationId gate_and_up) {
+ActivationId glu(Graph& graph, ActivationId gate_and_up, ActivationFunction function) {
   const graph::Activation& in = graph.activation(gate_and_up);
   require(in.shape.last() % 2 == 0, ErrorCode::internal, "{}: the last dimension of {} must consist of gate and up",
           in.name, in.shape.text());
-  const std::string name = in.name + ".swiglu";
+  const std::string name = in.name + (function == ActivationFunction::gelu ? ".geglu" : ".swiglu");
   const ActivationId y = graph.add_activation(
       {.name = name, .shape = in.shape.with_dimension(-1, in.shape.last() / 2), .dtype = in.dtype});
-  graph.add_node<UnaryNode<SwiGlu>>(name, gate_and_up, y, [](Backend& backend, const graph::Activation& out) {
-    return backend.make(SwiGluDescription{
-        .rows = out.shape.n_elements() / out.shape.last(), .width = out.shape.last(), .dtype = out.dtype});
+  graph.add_node<UnaryNode<Glu>>(name, gate_and_up, y, [=](Backend& backend, const graph::Activation& out) {
+    return backend.make(GluDescription{.rows = out.shape.n_elements() / out.shape.last(),
+                                       .width = out.shape.last(),
+                                       .function = function,
+                                       .dtype = out.dtype});
   });
   return y;
 }

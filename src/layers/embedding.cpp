@@ -10,8 +10,8 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 
 class EmbeddingNode final : public Node {
  public:
-  EmbeddingNode(std::string name, TensorId ids, ActivationId out, ParameterId weight)
-      : Node(std::move(name), {}, {out}), ids_(ids), out_(out), weight_(weight) {}
+  EmbeddingNode(std::string name, TensorId ids, ActivationId out, ParameterId weight, float scale)
+      : Node(std::move(name), {}, {out}), ids_(ids), out_(out), weight_(weight), scale_(scale) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const graph::Activation& y = graph.activation(out_);
@@ -19,6 +19,7 @@ class EmbeddingNode final : public Node {
                                      .vocabulary = graph.parameters()[weight_.id()].shape[0],
                                      .width = y.shape.last(),
                                      .dtype = y.dtype,
+                                     .scale = scale_,
                                      .inference = !graph.training()};
     graph.choose_layout(weight_.id(), [&] { return backend.make(description)->weight_layout(); });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
@@ -45,6 +46,7 @@ class EmbeddingNode final : public Node {
   TensorId ids_;
   ActivationId out_;
   ParameterUse weight_;
+  float scale_;
   std::unique_ptr<Embedding> op_;
   TensorId y_ = kNoTensor, dy_ = kNoTensor;
 };
@@ -60,7 +62,7 @@ ActivationId embedding(Graph& graph, graph::TensorId ids, const std::string& nam
   const ActivationId y = graph.add_activation({.name = name,
                                                .shape = {graph.options().batch, options.sequence, options.width},
                                                .dtype = graph.options().dtype});
-  graph.add_node<EmbeddingNode>(name, ids, y, weight);
+  graph.add_node<EmbeddingNode>(name, ids, y, weight, options.scale);
   return y;
 }
 

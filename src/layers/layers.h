@@ -88,6 +88,7 @@ struct EmbeddingOptions {
   std::int64_t sequence = 0;    // ids of a sample
   std::int64_t vocabulary = 0;  // rows of the weight
   std::int64_t width = 0;
+  float scale = 1;                                                                   // of the result
   graph::Initializer initial{.kind = graph::Initializer::Kind::normal, .value = 1};  // as torch.nn.Embedding
   bool trainable = true;
 };
@@ -98,9 +99,14 @@ ActivationId embedding(Graph& graph, graph::TensorId ids, const std::string& nam
 
 struct RmsNormOptions {
   float epsilon = 1e-5f;
+  bool is_around_one = false;  // the factor is 1 + weight, and the weight starts at 0; else, it starts at 1
   bool trainable = true;
 };
-/// RMS norm over the last dimension; the weight starts at 1.
+inline float weight_offset(const RmsNormOptions& options) { return options.is_around_one ? 1.0f : 0.0f; }
+/// NAME.weight, (width), fp32.
+graph::ParameterId norm_weight(Graph& graph, const std::string& name, std::int64_t width,
+                               const RmsNormOptions& options);
+/// RMS norm over the last dimension.
 ActivationId rms_norm(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options);
 /// The same for the new residual stream, x + residual, in one op. No other layer reads x. Other layers may read the
 /// residual only before those that x comes from.
@@ -111,22 +117,21 @@ struct NormalizedStream {
 NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
                               const RmsNormOptions& options);
 
-/// silu(gate) * up. The input is (..., 2 F), with the gates before the ups, since one linear layer computes both. The
+/// f(gate) * up. The input is (..., 2 F), with the gates before the ups, since one linear layer computes both. The
 /// output is (..., F).
-ActivationId swiglu(Graph& graph, ActivationId gate_and_up);
+ActivationId glu(Graph& graph, ActivationId gate_and_up, ActivationFunction function = ActivationFunction::silu);
 
-/// The table of rotary positions (lockstep/ops/rotary.h), the same for all layers of a model: `frequencies` are those
-/// of the head_dim / 2 pairs, in radians per position.
-graph::ConstantId rotary_positions(Graph& graph, std::span<const double> frequencies, double factor,
-                                   std::int64_t max_positions);
+/// A table of rotary positions (lockstep/ops/rotary.h), which layers of a model share by its name: `frequencies` are
+/// those of the head_dim / 2 pairs, in radians per position.
+graph::ConstantId rotary_positions(Graph& graph, const std::string& name, std::span<const double> frequencies,
+                                   double factor, std::int64_t max_positions);
 
 struct RotaryOptions {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   graph::ConstantId table = graph::kNoConstant;  // rotary_positions()
   RotaryPairs pairs = RotaryPairs::half_split;
   std::string q_norm{}, k_norm{};  // RMS norms of each head before the rotation: NAME.weight (head_dim); empty: none
-  float epsilon = 1e-6f;           // of the norms
-  bool trainable = true;           // the norms
+  RmsNormOptions norms{};
 };
 /// Rotates the queries and keys of a row [queries | keys | values], (batch, sequence, (heads + 2 kv_heads) * head_dim),
 /// by `positions`, (batch, sequence) int32, and copies the values.

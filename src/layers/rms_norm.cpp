@@ -15,7 +15,7 @@ class RmsNormNode final : public Node {
  public:
   /// Without a residual, `residual` and `stream` are kNoActivation.
   RmsNormNode(std::string name, ActivationId x, ActivationId residual, ActivationId stream, ActivationId y,
-              ParameterId weight, float epsilon)
+              ParameterId weight, const RmsNormOptions& options)
       : Node(std::move(name), residual == kNoActivation ? std::vector{x} : std::vector{x, residual},
              residual == kNoActivation ? std::vector{y} : std::vector{stream, y}),
         in_(x),
@@ -23,7 +23,7 @@ class RmsNormNode final : public Node {
         stream_(stream),
         out_(y),
         weight_(weight),
-        epsilon_(epsilon) {}
+        options_(options) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const auto& x = graph.activation(in_);
@@ -31,7 +31,8 @@ class RmsNormNode final : public Node {
                                           .width = x.shape.last(),
                                           .dtype = x.dtype,
                                           .residual = has_residual(),
-                                          .epsilon = epsilon_,
+                                          .epsilon = options_.epsilon,
+                                          .weight_offset = weight_offset(options_),
                                           .inference = !graph.training()});
     x_ = graph.data_of(in_, *this);
     if (has_residual()) {
@@ -106,19 +107,11 @@ class RmsNormNode final : public Node {
 
   ActivationId in_, residual_, stream_, out_;
   ParameterUse weight_;
-  float epsilon_;
+  RmsNormOptions options_;
   std::unique_ptr<RmsNorm> op_;
   TensorId x_ = kNoTensor, r_ = kNoTensor, s_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor, added_ = kNoTensor;
   Graph::GradientTarget ds_;
 };
-
-ParameterId weight_of(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options) {
-  return graph.parameters().parameter({.name = name + ".weight",
-                                       .shape = {graph.activation(x).shape.last()},
-                                       .kind = ParameterKind::norm,
-                                       .initial = {.kind = Initializer::Kind::constant, .value = 1},
-                                       .trainable = options.trainable});
-}
 
 ActivationId output_like(Graph& graph, ActivationId x, const std::string& name) {
   const auto shape = graph.activation(x).shape;
@@ -127,10 +120,19 @@ ActivationId output_like(Graph& graph, ActivationId x, const std::string& name) 
 
 }  // namespace
 
+ParameterId norm_weight(Graph& graph, const std::string& name, std::int64_t width, const RmsNormOptions& options) {
+  return graph.parameters().parameter(
+      {.name = name + ".weight",
+       .shape = {width},
+       .kind = ParameterKind::norm,
+       .initial = {.kind = Initializer::Kind::constant, .value = 1 - weight_offset(options)},
+       .trainable = options.trainable});
+}
+
 ActivationId rms_norm(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options) {
-  const ParameterId weight = weight_of(graph, x, name, options);
+  const ParameterId weight = norm_weight(graph, name, graph.activation(x).shape.last(), options);
   const ActivationId y = output_like(graph, x, name);
-  graph.add_node<RmsNormNode>(name, x, kNoActivation, kNoActivation, y, weight, options.epsilon);
+  graph.add_node<RmsNormNode>(name, x, kNoActivation, kNoActivation, y, weight, options);
   return y;
 }
 
@@ -140,9 +142,9 @@ NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residua
               graph.activation(x).dtype == graph.activation(residual).dtype,
           ErrorCode::internal, "{}: {} and {} must have the same shape and type", name, graph.activation(x).name,
           graph.activation(residual).name);
-  const ParameterId weight = weight_of(graph, x, name, options);
+  const ParameterId weight = norm_weight(graph, name, graph.activation(x).shape.last(), options);
   const ActivationId stream = output_like(graph, x, name + " stream"), y = output_like(graph, x, name);
-  graph.add_node<RmsNormNode>(name, x, residual, stream, y, weight, options.epsilon);
+  graph.add_node<RmsNormNode>(name, x, residual, stream, y, weight, options);
   return {stream, y};
 }
 

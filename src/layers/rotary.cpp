@@ -25,7 +25,8 @@ class RotaryNode final : public Node {
                      .head_dim = options.head_dim,
                      .pairs = options.pairs,
                      .norm = q_norm != kNoParameter,
-                     .epsilon = options.epsilon} {}
+                     .epsilon = options.norms.epsilon,
+                     .weight_offset = weight_offset(options.norms)} {}
 
   void plan(Graph& graph, Backend& backend) override {
     const graph::Activation& x = graph.activation(in_);
@@ -95,9 +96,9 @@ class RotaryNode final : public Node {
 
 }  // namespace
 
-graph::ConstantId rotary_positions(Graph& graph, std::span<const double> frequencies, double factor,
-                                   std::int64_t max_positions) {
-  return graph.parameters().add_constant("rotary positions", rotary_table(frequencies, factor, max_positions));
+graph::ConstantId rotary_positions(Graph& graph, const std::string& name, std::span<const double> frequencies,
+                                   double factor, std::int64_t max_positions) {
+  return graph.parameters().add_constant(name, rotary_table(frequencies, factor, max_positions));
 }
 
 ActivationId rotary(Graph& graph, ActivationId qkv, graph::TensorId positions, const std::string& name,
@@ -110,11 +111,7 @@ ActivationId rotary(Graph& graph, ActivationId qkv, graph::TensorId positions, c
           "{}: queries and keys must both have a norm, or neither", name);
   const auto norm = [&](const std::string& of) {
     if (of.empty()) return kNoParameter;
-    return graph.parameters().parameter({.name = of + ".weight",
-                                         .shape = {options.head_dim},
-                                         .kind = ParameterKind::norm,
-                                         .initial = {.kind = Initializer::Kind::constant, .value = 1},
-                                         .trainable = options.trainable});
+    return norm_weight(graph, of, options.head_dim, options.norms);
   };
   const ParameterId q_norm = norm(options.q_norm), k_norm = norm(options.k_norm);
   const ActivationId y = graph.add_activation({.name = name, .shape = x.shape, .dtype = x.dtype});

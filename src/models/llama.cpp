@@ -1,6 +1,10 @@
 #include "models/llama.h"
 
+#include <cmath>
+
 #include "layers/layers.h"
+#include "lockstep/bf16.h"
+#include "lockstep/fp16.h"
 #include "models/lora.h"
 
 namespace lockstep::models {
@@ -11,6 +15,13 @@ using graph::ActivationId;
 using graph::Graph;
 
 constexpr const char* kEmbedding = "model.embed_tokens";
+
+/// transformers multiplies embeddings by this number in the type of the model.
+float embedding_scale(const LlamaConfig& config, DType dtype) {
+  if (!config.scaled_embeddings) return 1;
+  const auto scale = static_cast<float>(std::sqrt(static_cast<double>(config.width)));
+  return dtype == DType::bf16 ? to_float(to_bf16(scale)) : dtype == DType::fp16 ? to_float(to_fp16(scale)) : scale;
+}
 
 /// What is passed from layer to layer. The residual stream is the sum of the two members, either of which may be
 /// kNoActivation.
@@ -26,12 +37,13 @@ class Decoder {
         config_(config),
         inputs_(inputs),
         options_(options),
-        positions_(layers::rotary_positions(graph, config.rope_frequencies(), 1,
-                                            inputs.n_positions > 0 ? inputs.n_positions : inputs.sequence_length)) {
+        positions_(rotary_positions(false)),
+        local_positions_(config.local_rope_theta > 0 ? rotary_positions(true) : positions_) {
     stream_.residual = layers::embedding(graph, inputs.tokens, kEmbedding,
                                          {.sequence = inputs.sequence_length,
                                           .vocabulary = config.vocabulary,
                                           .width = config.width,
+                                          .scale = embedding_scale(config, graph.options().dtype),
                                           .initial = llama_initializer(config)});
     if (options.lora.is_on())
       adapter_ = {.rank = options.lora.rank,
@@ -46,8 +58,16 @@ class Decoder {
     if (options_.recompute == Recompute::block) add_up();  // so that one tensor is kept instead of two
     const int first = graph_.n_nodes();
     adapter_.targets = lora_layers(options_.lora, name);
-    stream_.addend = attention(normalized(name + ".input_layernorm"), name + ".self_attn", config_.has_rope(number));
-    stream_.addend = feed_forward(normalized(name + ".post_attention_layernorm"), name + ".mlp");
+    // With norms of outputs, the norm called post_attention_layernorm is indeed the one after attention.
+    const bool has_two = config_.norms_of_outputs;
+    const auto end_block = [&](ActivationId x, const char* norm) {
+      stream_.addend = has_two ? layers::rms_norm(graph_, x, name + norm, norm_options()) : x;
+    };
+    end_block(attention(normalized(name + ".input_layernorm"), name + ".self_attn", number),
+              ".post_attention_layernorm");
+    end_block(feed_forward(normalized(name + (has_two ? ".pre_feedforward_layernorm" : ".post_attention_layernorm")),
+                           name + ".mlp"),
+              ".post_feedforward_layernorm");
     if (options_.recompute == Recompute::block) graph_.recompute(first, graph_.n_nodes() - 1);
   }
   ActivationId end() { return normalized("model.norm"); }
@@ -59,10 +79,20 @@ class Decoder {
     stream_.addend = graph::kNoActivation;
   }
 
+  layers::RmsNormOptions norm_options() const {
+    return {.epsilon = static_cast<float>(config_.norm_epsilon), .is_around_one = config_.norms_around_one};
+  }
+
+  graph::ConstantId rotary_positions(bool is_local) {
+    return layers::rotary_positions(graph_, is_local ? "local rotary positions" : "rotary positions",
+                                    config_.rope_frequencies(is_local), 1,
+                                    inputs_.n_positions > 0 ? inputs_.n_positions : inputs_.sequence_length);
+  }
+
   /// The normalised residual stream. A norm that is recomputed is not fused with the sum, so that it needs only the
   /// sum, and not both addends.
   ActivationId normalized(const std::string& name) {
-    const layers::RmsNormOptions options{.epsilon = static_cast<float>(config_.norm_epsilon)};
+    const layers::RmsNormOptions options = norm_options();
     if (options_.recompute == Recompute::selective) add_up();
     if (stream_.addend == graph::kNoActivation) return layers::rms_norm(graph_, stream_.residual, name, options);
     const auto [sum, y] = layers::add_rms_norm(graph_, stream_.addend, stream_.residual, name, options);
@@ -83,33 +113,35 @@ class Decoder {
   }
 
   /// One matrix product for q, k and v, which are three tensors in files.
-  ActivationId attention(ActivationId x, const std::string& name, bool has_rope) {
+  ActivationId attention(ActivationId x, const std::string& name, std::int64_t layer) {
     const int norm = graph_.n_nodes() - 1;
     const std::int64_t q = config_.heads * config_.head_size, kv = config_.key_value_heads * config_.head_size;
     const ActivationId packed = linear(x, name + ".qkv_proj", q + 2 * kv, config_.query_key_value_bias,
                                        {{name + ".q_proj", q}, {name + ".k_proj", kv}, {name + ".v_proj", kv}});
     recompute_cheap(norm);
-    const ActivationId mixed = mix(has_rope ? rotated(packed, name) : packed, name + ".attention");
+    const ActivationId mixed =
+        mix(config_.has_rope(layer) ? rotated(packed, name, layer) : packed, name + ".attention", layer);
     return linear(mixed, name + ".o_proj", config_.width, config_.output_bias);
   }
 
-  ActivationId rotated(ActivationId packed, const std::string& name) {
+  ActivationId rotated(ActivationId packed, const std::string& name, std::int64_t layer) {
     const auto norm_of = [&](const char* part) { return config_.query_key_norm ? name + part : std::string(); };
     return layers::rotary(graph_, packed, inputs_.positions, name + ".rotary",
                           {.heads = config_.heads,
                            .kv_heads = config_.key_value_heads,
                            .head_dim = config_.head_size,
-                           .table = positions_,
+                           .table = config_.is_local(layer) ? local_positions_ : positions_,
                            .q_norm = norm_of(".q_norm"),
                            .k_norm = norm_of(".k_norm"),
-                           .epsilon = static_cast<float>(config_.norm_epsilon)});
+                           .norms = norm_options()});
   }
 
-  ActivationId mix(ActivationId qkv, const std::string& name) {
+  ActivationId mix(ActivationId qkv, const std::string& name, std::int64_t layer) {
     const layers::AttentionOptions options{.heads = config_.heads,
                                            .kv_heads = config_.key_value_heads,
                                            .head_dim = config_.head_size,
-                                           .window = config_.window};
+                                           .scale = static_cast<float>(config_.score_scale),
+                                           .window = config_.window_of(layer)};
     const LlamaCache& cache = inputs_.cache;
     if (cache.slots == 0) return layers::attention(graph_, qkv, inputs_.document_start, name, options);
     return layers::cached_attention(graph_, qkv, name,
@@ -129,7 +161,7 @@ class Decoder {
                {{name + ".gate_proj", config_.ffn_width}, {name + ".up_proj", config_.ffn_width}});
     recompute_cheap(norm);
     const int product = graph_.n_nodes();
-    const ActivationId gated = layers::swiglu(graph_, packed);
+    const ActivationId gated = layers::glu(graph_, packed, config_.ffn_activation);
     const ActivationId out = linear(gated, name + ".down_proj", config_.width, config_.ffn_bias);
     recompute_cheap(product);
     return out;
@@ -145,8 +177,8 @@ class Decoder {
   const LlamaConfig& config_;
   LlamaInputs inputs_;
   LlamaOptions options_;
-  graph::ConstantId positions_;       // the table that all layers share
-  layers::AdapterOptions adapter_{};  // of the layer that is being added
+  graph::ConstantId positions_, local_positions_;  // the tables that layers share
+  layers::AdapterOptions adapter_{};               // of the layer that is being added
   ResidualStream stream_;
 };
 

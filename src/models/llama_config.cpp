@@ -21,22 +21,32 @@ using Architecture = LlamaConfig::Architecture;
 constexpr std::int64_t kMaxSize = 1 << 24;  // the maximum vocabulary size, width and number of positions
 constexpr std::int64_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxHeadSize = 1024;
 
+// Gemma 3
+constexpr const char* kFullAttention = "full_attention";
+constexpr const char* kWindowedAttention = "sliding_attention";
+constexpr const char* kGelu = "gelu_pytorch_tanh";
+constexpr double kLocalRopeTheta = 10000;
+
+/// What the architectures differ in. The numbers are defaults in transformers.
 struct ArchitectureRow {
   Architecture architecture;
   const char* class_name;
   const char* model_type;
-  // Defaults in transformers
   std::int64_t positions;
+  bool has_attention_bias_key = true;  // attention_bias: of q, k, v and the output
+  bool has_ffn_bias_key = false;       // mlp_bias
   double rope_theta = 10000;
   bool tied_embeddings = false;
+  std::int64_t head_size = 0;  // 0: width / heads
 };
-constexpr std::array<ArchitectureRow, 5> kArchitectures{{
-    {Architecture::llama, "LlamaForCausalLM", "llama", 2048},
-    {Architecture::mistral, "MistralForCausalLM", "mistral", 131072},
-    {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", 32768},
-    {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", 32768},
-    {Architecture::smollm3, "SmolLM3ForCausalLM", "smollm3", 32768, 2e6, true},
-}};
+constexpr std::array kArchitectures{
+    ArchitectureRow{Architecture::llama, "LlamaForCausalLM", "llama", 2048, true, true},
+    ArchitectureRow{Architecture::mistral, "MistralForCausalLM", "mistral", 131072, false},
+    ArchitectureRow{Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", 32768, false},
+    ArchitectureRow{Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", 32768, true, false, 10000, false, 128},
+    ArchitectureRow{Architecture::smollm3, "SmolLM3ForCausalLM", "smollm3", 32768, true, true, 2e6, true},
+    ArchitectureRow{Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text", 131072, true, false, 1e6, true, 256},
+};
 
 const ArchitectureRow& row_of(Architecture architecture) {
   return kArchitectures[static_cast<std::size_t>(architecture)];
@@ -211,9 +221,24 @@ RopeScaling read_rope_scaling(const Json& json, const std::string& source, doubl
 
 void read_rope(Reader& reader, LlamaConfig& out) {
   out.rope_theta = reader.real("rope_theta", 1, 1e12, out.rope_theta);
+  if (out.architecture == Architecture::gemma3)
+    out.local_rope_theta = reader.real("rope_local_base_freq", 1, 1e12, kLocalRopeTheta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = reader.find(key);
-    if (value) out.rope_scaling = read_rope_scaling(*value, reader.source() + ": " + key, out.rope_theta);
+    if (!value) continue;
+    const std::string source = reader.source() + ": " + key;
+    if (!value->is_object() || !(value->contains(kFullAttention) || value->contains(kWindowedAttention))) {
+      out.rope_scaling = read_rope_scaling(*value, source, out.rope_theta);
+      continue;
+    }
+    // Since transformers 5, those of Gemma's two types of layers.
+    Reader types(*value, source);
+    if (const Json* global = types.find(kFullAttention))
+      out.rope_scaling = read_rope_scaling(*global, source + "." + kFullAttention, out.rope_theta);
+    const Json* local = types.find(kWindowedAttention);
+    if (local && read_rope_scaling(*local, source + "." + kWindowedAttention, out.local_rope_theta) != RopeScaling())
+      types.unsupported(kWindowedAttention, "scaling of layers with a window");
+    types.finish();
   }
 }
 
@@ -230,24 +255,55 @@ void read_tokens(Reader& reader, LlamaConfig& out) {
   }
 }
 
-/// A window that is at least as long as the longest sequence has no effect. The other architectures can limit it to
-/// some of their layers.
+/// Gemma 3: the types of layers, or every layer of an interval's end is without a window.
+void read_layer_types(Reader& reader, LlamaConfig& out) {
+  const std::int64_t interval = reader.integer("sliding_window_pattern", 1, kMaxLayers + 1, 6);
+  const Json* list = reader.find("layer_types");
+  require(!list || (list->is_array() && std::ssize(*list) == out.layers), ErrorCode::config_invalid,
+          "{}: layer_types: expected a list of {} types, found {}", reader.source(), out.layers,
+          list ? Reader::shown(*list) : "");
+  for (std::int64_t layer = 0; layer < out.layers; ++layer) {
+    const Json type = list ? (*list)[static_cast<std::size_t>(layer)]
+                           : Json((layer + 1) % interval == 0 ? kFullAttention : kWindowedAttention);
+    if (type == kFullAttention)
+      out.layers_without_window.push_back(layer);
+    else if (type != kWindowedAttention)
+      reader.unsupported("layer_types", Reader::shown(type));
+  }
+}
+
+/// A window that is at least as long as the longest sequence has no effect. Architectures other than Mistral and Gemma
+/// can limit it to some of their layers.
 void read_attention_window(Reader& reader, const Json& json, LlamaConfig& out) {
-  constexpr std::int64_t kOfMistral = 4096;  // the default in transformers; null: there is no window
-  const bool is_mistral = out.architecture == Architecture::mistral;
-  const bool uses_window = is_mistral || reader.boolean("use_sliding_window", false);
+  constexpr std::int64_t kMissing = 4096;  // the default in transformers; null: there is no window
+  const bool is_gemma = out.architecture == Architecture::gemma3;
+  const bool has_window = is_gemma || out.architecture == Architecture::mistral;
+  const bool uses_window = has_window || reader.boolean("use_sliding_window", false);
   reader.find("sliding_window");
   if (uses_window) {
-    const std::int64_t missing = is_mistral && !json.contains("sliding_window") ? kOfMistral : out.positions;
+    const std::int64_t missing = has_window && !json.contains("sliding_window") ? kMissing : out.positions;
     const std::int64_t window = reader.integer("sliding_window", 1, kMaxSize, missing);
     const bool is_short = window < out.positions;
-    if (is_short && !is_mistral) reader.unsupported("use_sliding_window", fmt::format("a window of {}", window));
-    if (is_short) out.window = window;
+    if (is_short && !has_window) reader.unsupported("use_sliding_window", fmt::format("a window of {}", window));
+    if (is_short || is_gemma) out.window = window;  // Gemma's layers with a window have other positions, too
   }
+  if (is_gemma) return read_layer_types(reader, out);
   const Json* types = reader.find("layer_types");
   if (!types) return;
   for (const Json& type : *types)
-    if (type != "full_attention") reader.unsupported("layer_types", Reader::shown(type));
+    if (type != kFullAttention) reader.unsupported("layer_types", Reader::shown(type));
+}
+
+/// Gemma 3, besides its windows and positions.
+void read_gemma(Reader& reader, LlamaConfig& out) {
+  out.norms_of_outputs = out.norms_around_one = out.scaled_embeddings = true;
+  out.ffn_activation = ActivationFunction::gelu;
+  out.score_scale = 1 / std::sqrt(reader.real("query_pre_attn_scalar", 1e-6, 1e6, 256));
+  reader.only("hidden_activation", kGelu);
+  reader.find("hidden_act");  // not used
+  reader.only("attn_logit_softcapping", nullptr);
+  reader.only("final_logit_softcapping", nullptr);
+  reader.only("use_bidirectional_attention", false);
 }
 
 /// SmolLM3: `no_rope_layers` has a 0 for each layer without, or else every layer of an interval's end is without.
@@ -284,36 +340,38 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
   Reader reader(json, source);
   LlamaConfig out;
   out.architecture = architecture_of(json, source);
-  const bool is_qwen3 = out.architecture == Architecture::qwen3;
+  const ArchitectureRow& row = row_of(out.architecture);
   out.vocabulary = reader.integer("vocab_size", 1, kMaxSize, 0);
   out.width = reader.integer("hidden_size", 1, kMaxSize, 0);
   out.ffn_width = reader.integer("intermediate_size", 1, kMaxSize, 0);
   out.layers = reader.integer("num_hidden_layers", 1, kMaxLayers, 0);
   out.heads = reader.integer("num_attention_heads", 1, kMaxHeads, 0);
   out.key_value_heads = reader.integer("num_key_value_heads", 1, out.heads, out.heads);
-  if (!is_qwen3 && !(json.contains("head_dim") && !json["head_dim"].is_null()))
+  if (row.head_size == 0 && !(json.contains("head_dim") && !json["head_dim"].is_null()))
     require(out.width % out.heads == 0, ErrorCode::config_conflict,
             "{}: hidden_size must be a multiple of num_attention_heads unless head_dim is given, found {} and {}",
             source, out.width, out.heads);
-  out.head_size = reader.integer("head_dim", 1, kMaxHeadSize, is_qwen3 ? 128 : out.width / out.heads);
-  out.positions = reader.integer("max_position_embeddings", 1, kMaxSize, row_of(out.architecture).positions);
-  const bool attention_bias = reader.boolean("attention_bias", false);
-  const bool has_no_bias = out.architecture == Architecture::mistral;
-  out.query_key_value_bias = out.architecture == Architecture::qwen2 || (attention_bias && !has_no_bias);
-  out.output_bias = out.architecture != Architecture::qwen2 && attention_bias && !has_no_bias;
-  const bool can_have_ffn_bias = out.architecture == Architecture::llama || out.architecture == Architecture::smollm3;
-  out.ffn_bias = reader.boolean("mlp_bias", false) && can_have_ffn_bias;
-  out.query_key_norm = is_qwen3;
-  out.tied_embeddings = reader.boolean("tie_word_embeddings", row_of(out.architecture).tied_embeddings);
+  out.head_size =
+      reader.integer("head_dim", 1, kMaxHeadSize, row.head_size > 0 ? row.head_size : out.width / out.heads);
+  out.positions = reader.integer("max_position_embeddings", 1, kMaxSize, row.positions);
+  const bool attention_bias = reader.boolean("attention_bias", false) && row.has_attention_bias_key;
+  out.query_key_value_bias = out.architecture == Architecture::qwen2 || attention_bias;
+  out.output_bias = attention_bias;
+  out.ffn_bias = reader.boolean("mlp_bias", false) && row.has_ffn_bias_key;
+  out.query_key_norm = out.architecture == Architecture::qwen3 || out.architecture == Architecture::gemma3;
+  out.tied_embeddings = reader.boolean("tie_word_embeddings", row.tied_embeddings);
   out.norm_epsilon = reader.real("rms_norm_eps", 1e-12, 1, out.norm_epsilon);
   out.initializer_range = reader.real("initializer_range", 0, 100, out.initializer_range);
-  reader.only("hidden_act", "silu");
+  if (out.architecture == Architecture::gemma3)
+    read_gemma(reader, out);
+  else
+    reader.only("hidden_act", "silu");
   reader.only("attention_dropout", 0.0);
   reader.only("hidden_dropout", 0.0);
   reader.only("quantization_config", nullptr);
   reader.only("rope_interleaved", false);
   check_sizes(out, source);
-  out.rope_theta = row_of(out.architecture).rope_theta;
+  out.rope_theta = row.rope_theta;
   read_rope(reader, out);
   read_rope_layers(reader, out);
   read_tokens(reader, out);
@@ -324,6 +382,7 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
 
 nlohmann::ordered_json to_json(const LlamaConfig& c) {
   const ArchitectureRow& row = row_of(c.architecture);
+  const bool is_gemma = c.architecture == Architecture::gemma3;
   nlohmann::ordered_json json{{"architectures", {row.class_name}},
                               {"model_type", row.model_type},
                               {"vocab_size", c.vocabulary},
@@ -334,17 +393,24 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
                               {"num_key_value_heads", c.key_value_heads},
                               {"head_dim", c.head_size},
                               {"max_position_embeddings", c.positions},
-                              {"hidden_act", "silu"},
+                              {is_gemma ? "hidden_activation" : "hidden_act", is_gemma ? kGelu : "silu"},
                               {"rms_norm_eps", c.norm_epsilon},
                               {"initializer_range", c.initializer_range},
                               {"tie_word_embeddings", c.tied_embeddings},
                               {"rope_theta", c.rope_theta}};
-  const bool is_mistral = c.architecture == Architecture::mistral, is_smollm3 = c.architecture == Architecture::smollm3;
-  if (c.architecture != Architecture::qwen2 && !is_mistral) json["attention_bias"] = c.query_key_value_bias;
-  if (c.architecture == Architecture::llama || is_smollm3) json["mlp_bias"] = c.ffn_bias;
-  if (is_mistral) json["sliding_window"] = c.window > 0 ? nlohmann::ordered_json(c.window) : nlohmann::ordered_json();
-  if (is_smollm3)
+  if (row.has_attention_bias_key) json["attention_bias"] = c.query_key_value_bias;
+  if (row.has_ffn_bias_key) json["mlp_bias"] = c.ffn_bias;
+  if (c.architecture == Architecture::mistral)
+    json["sliding_window"] = c.window > 0 ? nlohmann::ordered_json(c.window) : nlohmann::ordered_json();
+  if (c.architecture == Architecture::smollm3)
     for (std::int64_t layer = 0; layer < c.layers; ++layer) json["no_rope_layers"].push_back(c.has_rope(layer) ? 1 : 0);
+  if (is_gemma) {
+    json["query_pre_attn_scalar"] = 1 / (c.score_scale * c.score_scale);
+    json["sliding_window"] = c.window;
+    json["rope_local_base_freq"] = c.local_rope_theta;
+    for (std::int64_t layer = 0; layer < c.layers; ++layer)
+      json["layer_types"].push_back(c.window_of(layer) > 0 ? kWindowedAttention : kFullAttention);
+  }
   const RopeScaling& scaling = c.rope_scaling;
   if (scaling.kind == RopeScaling::Kind::linear)
     json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
@@ -371,17 +437,24 @@ std::int64_t LlamaConfig::n_parameters() const {
   if (output_bias) layer += width;
   if (ffn_bias) layer += 2 * ffn_width + width;
   if (query_key_norm) layer += 2 * head_size;
+  if (norms_of_outputs) layer += 2 * width;
   return layers * layer + width + (tied_embeddings ? 1 : 2) * vocabulary * width;
 }
 
 bool LlamaConfig::has_rope(std::int64_t layer) const { return !std::ranges::binary_search(layers_without_rope, layer); }
 
-std::vector<double> LlamaConfig::rope_frequencies() const {
+std::int64_t LlamaConfig::window_of(std::int64_t layer) const {
+  return std::ranges::binary_search(layers_without_window, layer) ? 0 : window;
+}
+
+std::vector<double> LlamaConfig::rope_frequencies(bool is_local) const {
+  const double theta = is_local ? local_rope_theta : rope_theta;
+  const RopeScaling::Kind kind = is_local ? RopeScaling::Kind::none : rope_scaling.kind;
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < head_size / 2; ++i) {
-    double frequency = std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
-    if (rope_scaling.kind == RopeScaling::Kind::linear) frequency /= rope_scaling.factor;
-    if (rope_scaling.kind == RopeScaling::Kind::llama3) {
+    double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
+    if (kind == RopeScaling::Kind::linear) frequency /= rope_scaling.factor;
+    if (kind == RopeScaling::Kind::llama3) {
       // Long waves are slowed down by the factor, short ones are kept, and those in between are interpolated.
       const double periods = static_cast<double>(rope_scaling.original_positions) * frequency / (2 * std::numbers::pi);
       const double low = rope_scaling.low_frequency_factor, high = rope_scaling.high_frequency_factor;

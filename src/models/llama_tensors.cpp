@@ -25,6 +25,9 @@ void add_layer(TensorShapes& tensors, const LlamaConfig& c, const std::string& l
     for (const char* norm : {".self_attn.q_norm.weight", ".self_attn.k_norm.weight"})
       tensors[layer + norm] = {c.head_size};
   tensors[layer + ".post_attention_layernorm.weight"] = {c.width};
+  if (c.norms_of_outputs)
+    for (const char* norm : {".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight"})
+      tensors[layer + norm] = {c.width};
   add_linear(tensors, layer + ".mlp.gate_proj", c.ffn_width, c.width, c.ffn_bias);
   add_linear(tensors, layer + ".mlp.up_proj", c.ffn_width, c.width, c.ffn_bias);
   add_linear(tensors, layer + ".mlp.down_proj", c.width, c.ffn_width, c.ffn_bias);

@@ -35,6 +35,7 @@ MODELS = {
     "qwen3": transformers.Qwen3Config(**SIZES, head_dim=12),
     "mistral": transformers.MistralConfig(**SIZES, sliding_window=4),
     "smollm3": transformers.SmolLM3Config(**SIZES, pad_token_id=None),
+    "gemma3": transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=4, query_pre_attn_scalar=20, pad_token_id=None),
 }
 TOKENS = torch.tensor([[5, 90, 2, 33, 33, 7, 1, 64, 12, 80]])
 

@@ -59,7 +59,7 @@ class Models:
                         GOLDEN / "stories260K" / "stories260K.bin", checkpoint], check=True, stdout=subprocess.DEVNULL)
         self.story = story
         self.arguments = {"llama-story": [story], "stories260K": [checkpoint, "--tokenizer", TOK512]}
-        for name in ("qwen2", "llama", "mistral", "smollm3"):
+        for name in ("qwen2", "llama", "mistral", "smollm3", "gemma3"):
             self.arguments[name] = [GOLDEN / "generate" / name, "--tokenizer", TOK512]
 
 

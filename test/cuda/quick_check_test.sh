@@ -25,7 +25,7 @@ PYTHON
 
 # ---- The plan, and a machine without a GPU
 ln -s "$lockstep" "$build/lockstep"
-list_tests kernels/{conv2d,pool2d,embedding,attention,swiglu,simd,max_isa_avx2}_test
+list_tests kernels/{conv2d,pool2d,embedding,attention,glu,simd,max_isa_avx2}_test
 check "--quick and a part" refused 2 'PART, or --quick instead' quick ops
 check "an --only that is no expression" refused 2 'argument --only: invalid' quick --only '('
 check "the dry run" quick --dry-run
@@ -107,9 +107,9 @@ check "  every check" test "$(sed -n '/^## Checks/,$p' "$page" | grep -c '^| [0-
 
 # ---- Devices that do not
 rm -r "$results" "$FAKES"/log
-export FAKE_HANGS=embedding_test FAKE_FAULT=swiglu_test
+export FAKE_HANGS=embedding_test FAKE_FAULT=glu_test
 check "a check that hangs and one that fails" refused 1 '' quick --only '^(2 [se]|8 .*agree)' --limit 4
-check "  the kernel's error is reported" entry '2 swiglu_test' failed 'an illegal memory access was encountered'
+check "  the kernel's error is reported" entry '2 glu_test' failed 'an illegal memory access was encountered'
 check "  the check that hangs is ended" entry '2 embedding_test' failed 'did not end within'
 check "  with SIGUSR2 first" has '^[0-9]+ kernels_test' "$FAKES/asked"
 check "  and SIGKILL" bash -c "! kill -0 $(cut -d' ' -f1 "$FAKES/asked" | head -1)"
@@ -141,5 +141,5 @@ status=$?
 check "a signal ends the call with 75" test $status = 75
 check "  says how to resume" has '^ended by a signal; rerun the command for the 1 checks that are left$' "$work/ended"
 check "  ends the running program" bash -c "! pgrep -f '$build/test/[k]ernels_test'"
-check "  keeps the results" entry '2 swiglu_test' passed
+check "  keeps the results" entry '2 glu_test' passed
 finish

@@ -15,7 +15,7 @@ import tempfile
 
 import torch
 import transformers
-from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+from transformers import (AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -28,6 +28,7 @@ PROMPTS = {
     "llama": ["Once upon a time", "one two three four five six seven", "a"],
     "mistral": ["Once upon a time, there was a little girl named Lily.", "a"],
     "smollm3": ["Once upon a time", "one two three four five six seven"],
+    "gemma3": ["Once upon a time, there was a little girl named Lily.", "a"],
 }
 
 
@@ -42,7 +43,7 @@ def random_models():
     def randomize(*models):
         for model in models:
             for name, p in model.named_parameters():  # larger than at the start of training, so that tokens differ
-                torch.nn.init.normal_(p, 1.0 if "norm" in name else 0.0, 0.2)
+                torch.nn.init.normal_(p, 1.0 if "norm" in name and model.config.model_type != "gemma3_text" else 0.0, 0.2)
             model.bfloat16()  # as they are stored; they are used in fp32
 
     randomize(qwen2, llama)
@@ -50,7 +51,10 @@ def random_models():
     mistral = MistralForCausalLM(MistralConfig(sliding_window=9, **tiny))
     smollm3 = SmolLM3ForCausalLM(SmolLM3Config(no_rope_layers=[1, 0], pad_token_id=None, **tiny))
     randomize(mistral, smollm3)
-    return {"qwen2": qwen2, "llama": llama, "mistral": mistral, "smollm3": smollm3}
+    gemma3 = Gemma3ForCausalLM(Gemma3TextConfig(sliding_window=9, query_pre_attn_scalar=12, pad_token_id=None,
+                                                layer_types=["sliding_attention", "full_attention"], **tiny))
+    randomize(gemma3)
+    return {"qwen2": qwen2, "llama": llama, "mistral": mistral, "smollm3": smollm3, "gemma3": gemma3}
 
 
 def encode(lockstep, tokenizer, text):

@@ -18,6 +18,10 @@ import transformers
 
 import philox
 
+# In transformers, Gemma's norms convert to fp32, also in a model of fp64.
+transformers.models.gemma3.modeling_gemma3.Gemma3RMSNorm.forward = lambda norm, x: (
+    norm._norm(y := x.double() if x.dtype == torch.float64 else x.float()) * (1 + norm.weight.to(y.dtype))).type_as(x)
+
 HERE = pathlib.Path(__file__).parent
 STEPS, PLACES, BATCH, T = 10, 64, 3, 13
 TOKENS, ENDS = 5, 6  # purposes of random numbers
@@ -35,6 +39,10 @@ CASES = {
     "qwen3": (transformers.Qwen3Config, dict(tie_word_embeddings=False, head_dim=16, rope_theta=1e6)),
     "mistral": (transformers.MistralConfig, dict(tie_word_embeddings=False, head_dim=16, sliding_window=4)),
     "smollm3": (transformers.SmolLM3Config, dict(no_rope_layers=[1, 0], attention_bias=True, mlp_bias=True)),
+    "gemma3": (transformers.Gemma3TextConfig, dict(
+        head_dim=16, sliding_window=4, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=20,
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}})),
 }
 
 
@@ -45,7 +53,7 @@ def make_model(name, seed, dtype):
     with torch.no_grad():
         for tensor, p in model.named_parameters():
             values = 0.2 * philox.normal(seed, philox.WEIGHTS, philox.name_hash(tensor), p.numel())
-            if "norm" in tensor:
+            if "norm" in tensor and config.model_type != "gemma3_text":  # whose norms multiply by 1 + weight
                 values = 1 + values
             p.copy_(torch.tensor(values.astype(np.float32)).reshape(p.shape))
     return model.to(dtype).train()
@@ -69,10 +77,16 @@ def batch_of(seed, step):
 
 def losses_of(model, seed, step):
     tokens, targets, positions, visible = batch_of(seed, step)
-    if window := getattr(model.config, "sliding_window", None):
-        visible = visible & torch.ones(T, T, dtype=torch.bool).triu(1 - window)
     dtype = next(model.parameters()).dtype
-    mask = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+
+    def mask_of(visible):
+        return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+
+    mask = mask_of(visible)
+    if window := getattr(model.config, "sliding_window", None):
+        windowed = mask_of(visible & torch.ones(T, T, dtype=torch.bool).triu(1 - window))
+        is_gemma = model.config.model_type == "gemma3_text"
+        mask = {"full_attention": mask, "sliding_attention": windowed} if is_gemma else windowed
     logits = model(input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.double().reshape(-1, logits.shape[-1]), targets.reshape(-1),
                                              ignore_index=-100, reduction="none")

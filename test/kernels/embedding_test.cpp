@@ -21,6 +21,7 @@ enum class Ids { uniform, skewed, equal, none };
 struct Case {
   std::int64_t rows, vocabulary, width;
   Ids ids = Ids::uniform;
+  float scale = 1;
 };
 /// One row; ids that occur once, often, and never; runs of one id that span many tiles of a GPU's sums; several tiles,
 /// one pass and three passes of a GPU's sort; and enough for two threads.
@@ -33,6 +34,7 @@ const Case kCases[] = {{1, 1, 1},
                        {4500, 16, 8, Ids::skewed},
                        {257, 9, 64, Ids::equal},
                        {40, 33, 24, Ids::none},
+                       {70, 7, 37, Ids::skewed, 25.298f},
                        {600, 300, 576, Ids::skewed}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
@@ -67,7 +69,7 @@ struct Inputs {
 };
 
 EmbeddingDescription describe(const Case& c, DType dtype = DType::fp32) {
-  return {.rows = c.rows, .vocabulary = c.vocabulary, .width = c.width, .dtype = dtype};
+  return {.rows = c.rows, .vocabulary = c.vocabulary, .width = c.width, .dtype = dtype, .scale = c.scale};
 }
 
 std::vector<float> run_forward(Backend& backend, const EmbeddingDescription& d, const Inputs& in) {
@@ -96,14 +98,15 @@ std::string text_of(const std::string& backend, const Case& c, DType dtype) {
   return fmt::format("{}, {} of {} x {}, {}", backend, c.rows, c.vocabulary, c.width, name(dtype));
 }
 
-/// Copies rows. On the host, each row is a block of 256 fibers of a GPU's kernel, which is slow under the sanitizers.
+/// Copies rows, times the scale. On the host, each row is a block of 256 fibers of a GPU's kernel, which is slow under
+/// the sanitizers.
 TEST(Embedding, ForwardAgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {
     if (c.rows > 100) continue;
     for (const DType dtype : kTypes) {
       const Inputs in(c, dtype);
-      const std::vector<float> expected = run_forward(reference, describe(c), in);
+      const std::vector<float> expected = rounded_to(dtype, run_forward(reference, describe(c), in));
       for (auto& [name, backend] : tested_backends()) {
         if (!computes_in(*backend, dtype)) continue;
         EXPECT_EQ(run_forward(*backend, describe(c, dtype), in), expected) << text_of(name, c, dtype);

@@ -16,10 +16,22 @@ struct Case {
   std::int64_t rows, width;
   bool residual = true;
   bool added = true;
+  float weight_offset = 0;
 };
-const Case kCases[] = {
-    {1, 1},    {1, 16},   {3, 37, false}, {7, 64, true, false}, {17, 100, false, false}, {33, 576}, {5, 1037, false},
-    {1, 3001}, {129, 31}, {300, 48},      {2, 17, true},        {64, 256, false}};
+const Case kCases[] = {{1, 1},
+                       {1, 16},
+                       {3, 37, false},
+                       {7, 64, true, false},
+                       {17, 100, false, false},
+                       {33, 576},
+                       {5, 1037, false},
+                       {1, 3001},
+                       {129, 31},
+                       {300, 48},
+                       {2, 17, true},
+                       {64, 256, false},
+                       {7, 100, true, true, 1},
+                       {3, 37, false, false, 1}};
 
 struct Inputs {
   Inputs(const Case& c, DType dtype)
@@ -38,7 +50,7 @@ struct Outputs {
 };
 
 RmsNormDescription describe(const Case& c, DType dtype = DType::fp32) {
-  return {.rows = c.rows, .width = c.width, .dtype = dtype, .residual = c.residual};
+  return {.rows = c.rows, .width = c.width, .dtype = dtype, .residual = c.residual, .weight_offset = c.weight_offset};
 }
 
 Outputs run(Backend& backend, const Case& c, DType dtype, const Inputs& in, GradientMode ds_mode,
@@ -79,17 +91,18 @@ Outputs magnitudes(const Case& c, const Inputs& in, const std::vector<float>& s)
   Outputs out = {std::vector<float>(s.size()), std::vector<float>(s.size()), std::vector<float>(s.size()),
                  absolute(in.dweight_before)};
   const auto width = static_cast<std::size_t>(c.width);
+  const auto factor = [&](std::size_t k) { return double{c.weight_offset} + in.weight[k]; };
   for (std::size_t begin = 0; begin < s.size(); begin += width) {
     const double inverse = reference::inverse_rms(describe(c), &s[begin]);
     double mean = 0;
     for (std::size_t k = 0; k < width; ++k)
-      mean += std::abs(double{in.weight[k]} * in.dy[begin + k] * s[begin + k]) * inverse / static_cast<double>(width);
+      mean += std::abs(factor(k) * in.dy[begin + k] * s[begin + k]) * inverse / static_cast<double>(width);
     for (std::size_t k = 0; k < width; ++k) {
       const std::size_t i = begin + k;
       const double s_hat = std::abs(s[i]) * inverse;
       out.s[i] = std::abs(in.x[i]) + (c.residual ? std::abs(in.residual[i]) : 0.0f);
-      out.y[i] = static_cast<float>(s_hat * in.weight[k]);
-      out.ds[i] = static_cast<float>(inverse * (in.weight[k] * std::abs(in.dy[i]) + s_hat * mean)) +
+      out.y[i] = static_cast<float>(s_hat * factor(k));
+      out.ds[i] = static_cast<float>(inverse * (factor(k) * std::abs(in.dy[i]) + s_hat * mean)) +
                   std::abs(in.added[i]) + std::abs(in.ds_before[i]);
       out.dweight[k] += static_cast<float>(std::abs(in.dy[i]) * s_hat);
     }

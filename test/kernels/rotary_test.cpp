@@ -21,6 +21,7 @@ struct Case {
   std::int64_t rows, heads, kv_heads, head_dim;
   RotaryPairs pairs = kHalfSplit;
   bool norm = false;
+  float weight_offset = 0;
 };
 const Case kCases[] = {{1, 1, 1, 2},
                        {1, 1, 1, 2, kInterleaved, true},
@@ -31,6 +32,7 @@ const Case kCases[] = {{1, 1, 1, 2},
                        {7, 2, 1, 256, kHalfSplit, true},
                        {9, 3, 3, 64},
                        {67, 2, 1, 34, kHalfSplit, true},
+                       {13, 3, 2, 80, kHalfSplit, true, 1},
                        {300, 9, 3, 64}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 constexpr std::int64_t kMaxPositions = 50;
@@ -43,6 +45,7 @@ RotaryDescription describe(const Case& c, DType dtype = DType::fp32) {
           .max_positions = kMaxPositions,
           .pairs = c.pairs,
           .norm = c.norm,
+          .weight_offset = c.weight_offset,
           .dtype = dtype};
 }
 

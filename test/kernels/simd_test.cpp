@@ -13,11 +13,11 @@
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/embedding.h"
+#include "lockstep/ops/glu.h"
 #include "lockstep/ops/linear_cross_entropy.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/pool2d.h"
 #include "lockstep/ops/rotary.h"
-#include "lockstep/ops/swiglu.h"
 #include "lockstep/philox.h"
 #include "test/support/tensor.h"
 
@@ -217,7 +217,7 @@ TEST(Simd, EmbeddingsAndGatesAreTheSame) {
       [&] {
         NoStream stream;
         std::vector<float> y(n), dx(2 * n), dweight(5 * static_cast<std::size_t>(width));
-        const auto swiglu = plan(SwiGluDescription{.rows = rows, .width = width});
+        const auto swiglu = plan(GluDescription{.rows = rows, .width = width});
         swiglu->forward({.x = x.data(), .y = y.data()}, {}, stream);
         swiglu->backward({.x = x.data(), .dy = dy.data(), .dx = dx.data()}, {}, stream);
         const auto embedding = plan(EmbeddingDescription{.rows = rows, .vocabulary = 5, .width = width});

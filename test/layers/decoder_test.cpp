@@ -77,7 +77,7 @@ ActivationId attends(Graph& g, ActivationId x) {
 /// A gated feed-forward layer, with gate and up in one matrix.
 ActivationId gated(Graph& g, ActivationId x) {
   x = linear(g, x, "gate_up", {.out_features = 2 * 24, .bias = false, .parts = {{"gate", 24}, {"up", 24}}});
-  return linear(g, swiglu(g, x), "down", {.out_features = kWidth, .bias = false});
+  return linear(g, glu(g, x), "down", {.out_features = kWidth, .bias = false});
 }
 
 struct Case {

@@ -27,7 +27,7 @@ struct Model {
             [&](Graph& g, ActivationId x) {
               positions = g.memory().add("positions", kPositions.size() * sizeof(std::int32_t), true);
               RotaryOptions options{.heads = kHeads, .kv_heads = kKvHeads, .head_dim = kHeadDim, .pairs = pairs};
-              options.table = rotary_positions(g, kFrequencies, 1, kMaxPositions);
+              options.table = rotary_positions(g, "positions", kFrequencies, 1, kMaxPositions);
               if (norm) {
                 options.q_norm = "q_norm";
                 options.k_norm = "k_norm";
@@ -91,7 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RotaryLayer,
 TEST(RotaryTable, LayersShareIt) {
   const auto backend = reference::make_reference_backend();
   SmallGraph graph(*backend, kInput, [](Graph& g, ActivationId x) {
-    EXPECT_EQ(rotary_positions(g, kFrequencies, 1, kMaxPositions), rotary_positions(g, kFrequencies, 1, kMaxPositions));
+    EXPECT_EQ(rotary_positions(g, "positions", kFrequencies, 1, kMaxPositions),
+              rotary_positions(g, "positions", kFrequencies, 1, kMaxPositions));
     return linear(g, x, "out", {.out_features = kWidth});
   });
   EXPECT_EQ(graph.table().constants().size(), 1u);

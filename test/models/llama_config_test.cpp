@@ -1,4 +1,4 @@
-// config.json of Llama, Mistral, Qwen2, Qwen3 and SmolLM3 models: what is read, and what is refused by name.
+// config.json of Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Gemma 3 models: what is read, and what is refused by name.
 #include "models/llama_config.h"
 
 #include <fmt/format.h>
@@ -97,6 +97,58 @@ TEST(LlamaConfig, SmolLM3HasLayersWithoutRotaryEmbedding) {
   for (const Json& wrong : {Json{1, 0}, Json{1, 0, 1, 1, 0, 1, 1, 1, 2}, Json("1")}) {
     json["no_rope_layers"] = wrong;
     EXPECT_NE(error_of(json).find("no_rope_layers"), std::string::npos) << wrong;
+  }
+}
+
+TEST(LlamaConfig, Gemma3HasTwoTypesOfLayers) {
+  Json json = small("Gemma3ForCausalLM");
+  json["num_hidden_layers"] = 7;
+  for (const char* key : {"rope_theta", "tie_word_embeddings"}) json.erase(key);
+  LlamaConfig c = parse(json);
+  EXPECT_TRUE(c.query_key_norm && c.norms_of_outputs && c.norms_around_one && c.scaled_embeddings && c.tied_embeddings);
+  EXPECT_EQ(c.ffn_activation, ActivationFunction::gelu);
+  EXPECT_EQ(c.head_size, 256);  // these are defaults in transformers
+  EXPECT_EQ(c.score_scale, 1.0 / 16);
+  EXPECT_EQ(c.window, 4096);
+  EXPECT_EQ(c.layers_without_window, (std::vector<std::int64_t>{5}));
+  EXPECT_EQ(c.rope_theta, 1e6);
+  EXPECT_EQ(c.local_rope_theta, 1e4);
+  EXPECT_FALSE(c.is_local(5));
+  EXPECT_TRUE(c.is_local(6));
+  json["layer_types"] = {"sliding_attention", "full_attention",    "sliding_attention", "sliding_attention",
+                         "full_attention",    "sliding_attention", "sliding_attention"};
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  c = parse(json);
+  EXPECT_EQ(c.layers_without_window, (std::vector<std::int64_t>{1, 4}));
+  EXPECT_EQ(parse(Json(to_json(c))), c);
+  const std::vector<double> global = c.rope_frequencies(), local = c.rope_frequencies(/*is_local=*/true);
+  EXPECT_EQ(global[0], 1.0 / 8);
+  EXPECT_EQ(local[0], 1);  // is not scaled
+  EXPECT_NEAR(local[64], std::pow(1e4, -0.5), 1e-12);
+  // Since transformers 5
+  json.erase("rope_scaling");
+  json["rope_parameters"] = {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+                             {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}}};
+  EXPECT_EQ(parse(json), c);
+}
+
+TEST(LlamaConfig, RefusesWhatGemma3DoesNotCompute) {
+  const std::pair<const char*, Json> wrong[] = {{"sliding_window", 0},
+                                                {"query_pre_attn_scalar", -256},
+                                                {"layer_types", {"full_attention"}},
+                                                {"layer_types", {"full_attention", "chunked_attention"}},
+                                                {"num_hidden_layers", 1000000000},
+                                                {"hidden_activation", "silu"},
+                                                {"attn_logit_softcapping", 50.0},
+                                                {"final_logit_softcapping", 30.0},
+                                                {"use_bidirectional_attention", true},
+                                                {"rope_parameters", {{"sliding_attention", {{"rope_type", "yarn"}}}}},
+                                                {"rope_local_base_freq", 0}};
+  for (const auto& [key, value] : wrong) {
+    Json json = small("Gemma3ForCausalLM");
+    EXPECT_EQ(error_of(json), "");
+    json[key] = value;
+    EXPECT_NE(error_of(json).find(key), std::string::npos) << key << ": " << error_of(json);
   }
 }
 

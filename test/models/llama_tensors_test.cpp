@@ -23,7 +23,8 @@ LlamaConfig small(Architecture architecture) {
                 .rope_scaling = {},
                 .end_tokens = {}};
   c.query_key_value_bias = architecture == Architecture::qwen2;
-  c.query_key_norm = architecture == Architecture::qwen3;
+  c.query_key_norm = architecture == Architecture::qwen3 || architecture == Architecture::gemma3;
+  c.norms_of_outputs = architecture == Architecture::gemma3;
   return c;
 }
 
@@ -44,7 +45,8 @@ std::string error_of(const LlamaConfig& config, const TensorShapes& tensors) {
 }
 
 TEST(LlamaTensors, AreAllParameters) {
-  for (const Architecture architecture : {Architecture::llama, Architecture::qwen2, Architecture::qwen3})
+  for (const Architecture architecture :
+       {Architecture::llama, Architecture::qwen2, Architecture::qwen3, Architecture::gemma3})
     for (const bool all : {false, true}) {
       LlamaConfig c = small(architecture);
       c.tied_embeddings = all;

@@ -18,7 +18,8 @@ void embedding_forward(const EmbeddingDescription& d, const std::int32_t* ids, c
   for (Index row = 0; row < d.rows; ++row)
     for (Index c = 0; c < d.width; ++c) {
       const Index id = ids[row];
-      y[row * d.width + c] = id >= 0 && id < d.vocabulary ? weight[id * d.width + c] : T{};
+      y[row * d.width + c] =
+          id >= 0 && id < d.vocabulary ? static_cast<T>(double{d.scale} * weight[id * d.width + c]) : T{};
     }
 }
 
@@ -29,7 +30,8 @@ void embedding_backward(const EmbeddingDescription& d, const std::int32_t* ids, 
   for (Index row = 0; row < d.rows; ++row) {
     const Index id = ids[row];
     if (id < 0 || id >= d.vocabulary) continue;
-    for (Index c = 0; c < d.width; ++c) sums[static_cast<std::size_t>(id * d.width + c)] += dy[row * d.width + c];
+    for (Index c = 0; c < d.width; ++c)
+      sums[static_cast<std::size_t>(id * d.width + c)] += double{d.scale} * dy[row * d.width + c];
   }
   for (std::size_t i = 0; i < sums.size(); ++i) put(dweight[i], sums[i], mode);
 }

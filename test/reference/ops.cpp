@@ -4,12 +4,12 @@
 #include "test/reference/attention.h"
 #include "test/reference/cached_attention.h"
 #include "test/reference/embedding.h"
+#include "test/reference/glu.h"
 #include "test/reference/linear_cross_entropy.h"
 #include "test/reference/lora.h"
 #include "test/reference/nf4_matmul.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/rotary.h"
-#include "test/reference/swiglu.h"
 
 namespace lockstep::reference {
 

@@ -51,7 +51,8 @@ void rms_norm_forward(const RmsNormDescription& d, const RmsNormForward<T>& args
       s = args.s + row * d.width;
     }
     const double inverse = inverse_rms(d, s);
-    for (Index c = 0; c < d.width; ++c) args.y[row * d.width + c] = static_cast<T>(s[c] * inverse * args.weight[c]);
+    for (Index c = 0; c < d.width; ++c)
+      args.y[row * d.width + c] = static_cast<T>(s[c] * inverse * (double{d.weight_offset} + args.weight[c]));
   }
 }
 
@@ -65,13 +66,15 @@ void rms_norm_backward(const RmsNormDescription& d, const RmsNormBackward<T>& ar
     for (Index c = 0; c < d.width; ++c) {
       const double dy = args.dy[row * d.width + c], s_hat = s[c] * inverse;
       dweight[static_cast<std::size_t>(c)] += dy * s_hat;
-      mean += args.weight[c] * dy * s_hat / static_cast<double>(d.width);
+      mean += (double{d.weight_offset} + args.weight[c]) * dy * s_hat / static_cast<double>(d.width);
     }
     if (args.ds_mode == GradientMode::skip) continue;
     for (Index c = 0; c < d.width; ++c) {
       const Index i = row * d.width + c;
       const double added = args.added != nullptr ? double{args.added[i]} : 0.0;
-      put(args.ds[i], inverse * (double{args.weight[c]} * args.dy[i] - s[c] * inverse * mean) + added, args.ds_mode);
+      put(args.ds[i],
+          inverse * ((double{d.weight_offset} + args.weight[c]) * args.dy[i] - s[c] * inverse * mean) + added,
+          args.ds_mode);
     }
   }
   if (args.dweight_mode == GradientMode::skip) return;

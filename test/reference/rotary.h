@@ -70,7 +70,8 @@ void rotary_forward(const RotaryDescription& d, const RotaryForward<T>& args) {
       std::vector<double> head(args.x + at, args.x + at + d.head_dim);
       if (h < d.heads + d.kv_heads) {
         const double inverse = d.norm ? inverse_rms(d, head) : 1;
-        for (std::size_t i = 0; d.norm && i < head.size(); ++i) head[i] *= inverse * args.norms[h < d.heads ? 0 : 1][i];
+        for (std::size_t i = 0; d.norm && i < head.size(); ++i)
+          head[i] *= inverse * (double{d.weight_offset} + args.norms[h < d.heads ? 0 : 1][i]);
         head = rotated(d, head, args.table, args.positions[row], 1);
       }
       for (std::size_t i = 0; i < head.size(); ++i) args.y[at + static_cast<Index>(i)] = static_cast<T>(head[i]);
@@ -94,7 +95,7 @@ void rotary_backward(const RotaryDescription& d, const RotaryBackward<T>& args) 
           double mean = 0;
           for (std::size_t i = 0; i < size; ++i) {
             sums[kind][i] += gradient[i] * x[i] * inverse;
-            gradient[i] *= args.norms[kind][i];
+            gradient[i] *= double{d.weight_offset} + args.norms[kind][i];
             mean += gradient[i] * x[i] * inverse / static_cast<double>(size);
           }
           for (std::size_t i = 0; i < size; ++i) gradient[i] = inverse * (gradient[i] - x[i] * inverse * mean);

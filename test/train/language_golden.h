@@ -79,15 +79,15 @@ inline Config golden_config(const Json& golden, Precision precision) {
   return config;
 }
 
-/// As in make_language_golden.py: normally distributed with standard deviation 0.2, around 1 in norms, by the tensors'
-/// names in files.
+/// As in make_language_golden.py: normally distributed with standard deviation 0.2, around the initial value in norms,
+/// by the tensors' names in files.
 inline std::vector<checkpoint::NamedTensor> golden_weights(const graph::ParameterTable& table, std::uint32_t seed) {
   std::vector<checkpoint::NamedTensor> out;
   for (const graph::Parameter& p : table.parameters())
     for (const graph::ParameterPart& part : p.parts) {
       checkpoint::NamedTensor tensor{.name = part.name, .shape = part.shape, .values = {}};
       const Philox random(seed, RandomPurpose::weights, name_hash(part.name), 0);
-      const double mean = part.name.find("norm") == std::string::npos ? 0 : 1;
+      const double mean = part.name.find("norm") == std::string::npos ? 0 : p.initial.value;
       for (std::size_t i = 0; i < part.n_elements(); ++i)
         tensor.values.push_back(static_cast<float>(mean + 0.2 * random.normal(i)));
       out.push_back(std::move(tensor));

@@ -75,7 +75,7 @@ TEST_P(LanguageGolden, TenStepsAsInPyTorch) {
 /// documents, the divided backward pass of attention, and the loss scale.
 TEST(LanguageGoldenOnHost, TheFirstStepsInHalfPrecisionAsInPyTorch) {
   for (const Precision precision : {Precision::fp16, Precision::bf16})
-    for (const char* model : {"llama_tied", "llama3_biased", "qwen2", "qwen3", "mistral", "smollm3"}) {
+    for (const char* model : {"llama_tied", "llama3_biased", "qwen2", "qwen3", "mistral", "smollm3", "gemma3"}) {
       SCOPED_TRACE(fmt::format("{}, {}", model, name(precision)));
       expect_as_in_pytorch(model, precision, "none", precision == Precision::fp16 ? 3 : 1,
                            test::make_cuda_on_host_backend());
@@ -85,7 +85,7 @@ TEST(LanguageGoldenOnHost, TheFirstStepsInHalfPrecisionAsInPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, LanguageGolden,
-    testing::Combine(testing::Values("llama_tied", "llama3_biased", "qwen2", "qwen3", "mistral", "smollm3"),
+    testing::Combine(testing::Values("llama_tied", "llama3_biased", "qwen2", "qwen3", "mistral", "smollm3", "gemma3"),
                      testing::ValuesIn(precisions()), testing::Values("none", "block", "selective")),
     [](const auto& info) {
       return std::get<0>(info.param) + std::string("_") + std::string(name(std::get<1>(info.param))) + "_" +

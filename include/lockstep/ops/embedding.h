@@ -1,6 +1,6 @@
 // Embedding: the row of a table for each id, and the gradient of the table.
-//     y_p = weight[id_p]
-//     dweight[k] = sum over the positions p with id_p = k, in ascending order, of dy_p
+//     y_p = scale * weight[id_p]
+//     dweight[k] = sum over the positions p with id_p = k, in ascending order, of dy_p, times scale
 // For an id outside of [0, vocabulary), the row of y is zero, and there is no gradient. The gradient is computed
 // without atomic additions: positions are sorted by their ids, and the rows of each id are summed in fp32 in an order
 // that depends on the ids alone, so it has the same bits on any number of threads. The weight is in canonical form, so
@@ -22,7 +22,8 @@ struct EmbeddingDescription {
   std::int64_t rows = 0;        // positions
   std::int64_t vocabulary = 0;  // ids, rows of the weight
   std::int64_t width = 0;
-  DType dtype = DType::fp32;                               // of weight, y and dy
+  DType dtype = DType::fp32;  // of weight, y and dy
+  float scale = 1;
   bool inference = false;                                  // backward is never called
   std::shared_ptr<const ParameterLayout> weight_layout{};  // of an op that shares the weight; null: a new one
 };

@@ -2,10 +2,10 @@
 // the sum of the residual stream before it, as a decoder block needs it:
 //     s = x + residual      the new residual stream, rounded to dtype; s = x without a residual
 //     inverse_rms = 1 / sqrt(mean over the row of s^2 + epsilon)
-//     y = s * inverse_rms * weight
+//     y = s * inverse_rms * w,  w = weight_offset + weight
 // Backward adds the gradient along the residual stream and computes the gradient of s, which is that of x
 // and of the residual:
-//     ds = inverse_rms * (weight * dy - s_hat * mean over the row of (weight * dy * s_hat)) + added,
+//     ds = inverse_rms * (w * dy - s_hat * mean over the row of (w * dy * s_hat)) + added,
 //     dweight = sum over rows of dy * s_hat,  s_hat = s * inverse_rms
 // Rows are summed in an order that depends on the shape alone, so dweight has the same bits on any number of threads.
 #pragma once
@@ -24,6 +24,7 @@ struct RmsNormDescription {
   DType dtype = DType::fp32;  // of x, residual, s, y and their gradients
   bool residual = false;
   float epsilon = 1e-5f;
+  float weight_offset = 0;
   bool inference = false;  // backward is never called
 };
 

@@ -9,7 +9,7 @@
 // angles of thousands of turns are exact, and which can contain a factor for attention (YaRN).
 //
 // With `norm`, each query head and each key head is first normalised (Qwen3): n = x / sqrt(mean of x^2 + epsilon), and
-// n * q_norm or n * k_norm, (d) each, is rotated.
+// n * q_norm or n * k_norm, (d) each, is rotated; with weight_offset (Gemma), that is added to q_norm and k_norm.
 //
 // Backward rotates by the opposite angles:
 //     dz = dy rotated back (dx without norm),  dn = dz * q_norm,  dx = (dn - n * mean of dn * n) / sqrt(...),
@@ -45,6 +45,7 @@ struct RotaryDescription {
   RotaryPairs pairs = RotaryPairs::half_split;
   bool norm = false;
   float epsilon = 1e-6f;      // of the norms
+  float weight_offset = 0;    // of the norms
   DType dtype = DType::fp32;  // of x, y and their gradients
   bool inference = false;     // backward is never called
 

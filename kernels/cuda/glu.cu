@@ -1,23 +1,22 @@
-// SwiGLU (lockstep/ops/swiglu.h), computed in fp32, 16 bytes per thread at a time.
+// Gated linear units (lockstep/ops/glu.h), computed in fp32, 16 bytes per thread at a time.
 // Bytes moved: forward reads x and writes y; backward reads x and dy and writes dx, and also reads dx if it
 // accumulates. No kernel can move less.
 #include <memory>
 
+#include "kernels/cuda/activation_functions.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "lockstep/ops/swiglu.h"
+#include "lockstep/ops/glu.h"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
 
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 /// The column of a thread is the same in all of its rows, which blockIdx.y selects.
-template <typename T, int kN>
-__global__ void __launch_bounds__(kThreads) swiglu_forward(const T* x, T* y, std::int64_t rows, std::int64_t width) {
+template <typename F, typename T, int kN>
+__global__ void __launch_bounds__(kThreads) glu_forward(const T* x, T* y, std::int64_t rows, std::int64_t width) {
   const std::int64_t c = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
   if (c >= width) return;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
@@ -27,15 +26,15 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward(const T* x, T* y, std
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float gate = to_float(gates.values[j]);
-      out.values[j] = from_float<T>(gate * sigmoid(gate) * to_float(ups.values[j]));
+      out.values[j] = from_float<T>(F::value(gate) * to_float(ups.values[j]));
     }
     store_values<kN>(y + row * width + c, out);
   }
 }
 
-template <typename T, int kN>
+template <typename F, typename T, int kN>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward(const T* x, const T* dy, T* dx, bool accumulate, std::int64_t rows, std::int64_t width) {
+    glu_backward(const T* x, const T* dy, T* dx, bool accumulate, std::int64_t rows, std::int64_t width) {
   const std::int64_t c = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
   if (c >= width) return;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
@@ -49,8 +48,9 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
-      const float gate = to_float(gates.values[j]), gradient = to_float(gradients.values[j]), s = sigmoid(gate);
-      const float dgate = gradient * to_float(ups.values[j]) * (s + gate * s * (1 - s)), dup = gradient * (gate * s);
+      const float gate = to_float(gates.values[j]), gradient = to_float(gradients.values[j]);
+      const float dgate = gradient * to_float(ups.values[j]) * F::derivative(gate);
+      const float dup = gradient * F::value(gate);
       dgates.values[j] = from_float<T>(accumulate ? to_float(dgates.values[j]) + dgate : dgate);
       dups.values[j] = from_float<T>(accumulate ? to_float(dups.values[j]) + dup : dup);
     }
@@ -59,25 +59,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-class CudaSwiGlu final : public CudaOp<SwiGluDescription> {
+class CudaGlu final : public CudaOp<GluDescription> {
  public:
   using PlannedOp::PlannedOp;
 
   std::string describe() const override { return "own kernels, one pass forward and one backward"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    dispatch(d_.dtype, [&]<typename T>(T*) {
+    with_function(d_.function, d_.dtype, [&]<typename F, typename T>(F, T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
-      launch(by_packs ? swiglu_forward<T, Pack<T>::kSize> : swiglu_forward<T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
+      launch(by_packs ? glu_forward<F, T, Pack<T>::kSize> : glu_forward<F, T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
              stream, static_cast<const T*>(args.x), static_cast<T*>(args.y), d_.rows, d_.width);
     });
   }
 
   void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {
     if (args.dx_mode == GradientMode::skip) return;
-    dispatch(d_.dtype, [&]<typename T>(T*) {
+    with_function(d_.function, d_.dtype, [&]<typename F, typename T>(F, T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.dy, args.dx);
-      launch(by_packs ? swiglu_backward<T, Pack<T>::kSize> : swiglu_backward<T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
+      launch(by_packs ? glu_backward<F, T, Pack<T>::kSize> : glu_backward<F, T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
              stream, static_cast<const T*>(args.x), static_cast<const T*>(args.dy), static_cast<T*>(args.dx),
              args.dx_mode == GradientMode::accumulate, d_.rows, d_.width);
     });
@@ -96,11 +96,9 @@ class CudaSwiGlu final : public CudaOp<SwiGluDescription> {
 
 }  // namespace
 
-std::unique_ptr<SwiGlu> make_swiglu(const SwiGluDescription& d, const CudaContext& context) {
-  require(d.rows > 0 && d.width > 0, ErrorCode::op_description,
-          "a SwiGLU of {} rows of {} elements: both must be positive", d.rows, d.width);
+std::unique_ptr<Glu> make_glu(const GluDescription& d, const CudaContext& context) {
   dispatch(d.dtype, [](auto*) {});
-  return std::make_unique<CudaSwiGlu>(d, context);
+  return std::make_unique<CudaGlu>(d, context);
 }
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,5 @@
-// SwiGLU of the backends, compared with the reference; the reference, compared with finite differences.
-#include "test/reference/swiglu.h"
+// Gated linear units of the backends, compared with the reference; the reference, compared with finite differences.
+#include "test/reference/glu.h"
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct Outputs {
   std::vector<float> y, dx;
 };
 
-Outputs run(Backend& backend, const SwiGluDescription& d, const Inputs& in, GradientMode mode) {
+Outputs run(Backend& backend, const GluDescription& d, const Inputs& in, GradientMode mode) {
   Device device(backend);
   const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->memory_requirements());
@@ -51,13 +51,15 @@ double roundoff_of(DType dtype) {
   return dtype == DType::bf16 ? kBf16Roundoff : dtype == DType::fp16 ? kFp16Roundoff : kRoundoff;
 }
 
-TEST(SwiGlu, AgreesWithTheReference) {
+class GluOf : public testing::TestWithParam<ActivationFunction> {};
+
+TEST_P(GluOf, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)
     for (const DType dtype : kTypes)
       for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip}) {
         const Inputs in(c, dtype);
-        SwiGluDescription d{.rows = c.rows, .width = c.width};
+        GluDescription d{.rows = c.rows, .width = c.width, .function = GetParam()};
         const Outputs expected = run(reference, d, in, mode);
         d.dtype = dtype;
         for (auto& [name, backend] : tested_backends()) {
@@ -89,13 +91,13 @@ TEST(SwiGlu, AgreesWithTheReference) {
 }
 
 /// The gradient may replace x.
-TEST(SwiGlu, InPlace) {
+TEST(Glu, InPlace) {
   const Case c{3, 37};
   for (const DType dtype : kTypes)
     for (auto& [name, backend] : tested_backends()) {
       if (!computes_in(*backend, dtype)) continue;
       const Inputs in(c, dtype);
-      const SwiGluDescription d{.rows = c.rows, .width = c.width, .dtype = dtype};
+      const GluDescription d{.rows = c.rows, .width = c.width, .dtype = dtype};
       const Outputs expected = run(*backend, d, in, GradientMode::overwrite);
       Device device(*backend);
       const auto op = backend->make(d);
@@ -106,7 +108,7 @@ TEST(SwiGlu, InPlace) {
 }
 
 /// The exponential must not overflow, and NaN must not disappear.
-TEST(SwiGlu, HandlesLargeGates) {
+TEST(Glu, HandlesLargeGates) {
   const std::vector<float> gates = {-1e30f, -1000, -100, -88, 88, 100, 1000, 1e30f, NAN};
   const auto width = static_cast<std::int64_t>(gates.size());
   Inputs in({1, width}, DType::fp32);
@@ -123,26 +125,33 @@ TEST(SwiGlu, HandlesLargeGates) {
   }
 }
 
-TEST(SwiGlu, RejectsImpossibleDescriptions) {
+TEST(Glu, RejectsImpossibleDescriptions) {
   for (auto& [name, backend] : tested_backends()) {
-    EXPECT_THROW((void)backend->make(SwiGluDescription{.rows = 0, .width = 4}), Error) << name;
-    EXPECT_THROW((void)backend->make(SwiGluDescription{.rows = 4, .width = 0}), Error) << name;
-    EXPECT_THROW((void)backend->make(SwiGluDescription{.rows = 4, .width = 4, .dtype = DType::int32}), Error) << name;
+    EXPECT_THROW((void)backend->make(GluDescription{.rows = 0, .width = 4}), Error) << name;
+    EXPECT_THROW((void)backend->make(GluDescription{.rows = 4, .width = 0}), Error) << name;
+    EXPECT_THROW((void)backend->make(GluDescription{.rows = 4, .width = 4, .function = ActivationFunction::none}),
+                 Error)
+        << name;
+    EXPECT_THROW((void)backend->make(GluDescription{.rows = 4, .width = 4, .dtype = DType::int32}), Error) << name;
   }
 }
 
-TEST(SwiGlu, AgreesWithFiniteDifferences) {
+TEST_P(GluOf, AgreesWithFiniteDifferences) {
   const Case c{3, 37};
-  const SwiGluDescription d{.rows = c.rows, .width = c.width};
+  const GluDescription d{.rows = c.rows, .width = c.width, .function = GetParam()};
   std::vector<double> x = to_double(random_normal(2 * c.rows * c.width, 1));
   const std::vector<double> dy = to_double(random_normal(c.rows * c.width, 2));
   std::vector<double> y(dy.size()), dx(x.size());
-  reference::swiglu_backward(d, x.data(), dy.data(), dx.data(), GradientMode::overwrite);
+  reference::glu_backward(d, x.data(), dy.data(), dx.data(), GradientMode::overwrite);
   EXPECT_TRUE(gradient_matches(x, dx, [&] {
-    reference::swiglu_forward(d, x.data(), y.data());
+    reference::glu_forward(d, x.data(), y.data());
     return dot(dy, y);
   }));
 }
+
+INSTANTIATE_TEST_SUITE_P(Functions, GluOf,
+                         testing::Values(ActivationFunction::silu, ActivationFunction::gelu, ActivationFunction::relu),
+                         [](const auto& info) { return std::string(name(info.param)); });
 
 }  // namespace
 }  // namespace lockstep::test

@@ -1,20 +1,20 @@
-// SwiGLU (lockstep/ops/swiglu.h): one pass over memory in fp32 registers, forward and backward. Rows are divided among
-// threads.
+// Gated linear units (lockstep/ops/glu.h): one pass over memory in fp32 registers, forward and backward. Rows are
+// divided among threads.
 #include <memory>
 
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
-#include "lockstep/ops/swiglu.h"
+#include "lockstep/ops/glu.h"
 
-#define LOCKSTEP_KERNELS "kernels/cpu/swiglu_kernels.h"
+#define LOCKSTEP_KERNELS "kernels/cpu/glu_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {
 
-class CpuSwiGlu final : public CpuOp<SwiGluDescription> {
+class CpuGlu final : public CpuOp<GluDescription> {
  public:
-  CpuSwiGlu(const SwiGluDescription& d, const CpuContext& context)
+  CpuGlu(const GluDescription& d, const CpuContext& context)
       : PlannedOp(d, context),
         parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
 
@@ -30,8 +30,8 @@ class CpuSwiGlu final : public CpuOp<SwiGluDescription> {
   void run(const void* x, const void* dy, void* out, bool accumulate) const {
     with_elements(d_.dtype, [&]<typename E>(E) {
       run_ranges(parts_, d_.rows, [&](Range rows) {
-        LOCKSTEP_DISPATCH(swiglu_pass<E>)
-        (d_.width, static_cast<const E*>(x), static_cast<const E*>(dy), static_cast<E*>(out), accumulate, rows);
+        LOCKSTEP_DISPATCH(glu_pass<E>)
+        (d_, static_cast<const E*>(x), static_cast<const E*>(dy), static_cast<E*>(out), accumulate, rows);
       });
     });
   }
@@ -41,11 +41,9 @@ class CpuSwiGlu final : public CpuOp<SwiGluDescription> {
 
 }  // namespace
 
-std::unique_ptr<SwiGlu> make_swiglu(const SwiGluDescription& d, const CpuContext& context) {
-  require(d.rows > 0 && d.width > 0, ErrorCode::op_description,
-          "a SwiGLU of {} rows of {} elements: both must be positive", d.rows, d.width);
-  require_float_or_bf16(d.dtype, "a SwiGLU");
-  return std::make_unique<CpuSwiGlu>(d, context);
+std::unique_ptr<Glu> make_glu(const GluDescription& d, const CpuContext& context) {
+  require_float_or_bf16(d.dtype, "a gated linear unit");
+  return std::make_unique<CpuGlu>(d, context);
 }
 
 }  // namespace lockstep::cpu
