@@ -118,6 +118,7 @@ SplitBehavior read_behavior(const Node& node) {
   const std::string& name = node.string();
   if (name == "Isolated") return SplitBehavior::isolated;
   if (name == "Removed") return SplitBehavior::removed;
+  if (name == "MergedWithPrevious") return SplitBehavior::merged_with_previous;
   node.unsupported("the behavior " + name + " of a Split");
 }
 

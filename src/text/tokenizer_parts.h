@@ -17,8 +17,9 @@
 
 namespace lockstep::text {
 
-/// What happens to the matches. The parts between them are always words.
-enum class SplitBehavior : std::uint8_t { isolated, removed };
+/// What happens to the matches. The parts between them are always words. merged_with_previous: a match belongs to the
+/// word before it, unless that ends in a match.
+enum class SplitBehavior : std::uint8_t { isolated, removed, merged_with_previous };
 
 struct SplitStep {
   Pattern pattern;
@@ -51,20 +52,31 @@ class PreTokenizer {
     }
     if (step == steps_.size()) return word(text);
     const SplitStep& split = steps_[step];
-    const bool drops_matches = split.behavior == SplitBehavior::removed && !split.invert;
-    const bool drops_rest = split.behavior == SplitBehavior::removed && split.invert;
-    const auto emit = [&](std::size_t begin, std::size_t end, bool drops) {
-      if (begin < end && !drops) split_from(step + 1, text.substr(begin, end - begin), memory, buffer, word);
+    std::size_t begun = 0, ended = 0;  // the newest word, which a match may still be merged with
+    bool was_match = true;
+    const auto emit = [&] {
+      if (begun < ended) split_from(step + 1, text.substr(begun, ended - begun), memory, buffer, word);
+    };
+    const auto add = [&](std::size_t begin, std::size_t end, bool is_match) {
+      if (begin == end) return;
+      const bool merges = split.behavior == SplitBehavior::merged_with_previous && is_match && !was_match;
+      if (!merges) {
+        emit();
+        begun = is_match && split.behavior == SplitBehavior::removed ? end : begin;
+      }
+      ended = end;
+      was_match = is_match;
     };
     std::size_t done = 0;
     while (done < text.size()) {
       const auto match = split.pattern.find(text, done, memory);
       if (!match) break;
-      emit(done, match->begin, drops_rest);
-      emit(match->begin, match->end, drops_matches);
+      add(done, match->begin, split.invert);
+      add(match->begin, match->end, !split.invert);
       done = match->end;
     }
-    emit(done, text.size(), drops_rest);
+    add(done, text.size(), split.invert);
+    emit();
   }
 
   std::vector<SplitStep> steps_;

@@ -142,6 +142,11 @@ def byte_level_variants():
     file = make()
     file["pre_tokenizer"] = sequence("pretokenizers", [split(r"\p{L}+|\s", behavior="Removed", invert=True), byte_level()])
     yield "everything else removed", file
+    for invert in (False, True):  # a match may also begin a text or follow another one
+        file = make()
+        pattern = split(r"\s", behavior="MergedWithPrevious", invert=invert)
+        file["pre_tokenizer"] = sequence("pretokenizers", [pattern, byte_level(False)])
+        yield f"{'everything else' if invert else 'white space'} merged with previous", file
     file = make()
     file["pre_tokenizer"] = sequence("pretokenizers", [split(O200K), byte_level(False)])
     yield "o200k", file
