@@ -85,7 +85,7 @@ std::string checkpoint_of_run(const std::string& folder) {
   for (const char* link : {"best", "latest"}) {
     const std::string path = (fs::path(folder) / "checkpoints" / link).string();
     std::error_code error;
-    if (is_there(path)) return path;
+    if (fs::exists(path, error)) return path;
     require(!error, ErrorCode::cannot_open, "cannot open {}: {}", path, error.message());
     const std::string broken = broken_link_text(path);
     require(broken.empty(), ErrorCode::cannot_open, "{}: name another checkpoint of the run", broken);
