@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Makes real_models/gemma3.json: what Hugging Face's transformers computes in fp32 with Gemma 3 270M.
+
+    make_real_model_golden.py FOLDER TEXT       FOLDER: what `data/get_model.sh gemma3` wrote; TEXT: Tiny Shakespeare
+"""
+import hashlib
+import json
+import pathlib
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+PROMPTS = ["What is the capital of France, and what is it famous for?", "Explain in two sentences why the sky is blue.",
+           "Write a haiku about the sea."]
+TEXTS = ["First Citizen: Before we proceed any further, hear me speak.", "naïve café 12345 你好 😀  two  spaces\ttab",
+         "if (x<=0){return -1;}//ende"]
+WINDOW, N_WINDOWS, N_STEPS, LEARNING_RATE = 256, 4, 3, 2e-5
+
+folder, play = map(pathlib.Path, sys.argv[1:])
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+golden = {"model.safetensors sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+          "ids": {text: tokenizer(text).input_ids for text in TEXTS}, "greedy": []}
+for prompt in PROMPTS:
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    new = model.generate(ids, do_sample=False, max_new_tokens=40)[0, ids.shape[1]:]
+    golden["greedy"].append({"prompt": prompt, "new ids": new.tolist(), "text": tokenizer.decode(new)})
+
+# Windows overlap by the token that is the last target of the one before.
+golden["text"] = play.read_text()[:5000]
+ids = torch.tensor(tokenizer(golden["text"]).input_ids)
+windows = torch.stack([ids[i * WINDOW:(i + 1) * WINDOW + 1] for i in range(N_WINDOWS)])
+optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)
+golden["learning rate"], golden["losses"] = LEARNING_RATE, []
+for _ in range(N_STEPS):
+    logits = model(windows[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    golden["losses"].append(loss.item())
+    print(loss.item(), flush=True)
+out = pathlib.Path(__file__).parent / "real_models/gemma3.json"
+out.write_text(json.dumps(golden, ensure_ascii=False) + "\n")
