@@ -91,7 +91,7 @@ def gemma3(work):
     (work / "play.txt").write_text(golden["text"])
     run("data", "import", "text", work / "play.txt", work / "play.h5", "--tokenizer", GEMMA3)
     data = ["model.family=llama", f"model.from={GEMMA3}", f"data.train={work}/play.h5", "data.sequence_length=256",
-            "train.global_batch=4", "data.end=4", f"run.directory={work}", "optimizer.kind=adamw", "schedule.kind=constant",
+            "train.global_batch=4", f"run.directory={work}", "optimizer.kind=adamw", "schedule.kind=constant",
             "schedule.warmup_epochs=0", "optimizer.weight_decay=0", "checkpoint.every_epochs=0", "log.every_steps=1",
             "log.progress=false", "data.shuffle=false"]
     run("train", *data, "run.name=full", f"optimizer.learning_rate={golden['learning rate']}",

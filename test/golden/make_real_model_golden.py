@@ -27,15 +27,12 @@ for prompt in PROMPTS:
     new = model.generate(ids, do_sample=False, max_new_tokens=40)[0, ids.shape[1]:]
     golden["greedy"].append({"prompt": prompt, "new ids": new.tolist(), "text": tokenizer.decode(new)})
 
-# Windows overlap by the token that is the last target of the one before.
 golden["text"] = play.read_text()[:5000]
-ids = torch.tensor(tokenizer(golden["text"]).input_ids)
-windows = torch.stack([ids[i * WINDOW:(i + 1) * WINDOW + 1] for i in range(N_WINDOWS)])
+windows = torch.tensor(tokenizer(golden["text"]).input_ids)[:N_WINDOWS * WINDOW].view(N_WINDOWS, WINDOW)
 optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)
 golden["learning rate"], golden["losses"] = LEARNING_RATE, []
 for _ in range(N_STEPS):
-    logits = model(windows[:, :-1]).logits
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    loss = model(windows, labels=windows).loss
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
