@@ -119,6 +119,10 @@ class World {
   /// all ranks throw together.
   virtual bool any(bool mine) = 0;
 
+  /// Zero-filled host memory that all ranks of this node map. Collective; every rank requests the same size. Throws
+  /// comm_shared_memory.
+  virtual std::unique_ptr<Memory> share_in_node(std::size_t size_bytes, const std::string& purpose) = 0;
+
   /// From now on, waiting longer than this for another rank ends the job: comm.watchdog_seconds at first. A world of
   /// one rank waits for nobody.
   virtual void set_watchdog_seconds(double /*seconds*/) {}

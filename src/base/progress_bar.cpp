@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/numbers.h"
 #include "base/standard_streams.h"
 #include "lockstep/log.h"
 
@@ -44,6 +45,8 @@ std::string progress_text(const std::string& title, std::int64_t done, std::int6
   const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0.0;
   const std::string left = time_left(per_second > 0 ? static_cast<double>(total - done) / per_second : NAN);
   std::string figures = total >= kPercentFrom ? fmt::format("{:.0f}%", 100 * part) : fmt::format("{}/{}", done, total);
+  if (total >= kPercentFrom && per_second > 0)
+    figures += fmt::format("  {}/s", size_text(static_cast<std::uint64_t>(per_second)));
   if (total < kPercentFrom && per_second > 0) figures += fmt::format("  {:.1f} it/s", per_second);
   figures += "  ETA " + left + (note.empty() ? "" : "  " + note);
   const int room = width - static_cast<int>(title.size() + figures.size()) - 4;  // blanks and brackets

@@ -65,7 +65,7 @@ void save(const std::string& path, const std::vector<TensorSource>& tensors, con
 /// Error that names what is damaged, missing or has another shape. Not collective: every rank reads the file, once.
 StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors);
 
-/// The whole file in memory, under the names of the data sets, in their order.
+/// All tensors of a file whose blocks have been checked, under the names of the data sets, in their order.
 std::vector<NamedTensor> load_all(const std::string& path);
 
 /// `sentence` describes what is damaged, if anything is.

@@ -49,7 +49,7 @@ class Tensors {
     }
     for (NamedTensor& tensor : from_torchvision(read_model_file(path).tensors)) {
       shapes_[tensor.name] = tensor.shape;
-      values_[tensor.name] = std::move(tensor.values);
+      tensors_.emplace(tensor.name, std::move(tensor));
     }
   }
 
@@ -59,14 +59,14 @@ class Tensors {
     std::erase_if(shapes_, [](const auto& tensor) { return !is_of_model(tensor.first); });
   }
   std::vector<float> read(const std::string& path) {
-    return reader_ ? reader_->read(*reader_->find(path)) : values_.at(path);
+    return reader_ ? reader_->read(*reader_->find(path)) : tensors_.at(path).values();
   }
   const nlohmann::json& state() { return reader_->state(); }
 
  private:
   std::optional<Reader> reader_;
   std::map<std::string, Shape> shapes_;
-  std::map<std::string, std::vector<float>> values_;  // used if there is no reader
+  std::map<std::string, NamedTensor> tensors_;  // used if there is no reader
 };
 
 }  // namespace

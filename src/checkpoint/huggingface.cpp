@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/model_files.h"
+#include "base/progress_bar.h"
 #include "checkpoint/peft.h"
 #include "lockstep/error.h"
 
@@ -27,6 +28,7 @@ constexpr const char* kWeightMap = "weight_map";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
+constexpr std::uint64_t kShownFromBytes = 256 << 20;  // of progress
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20, kMaxIndexBytes = 64 << 20, kMaxTokenizerFileBytes = 256 << 20;
 
 std::string file_in(const std::string& directory, const std::string& name) {
@@ -96,12 +98,9 @@ void check_shard(const std::string& path, const SafetensorsFile& file, const Sha
 
 bool is_ignored(const std::string& tensor) { return tensor.ends_with(".rotary_emb.inv_freq"); }
 
-DType dtype_of(const SafetensorsFile::Entry& entry, const std::string& path) {
-  if (entry.dtype == "F32") return DType::fp32;
-  if (entry.dtype == "BF16") return DType::bf16;
-  require(entry.dtype == "F16", ErrorCode::checkpoint_mismatch,
+void require_readable(const SafetensorsFile::Entry& entry, const std::string& path) {
+  require(entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16", ErrorCode::checkpoint_mismatch,
           "{} contains {} as {}; models are read in F32, BF16 and F16", path, entry.name, entry.dtype);
-  return DType::fp16;
 }
 
 void read_weights(const std::string& directory, ModelFile& out) {
@@ -113,13 +112,14 @@ void read_weights(const std::string& directory, ModelFile& out) {
   std::optional<DType> dtype;
   for (const auto& [name, expected] : shards) {
     const std::string path = file_in(directory, name);
-    const SafetensorsFile file(path);
-    if (!is_single) check_shard(path, file, shards, expected);
-    for (const SafetensorsFile::Entry& entry : file.entries()) {
+    const std::shared_ptr<const SafetensorsFile> file = SafetensorsFile::open(path);
+    if (!is_single) check_shard(path, *file, shards, expected);
+    for (const SafetensorsFile::Entry& entry : file->entries()) {
       if (is_ignored(entry.name)) continue;
-      const DType stored = dtype_of(entry, path);
+      require_readable(entry, path);
+      out.tensors.push_back(file->tensor(entry));
+      const DType stored = out.tensors.back().dtype;
       dtype = !dtype || *dtype == stored ? stored : DType::fp32;
-      out.tensors.push_back(file.read(entry));
     }
   }
   out.dtype = dtype.value_or(DType::fp32);
@@ -142,9 +142,13 @@ void unify_tied(ModelFile& file) {
     head->name = kEmbedding;
     return;
   }
-  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
-  const bool is_equal =
-      embedding->shape == head->shape && std::ranges::equal(embedding->values, head->values, {}, bits, bits);
+  bool is_equal = embedding->shape == head->shape;
+  for_each_piece(*embedding, [&](std::size_t first, std::span<const float> values) {
+    if (!is_equal) return;
+    std::vector<float> others(values.size());
+    head->read(first, others);
+    is_equal = std::memcmp(values.data(), others.data(), values.size_bytes()) == 0;
+  });
   require(is_equal, ErrorCode::checkpoint_mismatch,
           "{} stores {} and {} with different values, but its {} sets tie_word_embeddings: set that to false, or "
           "remove the one that is not the model's",
@@ -180,7 +184,7 @@ std::vector<std::vector<NamedTensor>> cut(std::vector<NamedTensor> tensors, cons
   std::vector<std::vector<NamedTensor>> shards(1);
   std::uint64_t shard_bytes = 0;
   for (NamedTensor& tensor : tensors) {
-    const std::uint64_t tensor_bytes = tensor.values.size() * size_bytes(options.dtype);
+    const std::uint64_t tensor_bytes = tensor.n_elements() * size_bytes(options.dtype);
     if (!shards.back().empty() && shard_bytes + tensor_bytes > options.max_shard_bytes) {
       shards.emplace_back();
       shard_bytes = 0;
@@ -194,9 +198,17 @@ std::vector<std::vector<NamedTensor>> cut(std::vector<NamedTensor> tensors, cons
 void write_weights(const std::string& directory, std::vector<NamedTensor> tensors, const HuggingFaceOptions& options) {
   const std::map<std::string, std::string> metadata{{"format", "pt"}};
   std::ranges::sort(tensors, {}, &NamedTensor::name);  // as the safetensors library does
+  std::uint64_t total_bytes = 0, done_bytes = 0;
+  for (const NamedTensor& tensor : tensors) total_bytes += tensor.n_elements() * size_bytes(options.dtype);
+  ProgressBar bar("writing", static_cast<std::int64_t>(total_bytes), total_bytes >= kShownFromBytes,
+                  WithoutTerminal::lines);
+  const auto wrote = [&](std::uint64_t n_bytes) {
+    done_bytes += n_bytes;
+    bar.update(static_cast<std::int64_t>(done_bytes), "");
+  };
   const std::vector<std::vector<NamedTensor>> shards = cut(std::move(tensors), options);
   if (shards.size() == 1) {
-    write_safetensors(file_in(directory, kWeights), shards.front(), metadata, options.dtype);
+    write_safetensors(file_in(directory, kWeights), shards.front(), metadata, options.dtype, wrote);
     return;
   }
   Json weight_map = Json::object();
@@ -205,9 +217,9 @@ void write_weights(const std::string& directory, std::vector<NamedTensor> tensor
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     for (const NamedTensor& tensor : shards[i]) {
       weight_map[tensor.name] = name;
-      n_parameters += tensor.values.size();
+      n_parameters += tensor.n_elements();
     }
-    write_safetensors(file_in(directory, name), shards[i], metadata, options.dtype);
+    write_safetensors(file_in(directory, name), shards[i], metadata, options.dtype, wrote);
   }
   const Json index{
       {"metadata", {{"total_parameters", n_parameters}, {"total_size", n_parameters * size_bytes(options.dtype)}}},

@@ -124,12 +124,12 @@ std::string config_of(const Header& h) {
 }  // namespace
 
 ModelFile read_llama2c(const std::string& path) {
-  const Descriptor file = open_regular_file(path, ErrorCode::cannot_open);
-  const std::uint64_t file_bytes = size_bytes(file, path);
+  const auto file = std::make_shared<const Descriptor>(open_regular_file(path, ErrorCode::cannot_open));
+  const std::uint64_t file_bytes = size_bytes(*file, path);
   require(file_bytes >= sizeof(Header), ErrorCode::model_file_damaged, "{} is not a file of llama2.c: it has {} bytes",
           path, file_bytes);
   Header header;
-  read_at(file, path, std::as_writable_bytes(std::span(&header, 1)), 0, ErrorCode::model_file_damaged);
+  read_at(*file, path, std::as_writable_bytes(std::span(&header, 1)), 0, ErrorCode::model_file_damaged);
   require(header.width != kLaterMagic, ErrorCode::model_feature,
           "{} has format {} of llama2.c; only the first one is read: export it with `export.py --version 0`", path,
           header.ffn_width);
@@ -141,10 +141,13 @@ ModelFile read_llama2c(const std::string& path) {
     const auto n_elements = static_cast<std::size_t>(block.shape.n_elements());
     for (std::int64_t layer = 0; layer < block.n_tensors(); ++layer, at += n_elements * sizeof(float)) {
       if (*block.name == '\0') continue;
-      NamedTensor tensor{.name = block.name_in(layer), .shape = block.shape, .values = std::vector<float>(n_elements)};
-      read_at(file, path, std::as_writable_bytes(std::span(tensor.values)), at, ErrorCode::model_file_damaged);
-      if (block.rows == Rows::interleaved) tensor.values = half_split(tensor.values, header.width, header.head_size());
-      out.tensors.push_back(std::move(tensor));
+      out.tensors.emplace_back(
+          block.name_in(layer), block.shape,
+          read_at_once([file, path, at, n_elements, is_interleaved = block.rows == Rows::interleaved, header] {
+            std::vector<float> values(n_elements);
+            read_at(*file, path, std::as_writable_bytes(std::span(values)), at, ErrorCode::model_file_damaged);
+            return is_interleaved ? half_split(values, header.width, header.head_size()) : values;
+          }));
     }
   }
   return out;

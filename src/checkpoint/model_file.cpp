@@ -14,6 +14,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
+constexpr std::string_view kVariance = ".running_var";
 constexpr const char* kMetadataKey = "lockstep";
 constexpr const char* kExported[] = {"model", "precision", "step", "inference", "base"};
 
@@ -70,25 +71,25 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   if (is_huggingface(path)) return read_huggingface(path);
   if (is_peft(path)) return read_peft(path);
   if (is_safetensors(path)) {
-    StateJson state = state_of_metadata(SafetensorsFile(path).metadata(), path);
+    StateJson state = state_of_metadata(SafetensorsFile::open(path)->metadata(), path);
     return {.path = path, .state = std::move(state), .tensors = read_safetensors(path)};
   }
-  Reader reader(path);
-  ModelFile out{.path = path, .state = reader.state(), .tensors = {}};
+  const auto reader = std::make_shared<Reader>(path);
+  ModelFile out{.path = path, .state = reader->state(), .tensors = {}};
   check_state(out.state, path);
   const int layout = out.state.value("layout_version", kLayoutVersion);
   require(layout == kLayoutVersion, ErrorCode::checkpoint_format,
           "{} has tensors of layout {}; this program reads layout {}", path, layout, kLayoutVersion);
   bool has_averages = false;
-  for (const TensorEntry& entry : reader.tensors()) {
+  for (const TensorEntry& entry : reader->tensors()) {
     if (!is_of_model(entry.path)) continue;
     const std::string name = tensor_name(entry.path);
     const TensorEntry* const average =  // frozen parameters have none
-        weights == WeightsOf::averages ? reader.find(tensor_path(StateGroup::averages, name)) : nullptr;
+        weights == WeightsOf::averages ? reader->find(tensor_path(StateGroup::averages, name)) : nullptr;
     require(average == nullptr || average->shape == entry.shape, ErrorCode::checkpoint_damaged,
             "{}: the average of {} has another shape", path, name);
     has_averages = has_averages || average != nullptr;
-    out.tensors.push_back({name, entry.shape, reader.read(average != nullptr ? *average : entry)});
+    out.tensors.push_back(tensor_of(reader, name, average != nullptr ? *average : entry));
   }
   require(has_averages || weights == WeightsOf::model, ErrorCode::config_conflict,
           "{} has no averages of the weights, since its run had no ema.decay: leave out --ema", path);
@@ -120,13 +121,22 @@ bool is_finite(std::span<const float> values) {
   return n_others == 0;
 }
 
-void require_usable(const std::string& file, const std::string& tensor, std::span<const float> values) {
-  require_finite(file, tensor, values);
-  if (tensor.ends_with(".running_var")) require_not_negative(file, tensor, values);
+bool is_usable(const std::string& tensor, std::span<const float> values) {
+  return is_finite(values) &&
+         !(tensor.ends_with(kVariance) && std::ranges::any_of(values, [](float v) { return v < 0; }));
 }
 
-void require_usable(const std::string& file, const std::vector<NamedTensor>& tensors) {
-  for (const NamedTensor& tensor : tensors) require_usable(file, tensor.name, tensor.values);
+void require_usable(const std::string& file, const std::string& tensor, std::span<const float> values) {
+  require_finite(file, tensor, values);
+  if (tensor.ends_with(kVariance)) require_not_negative(file, tensor, values);
+}
+
+void check_while_read(const std::string& file, std::vector<NamedTensor>& tensors) {
+  for (NamedTensor& tensor : tensors)
+    tensor.read = [file, original = tensor](std::size_t first, std::span<float> out) {
+      original.read(first, out);
+      if (!is_usable(original.name, out)) require_usable(file, original.name, original.values());
+    };
 }
 
 }  // namespace lockstep::checkpoint

@@ -20,9 +20,10 @@ struct ModelFile {
   std::string path;
   /// For a checkpoint, its state. For a .safetensors file that Lockstep wrote, the members that export_metadata()
   /// stores. Empty for any other .safetensors file and for a directory.
-  StateJson state;
-  /// Parameters and running statistics, under the names of torchvision or transformers.
-  std::vector<NamedTensor> tensors;
+  StateJson state = {};
+  /// Parameters and running statistics, under the names of torchvision or transformers. The values are read when they
+  /// are needed, and only then is damage found that does not show in the sizes.
+  std::vector<NamedTensor> tensors = {};
   /// The text of config.json; empty if there is none.
   std::string config = {};
   /// The type in which all tensors are stored; fp32 if they differ.
@@ -58,11 +59,13 @@ ModelFile read_llama2c(const std::string& path);
 // variance, whose square root is NaN. The results of such a model are meaningless.
 
 bool is_finite(std::span<const float> values);
+/// Whether require_usable() accepts values of this tensor.
+bool is_usable(const std::string& tensor, std::span<const float> values);
 
 /// Throws checkpoint_damaged, with the name of the tensor, if a value is infinite or NaN, or if a value of a tensor
 /// `*.running_var` is negative.
 void require_usable(const std::string& file, const std::string& tensor, std::span<const float> values);
-/// The same for each of them.
-void require_usable(const std::string& file, const std::vector<NamedTensor>& tensors);
+/// From now on, reading values of these tensors throws the same.
+void check_while_read(const std::string& file, std::vector<NamedTensor>& tensors);
 
 }  // namespace lockstep::checkpoint

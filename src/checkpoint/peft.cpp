@@ -120,14 +120,14 @@ ModelFile read_peft(const std::string& directory) {
   const StateJson config = read_config(config_path);
   require(is_there(path), ErrorCode::cannot_open, "{} has no {}: save the adapter with save_pretrained() of peft",
           directory, kWeights);
-  const SafetensorsFile file(path);
-  ModelFile out{.path = directory, .state = state_of_metadata(file.metadata(), path), .tensors = {}};
+  const std::shared_ptr<const SafetensorsFile> file = SafetensorsFile::open(path);
+  ModelFile out{.path = directory, .state = state_of_metadata(file->metadata(), path), .tensors = {}};
   const std::vector<std::string> known = Config::Model::Lora{}.targets;
   std::set<std::string> found;
-  for (const SafetensorsFile::Entry& entry : file.entries()) {
+  for (const SafetensorsFile::Entry& entry : file->entries()) {
     require(entry.name.starts_with(kPrefix), ErrorCode::model_feature,
             "{} has a tensor {}: expected names that begin with {}", path, entry.name, kPrefix);
-    NamedTensor tensor = file.read(entry);
+    NamedTensor tensor = file->tensor(entry);
     tensor.name = entry.name.substr(std::string_view(kPrefix).size());
     const std::string target = target_of(tensor.name);
     require(std::ranges::find(known, target) != known.end(), ErrorCode::model_feature,

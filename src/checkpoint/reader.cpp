@@ -146,6 +146,10 @@ bool Reader::is_sound(const TensorEntry& tensor) const {
 
 // ---- Whole files: every rank reads them -----------------------------------------------------------------------------
 
+NamedTensor tensor_of(std::shared_ptr<const Reader> reader, const std::string& name, const TensorEntry& entry) {
+  return {name, entry.shape, read_at_once([reader = std::move(reader), entry] { return reader->read(entry); })};
+}
+
 StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors) {
   Reader reader(path);
   reader.load(tensors);
@@ -153,10 +157,10 @@ StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors
 }
 
 std::vector<NamedTensor> load_all(const std::string& path) {
-  Reader reader(path);
-  reader.check_blocks();
+  const auto reader = std::make_shared<Reader>(path);
+  reader->check_blocks();
   std::vector<NamedTensor> tensors;
-  for (const TensorEntry& entry : reader.tensors()) tensors.push_back({entry.path, entry.shape, reader.read(entry)});
+  for (const TensorEntry& entry : reader->tensors()) tensors.push_back(tensor_of(reader, entry.path, entry));
   return tensors;
 }
 

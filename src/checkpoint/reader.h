@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -53,5 +54,8 @@ class Reader {
   std::optional<Structure> structure_;
   nlohmann::json state_;
 };
+
+/// A tensor of the file, under another name.
+NamedTensor tensor_of(std::shared_ptr<const Reader> reader, const std::string& name, const TensorEntry& entry);
 
 }  // namespace lockstep::checkpoint

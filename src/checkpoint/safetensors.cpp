@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own library
 constexpr std::uint64_t kHeaderAlignment = 8;
+// Written bytes are synced as often as this, so that no sync lasts long and Ctrl-C takes effect at once.
+constexpr std::uint64_t kSyncBytes = std::uint64_t{64} << 20;
 constexpr const char* kMetadata = "__metadata__";
 
 using Json = nlohmann::json;
@@ -41,26 +43,29 @@ std::string_view stored_name(DType dtype) {
   }
 }
 
+/// Rounds values of `tensor` from fp32 to 16 bits.
 template <typename Stored>
-std::vector<Stored> rounded(const NamedTensor& tensor, DType dtype, Stored (*round)(float)) {
-  std::vector<Stored> stored(tensor.values.size());
+std::vector<Stored> rounded(const NamedTensor& tensor, std::span<const float> values, DType dtype,
+                            Stored (*round)(float)) {
+  std::vector<Stored> stored(values.size());
   bool overflows = false;
   for (std::size_t i = 0; i < stored.size(); ++i) {
-    stored[i] = round(tensor.values[i]);
-    overflows |= std::isinf(to_float(stored[i])) && !std::isinf(tensor.values[i]);
+    stored[i] = round(values[i]);
+    overflows |= std::isinf(to_float(stored[i])) && !std::isinf(values[i]);
   }
   if (overflows) {
+    const std::vector<float> all = tensor.values();
     const float largest =
-        *std::ranges::max_element(tensor.values, {}, [](float x) { return std::isfinite(x) ? std::abs(x) : 0.0f; });
+        *std::ranges::max_element(all, {}, [](float x) { return std::isfinite(x) ? std::abs(x) : 0.0f; });
     fail(ErrorCode::not_supported, "{} has the value {}, which is too large for {}: store the tensors as {}fp32",
          tensor.name, largest, name(dtype), dtype == DType::fp16 ? "bf16 or " : "");
   }
   return stored;
 }
 
-std::vector<std::int64_t> integers_of(const NamedTensor& tensor) {
+std::vector<std::int64_t> integers_of(std::span<const float> values) {
   std::vector<std::int64_t> integers;
-  for (const float value : tensor.values) integers.push_back(static_cast<std::int64_t>(value));
+  for (const float value : values) integers.push_back(static_cast<std::int64_t>(value));
   return integers;
 }
 
@@ -77,7 +82,7 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (is_counter(tensors[i]) != counters) continue;
       offsets[i] = end;
-      end += tensors[i].values.size() * size_of(tensors[i]);
+      end += tensors[i].n_elements() * size_of(tensors[i]);
     }
   }
 
@@ -85,14 +90,12 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
   if (!metadata.empty()) header[kMetadata] = metadata;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& tensor = tensors[i];
-    require(static_cast<std::uint64_t>(tensor.shape.n_elements()) == tensor.values.size(), ErrorCode::internal,
-            "{} has {} values for the shape {}", tensor.name, tensor.values.size(), tensor.shape.text());
     require(!header.contains(tensor.name), ErrorCode::internal, "{} occurs twice", tensor.name);
     nlohmann::ordered_json shape = nlohmann::ordered_json::array();
     for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);
     header[tensor.name] = {{"dtype", is_counter(tensor) ? "I64" : stored_name(dtype)},
                            {"shape", shape},
-                           {"data_offsets", {offsets[i], offsets[i] + tensor.values.size() * size_of(tensor)}}};
+                           {"data_offsets", {offsets[i], offsets[i] + tensor.n_elements() * size_of(tensor)}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
@@ -102,14 +105,12 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
 // ------------------------------------------------------------------------------------------------------ reading
 
 template <typename T, typename Convert>
-std::vector<float> converted(std::span<const std::byte> bytes, Convert convert) {
-  std::vector<float> values(bytes.size() / sizeof(T));
-  for (std::size_t i = 0; i < values.size(); ++i) {
+void convert(std::span<const std::byte> bytes, std::span<float> out, Convert convert_one) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
     T element;
     std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
-    values[i] = convert(element);
+    out[i] = convert_one(element);
   }
-  return values;
 }
 
 /// Bytes of an element; 0 for a type that is not supported.
@@ -120,11 +121,11 @@ std::uint64_t element_bytes(const std::string& dtype) {
   return 0;
 }
 
-std::vector<float> to_floats(const std::string& dtype, std::span<const std::byte> bytes) {
-  if (dtype == "F64") return converted<double>(bytes, [](double x) { return static_cast<float>(x); });
-  if (dtype == "I64") return converted<std::int64_t>(bytes, [](std::int64_t x) { return static_cast<float>(x); });
-  if (dtype == "F16") return converted<Fp16>(bytes, [](Fp16 x) { return to_float(x); });
-  return converted<Bf16>(bytes, [](Bf16 x) { return to_float(x); });
+void to_floats(const std::string& dtype, std::span<const std::byte> bytes, std::span<float> out) {
+  if (dtype == "F64") return convert<double>(bytes, out, [](double x) { return static_cast<float>(x); });
+  if (dtype == "I64") return convert<std::int64_t>(bytes, out, [](std::int64_t x) { return static_cast<float>(x); });
+  if (dtype == "F16") return convert<Fp16>(bytes, out, [](Fp16 x) { return to_float(x); });
+  convert<Bf16>(bytes, out, [](Bf16 x) { return to_float(x); });
 }
 
 Entry parse_entry(const std::string& path, const std::string& name, const Json& json, std::uint64_t data_bytes) {
@@ -215,25 +216,34 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
     if (value.is_string()) metadata_[key] = value.get<std::string>();
 }
 
-NamedTensor SafetensorsFile::read(const Entry& entry) const {
+std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+  return std::shared_ptr<const SafetensorsFile>(new SafetensorsFile(path));
+}
+
+NamedTensor SafetensorsFile::tensor(const Entry& entry) const {
+  NamedTensor out(entry.name, entry.shape, [file = shared_from_this(), entry](std::size_t first, std::span<float> to) {
+    file->read(entry, first, to);
+  });
+  if (entry.dtype == "BF16") out.dtype = DType::bf16;
+  if (entry.dtype == "F16") out.dtype = DType::fp16;
+  return out;
+}
+
+void SafetensorsFile::read(const Entry& entry, std::size_t first, std::span<float> out) const {
   throw_if_stopped();
-  NamedTensor tensor{entry.name, entry.shape, {}};
+  const std::uint64_t size = element_bytes(entry.dtype);
   const auto read = [&](std::span<std::byte> bytes) {
-    read_at(file_, path_, bytes, data_begin_ + entry.begin, ErrorCode::model_file_damaged);
+    read_at(file_, path_, bytes, data_begin_ + entry.begin + first * size, ErrorCode::model_file_damaged);
   };
-  if (entry.dtype == "F32") {
-    tensor.values.resize((entry.end - entry.begin) / sizeof(float));
-    read(std::as_writable_bytes(std::span(tensor.values)));
-  } else {
-    std::vector<std::byte> bytes(entry.end - entry.begin);
-    read(bytes);
-    tensor.values = to_floats(entry.dtype, bytes);
-  }
-  return tensor;
+  if (entry.dtype == "F32") return read(std::as_writable_bytes(out));
+  std::vector<std::byte> bytes(out.size() * size);
+  read(bytes);
+  to_floats(entry.dtype, bytes, out);
 }
 
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata, DType dtype) {
+                       const std::map<std::string, std::string>& metadata, DType dtype,
+                       const std::function<void(std::uint64_t size_bytes)>& wrote) {
   std::vector<std::uint64_t> offsets;
   const std::string header = make_header(tensors, metadata, dtype, offsets);
   const auto header_bytes = static_cast<std::uint64_t>(header.size());
@@ -241,30 +251,40 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 
   PendingFile pending(path, PartialName::fixed);
   const Descriptor file = pending.create();
+  std::uint64_t unsynced = 0;
   const auto write = [&](const auto& values, std::uint64_t offset) {
-    write_at(file, pending.partial_path(), std::as_bytes(std::span(values)), offset);
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    write_at(file, pending.partial_path(), bytes, offset);
+    if (wrote) wrote(bytes.size());
+    unsynced += bytes.size();
+    if (unsynced < kSyncBytes) return;
+    sync(file, pending.partial_path());
+    unsynced = 0;
   };
   write(std::array{header_bytes}, 0);
   write(header, sizeof header_bytes);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    throw_if_stopped();
-    const std::uint64_t at = data_begin + offsets[i];
-    if (is_counter(tensors[i]))
-      write(integers_of(tensors[i]), at);
-    else if (dtype == DType::bf16)
-      write(rounded(tensors[i], dtype, to_bf16), at);
-    else if (dtype == DType::fp16)
-      write(rounded(tensors[i], dtype, to_fp16), at);
-    else
-      write(tensors[i].values, at);
+    const NamedTensor& tensor = tensors[i];
+    for_each_piece(tensor, [&](std::size_t first, std::span<const float> values) {
+      const std::uint64_t size = is_counter(tensor) ? sizeof(std::int64_t) : size_bytes(dtype);
+      const std::uint64_t at = data_begin + offsets[i] + first * size;
+      if (is_counter(tensor))
+        write(integers_of(values), at);
+      else if (dtype == DType::bf16)
+        write(rounded(tensor, values, dtype, to_bf16), at);
+      else if (dtype == DType::fp16)
+        write(rounded(tensor, values, dtype, to_fp16), at);
+      else
+        write(values, at);
+    });
   }
   pending.publish();
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
-  const SafetensorsFile file(path);
+  const std::shared_ptr<const SafetensorsFile> file = SafetensorsFile::open(path);
   std::vector<NamedTensor> tensors;
-  for (const SafetensorsFile::Entry& entry : file.entries()) tensors.push_back(file.read(entry));
+  for (const SafetensorsFile::Entry& entry : file->entries()) tensors.push_back(file->tensor(entry));
   return tensors;
 }
 

@@ -42,9 +42,10 @@ std::vector<NamedTensor> to_torchvision(std::vector<NamedTensor> tensors, std::i
     const std::string name = tensor_name(tensor.name);
     if (name.ends_with(kRunningMean)) {
       const std::string layer = name.substr(0, name.size() - kRunningMean.size());
-      out.push_back({layer + std::string(kCounter), Shape{}, {static_cast<float>(step)}});
+      out.emplace_back(layer + std::string(kCounter), Shape{}, std::vector{static_cast<float>(step)});
     }
-    out.push_back({name, tensor.shape, std::move(tensor.values)});
+    out.push_back(std::move(tensor));
+    out.back().name = name;
   }
   return out;
 }

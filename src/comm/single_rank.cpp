@@ -28,6 +28,19 @@ void SingleRankWorld::broadcast(std::span<std::byte>, int root) {
   require(root == 0, ErrorCode::internal, "broadcast from rank {} of 1", root);
 }
 
+std::unique_ptr<Memory> SingleRankWorld::share_in_node(std::size_t size_bytes, const std::string&) {
+  class Private final : public Memory {
+   public:
+    explicit Private(std::size_t size_bytes) : bytes_(size_bytes) {}
+    void* data() const override { return bytes_.data(); }
+    std::size_t size_bytes() const override { return bytes_.size(); }
+
+   private:
+    mutable std::vector<std::byte> bytes_;
+  };
+  return std::make_unique<Private>(size_bytes);
+}
+
 void SingleRankWorld::abort(int exit_status) {
   std::fflush(nullptr);
   _exit(exit_status);

@@ -28,6 +28,7 @@ class SingleRankWorld final : public World {
   void broadcast(std::span<std::byte> data, int root) override;
   std::vector<std::string> all_gather(std::string_view mine) override { return {std::string(mine)}; }
   bool any(bool mine) override { return mine; }
+  std::unique_ptr<Memory> share_in_node(std::size_t size_bytes, const std::string& purpose) override;
   bool is_first_to_report() override { return true; }
   std::optional<Error> cause_of_loss() override;
   [[noreturn]] void abort(int exit_status) override;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/failure.h"
+#include "base/outcome.h"
 #include "base/version.h"
 #include "comm/communication_thread.h"
 #include "comm/control_channel.h"
@@ -17,6 +18,7 @@
 #include "comm/nccl_communicator.h"
 #endif
 #include "comm/pair_channel.h"
+#include "comm/shared_segment.h"
 #include "comm/single_rank.h"
 #include "comm/sleeping_communicator.h"
 #include "comm/staged_communicator.h"
@@ -26,6 +28,27 @@
 
 namespace lockstep::comm {
 namespace {
+
+class NodeMemory final : public Memory {
+ public:
+  explicit NodeMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {}
+  /// Returns the path of the file.
+  std::string create(const std::string& purpose) {
+    segment_ = SharedSegment::create(size_bytes_, purpose);
+    segment_.reserve(0, size_bytes_);
+    return segment_.path();
+  }
+  void open(const std::string& path, const std::string& purpose) {
+    segment_ = SharedSegment::open(path, size_bytes_, purpose);
+  }
+  void unlink() { segment_.unlink(); }
+  void* data() const override { return segment_.data(); }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  SharedSegment segment_;
+};
 
 class MpiWorld final : public World {
  public:
@@ -60,6 +83,16 @@ class MpiWorld final : public World {
   bool any(bool mine) override {
     const std::vector<std::string> all = control_.all_gather(mine ? "1" : "0", "any");
     return std::find(all.begin(), all.end(), "1") != all.end();
+  }
+  std::unique_ptr<Memory> share_in_node(std::size_t size_bytes, const std::string& purpose) override {
+    auto memory = std::make_unique<NodeMemory>(size_bytes);
+    const std::vector<std::string> paths =
+        all_agree(*this, [&] { return local_rank() == 0 ? memory->create(purpose) : std::string(); });
+    all_agree(*this, [&] {
+      if (local_rank() != 0) memory->open(paths[static_cast<std::size_t>(ranks().my_node().front())], purpose);
+    });
+    memory->unlink();
+    return memory;
   }
   void set_watchdog_seconds(double seconds) override { thread_.set_watchdog_seconds(seconds); }
   bool is_first_to_report() override { return thread_.progress_table().is_first_to_report(); }

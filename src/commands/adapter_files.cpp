@@ -57,7 +57,7 @@ void export_adapters(const std::string& source, const std::string& target, const
           "--max-shard-size is for whole models; adapters are exported as one file");
   require_replaceable({source, options.base, options.files}, target, options.existing);
   ModelFile file = checkpoint::read_model_file(source, options.weights);
-  checkpoint::require_usable(source, file.tensors);
+  checkpoint::check_while_read(source, file.tensors);
   const std::string base =
       options.base.empty() ? inference::base_of(config_of_run(run_of(source)).model) : options.base;
   const std::size_t n_tensors = file.tensors.size();
@@ -72,13 +72,13 @@ void export_adapters(const std::string& source, const std::string& target, const
 
 void import_adapters(const std::string& source, const std::string& target, const std::string& base) {
   ModelFile file = checkpoint::read_model_file(source);
-  checkpoint::require_usable(source, file.tensors);
+  checkpoint::check_while_read(source, file.tensors);
   std::vector<checkpoint::NamedTensor> adapters = file.tensors;
   const ModelFile complete = inference::with_base(std::move(file), base);
   const std::string path = complete.state.at("base_path").get<std::string>();
   StateJson state = initial_state(complete.state.at("model"), complete.state);
-  std::vector<checkpoint::NamedTensor> of_base(complete.tensors.begin() + std::ssize(adapters), complete.tensors.end());
-  state["base"] = {{"hash", inference::hash_of_base(of_base)}};
+  state["base"] = {
+      {"hash", inference::hash_of_base({complete.tensors.begin() + std::ssize(adapters), complete.tensors.end()})}};
   const std::size_t n_tensors = save_imported(target, std::move(adapters), state);
   print_text("{}: {} tensors; adapters of rank {} for {}\n", target, n_tensors,
              state.at("model").at("lora.rank").dump(), path);
@@ -104,7 +104,7 @@ void merge_files(const std::string& base, const std::string& adapters, const std
       "{} has no adapters: expected the run or the checkpoint of a training with model.lora, or a directory of PEFT",
       file);
   ModelFile model = inference::merged(inference::with_base(std::move(of_adapters), base));
-  checkpoint::require_usable(file, model.tensors);
+  checkpoint::check_while_read(file, model.tensors);
   if (!is_file)
     return write_merged_directory(std::move(model), checkpoint::read_model_file(base), file, target, options);
   std::size_t n_tensors = model.tensors.size();

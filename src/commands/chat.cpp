@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "base/signals.h"
 #include "base/standard_streams.h"
+#include "comm/world.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "text/chat_template.h"
@@ -132,7 +133,7 @@ void print(const std::string& text) {
 int converse(const GenerateArguments& a, TextModelSource& source, Backend& backend) {
   Conversation conversation(a, source);
   inference::TextModel model(source.model, {.slots = 1, .capacity = source.model.positions, .chunk = kChunk},
-                             source.config.precision, source.file, backend);
+                             source.config.precision, source.file, backend, *comm::single_world());
   source.file.tensors.clear();
   generate::GeneratorOptions options = a.options;
   options.continues_prompt = false;  // the history has what transformers decodes

@@ -125,8 +125,12 @@ Json describe_model_file(const std::string& path) {
     if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.name)) n_parameters += tensor.shape.n_elements();
     tensors.push_back({{"name", checkpoint::tensor_name(tensor.name)},
                        {"shape", dimensions(tensor.shape)},
-                       {"size_bytes", tensor.values.size() * sizeof(float)}});
-    if (!checkpoint::is_finite(tensor.values)) not_finite.push_back(checkpoint::tensor_name(tensor.name));
+                       {"size_bytes", tensor.n_elements() * sizeof(float)}});
+    bool is_finite = true;
+    checkpoint::for_each_piece(tensor, [&](std::size_t, std::span<const float> values) {
+      is_finite = is_finite && checkpoint::is_finite(values);
+    });
+    if (!is_finite) not_finite.push_back(checkpoint::tensor_name(tensor.name));
   }
   if (!not_finite.empty()) out["not_finite"] = not_finite;
   out["parameters"] = n_parameters;
@@ -166,12 +170,14 @@ void info(const std::string& file, const std::string& json) {
 
 /// These formats have no checksums. Reading checks every size.
 int verify_model_of_others(const std::string& path) {
-  const checkpoint::ModelFile file = checkpoint::read_model_file(path);
+  checkpoint::ModelFile file = checkpoint::read_model_file(path);
   if (!file.config.empty()) {
     Config config;
     inference::set_model(config, file);  // compares config.json with the tensors
   }
-  checkpoint::require_usable(path, file.tensors);
+  checkpoint::check_while_read(path, file.tensors);
+  for (const checkpoint::NamedTensor& tensor : file.tensors)
+    checkpoint::for_each_piece(tensor, [](std::size_t, std::span<const float>) {});
   print_text("{} is complete: {} tensors, {} bytes; all values are finite{}. Files of this format have no checksums.\n",
              path, file.tensors.size(), weights_bytes(path),
              file.config.empty() ? "" : ", and the tensors are those of its config.json");

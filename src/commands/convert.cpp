@@ -106,7 +106,7 @@ void export_onnx(const std::string& source, const std::string& target, checkpoin
   const std::string bytes = models::resnet_onnx(config.model, options, [&](const std::string& name) {
     const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
     require(found != file.tensors.end(), ErrorCode::checkpoint_mismatch, "{} has no tensor {}", source, name);
-    return models::OnnxTensor{.shape = found->shape, .values = found->values};
+    return models::OnnxTensor{.shape = found->shape, .values = found->values()};
   });
   PendingFile pending(target, PartialName::fixed);
   const Descriptor out = pending.create();
@@ -162,7 +162,7 @@ void export_directory(const std::string& source, const std::string& target, cons
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
   models::check_llama_tensors(models::parse_llama_config(text_in(file.state, "model", "config"), source),
                               inference::shapes_of(file.tensors), source);
-  checkpoint::require_usable(source, file.tensors);
+  checkpoint::check_while_read(source, file.tensors);
   const auto step = file.state.value("step", std::int64_t{0});
   const std::string imported_dtype = step == 0 ? text_in(file.state, kImported, "dtype") : "";
   const std::string imported_config = step == 0 ? text_in(file.state, kImported, "config") : "";
@@ -187,7 +187,7 @@ void export_directory(const std::string& source, const std::string& target, cons
 void import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                    const StateJson& recorded) {
   Config config;
-  checkpoint::require_usable(source, tensors);
+  checkpoint::check_while_read(source, tensors);
   config.model = models::infer_resnet(inference::shapes_of(tensors), source);
   const Config::Model& model = config.model;
   StateJson state = initial_state(StateJson(tasks::make_task(config)->model_stamp()));
@@ -216,7 +216,7 @@ void import_llama(checkpoint::ModelFile file, const std::string& config_source, 
                   const StateJson& imported) {
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
   models::check_llama_tensors(config, inference::shapes_of(file.tensors), file.path);
-  checkpoint::require_usable(file.path, file.tensors);
+  checkpoint::check_while_read(file.path, file.tensors);
   StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}}, file.state);
   if (!imported.is_null()) state[kImported] = imported;
   if (!state.contains("inference"))
@@ -332,8 +332,7 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
   tensors = checkpoint::from_torchvision(std::move(tensors));
   std::vector<checkpoint::TensorSource> sources;
   for (const checkpoint::NamedTensor& tensor : tensors)
-    sources.push_back({tensor.name, tensor.shape,
-                       [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
+    sources.push_back({tensor.name, tensor.shape, [&tensor](std::span<float> out) { tensor.read(0, out); }});
   checkpoint::save(target, sources, state, *comm::single_world());
   return sources.size();
 }

@@ -177,7 +177,7 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const NamedModels& na
   const std::shared_ptr<const data::Dataset> set = task->validation_set();
   auto inference = std::make_unique<inference::Inference>(config, *task, set->fields(), *backend,
                                                           batch_of(config, set->info().n_samples, world.size()));
-  inference->load(file);
+  inference->load(file, world);
   const Clock::time_point begin = Clock::now();
   const inference::Evaluation result =
       inference::evaluate(*inference, config, *task, set, *backend, world, "evaluation");

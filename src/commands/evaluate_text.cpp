@@ -209,7 +209,7 @@ AnswersOutcome evaluate_answers(const AnswersArguments& a, const Config& config,
   inference::TextModel text_model(
       model,
       {.slots = slots, .capacity = std::min(model.positions, questions.longest + a.max_new_tokens), .chunk = kChunk},
-      config.precision, file, backend);
+      config.precision, file, backend, world);
   generate::Generator generator(text_model.decoder(), decode_with(tokenizer, text::SpecialTokens::skip),
                                 {.beams = a.beams,
                                  .max_new_tokens = a.max_new_tokens,
@@ -330,7 +330,7 @@ Results judge(const ChoiceQuestions& questions, std::span<const double> log_like
 std::vector<double> score_part(std::span<const inference::ScoredText> texts, const TextModelSource& source,
                                Backend& backend, World& world) {
   const Part part = part_of(world, texts.size());
-  inference::TextScorer scorer(source.model, texts, source.config.precision, source.file, backend);
+  inference::TextScorer scorer(source.model, texts, source.config.precision, source.file, backend, world);
   ProgressBar bar("choices", static_cast<std::int64_t>(part.size()), world.rank() == 0 && source.config.log.progress,
                   WithoutTerminal::lines);
   Meetings meetings(world);

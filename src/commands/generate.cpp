@@ -234,7 +234,7 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
           "--batch {} with {} sequences per prompt makes {} at the same time, expected at most {}: give --batch {}",
           a.batch, group, slots, kMostSequences, std::max<std::int64_t>(1, kMostSequences / group));
   inference::TextModel model(source.model, {.slots = slots, .capacity = capacity, .chunk = kChunk},
-                             source.config.precision, source.file, backend);
+                             source.config.precision, source.file, backend, world);
   source.file.tensors.clear();
   generate::GeneratorOptions options = a.options;
   options.end_tokens = source.end_tokens;

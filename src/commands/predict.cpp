@@ -19,6 +19,7 @@
 #include "base/printable.h"
 #include "base/process.h"
 #include "base/progress_bar.h"
+#include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
@@ -272,7 +273,7 @@ int run_predict(const PredictArguments& arguments) {
   const std::int64_t batch =
       config.evaluation.batch_per_rank > 0 ? config.evaluation.batch_per_rank : std::min(n, kMaxBatch);
   inference::Inference inference(config, *task, set->fields(), *backend, batch);
-  inference.load(file);
+  inference.load(file, *comm::single_world());
   std::vector<Prediction> predictions = predict(inference, std::move(request.files), set, *backend);
   for (const auto& [path, reason] : request.unread)
     predictions.push_back({.file = path, .top = {}, .problem = fmt::format("cannot list {}: {}", path, reason)});

@@ -73,9 +73,15 @@ auto bounds_of(const Values& values) {
   return bounds;
 }
 
-std::uint8_t nf4_code(float quotient) {
+/// The same for each element of a block. Counting the bounds below all elements at once takes vector instructions: a
+/// search for each element took 5 times as long.
+using Block = std::array<float, static_cast<std::size_t>(kNf4Block)>;
+void find_nf4_codes(const Block& quotients, std::array<std::uint8_t, std::tuple_size_v<Block>>& codes) {
   static const auto bounds = bounds_of(std::to_array(kNf4Values));
-  return nearest(bounds, std::clamp(quotient, -1.0f, 1.0f));
+  codes = {};
+  for (const float bound : bounds)
+    for (std::size_t i = 0; i < codes.size(); ++i)
+      codes[i] = static_cast<std::uint8_t>(codes[i] + (bound < quotients[i] ? 1 : 0));
 }
 
 /// Looks up the code by the position of the quotient among 65,536 values from -1 to 1.
@@ -96,17 +102,19 @@ void store(std::span<std::byte> target, std::size_t at, const auto& values) {
   std::memcpy(target.data() + at, values.data(), values.size() * sizeof(values[0]));
 }
 
-/// Appends the codes of a block, and returns its scale.
-float quantize_block(std::span<const float> block, std::size_t first, std::vector<std::uint8_t>& codes) {
+/// Writes the codes of a block, and returns its scale. An incomplete byte is completed with the code of 0.
+float quantize_block(std::span<const float> block, std::uint8_t* codes) {
   const bool is_whole = static_cast<std::int64_t>(block.size()) == kNf4Block;
   float scale = greatest_magnitude(block);
   const float inverse = 1.0f / std::max(scale, kLeastScale);
   if (!is_whole) scale = std::max(scale, kLeastScale);
-  for (std::size_t i = 0; i < block.size(); ++i) {
-    const std::uint8_t code = nf4_code(is_whole ? block[i] * inverse : block[i] / scale);
-    const std::size_t element = first + i;
-    codes[element / 2] = static_cast<std::uint8_t>(codes[element / 2] | (element % 2 == 0 ? code << 4 : code));
-  }
+  Block quotients{};
+  for (std::size_t i = 0; i < block.size(); ++i)
+    quotients[i] = std::clamp(is_whole ? block[i] * inverse : block[i] / scale, -1.0f, 1.0f);
+  std::array<std::uint8_t, std::tuple_size_v<Block>> unpacked;
+  find_nf4_codes(quotients, unpacked);
+  for (std::size_t i = 0; i < block.size(); i += 2)
+    codes[i / 2] = static_cast<std::uint8_t>(unpacked[i] << 4 | unpacked[i + 1]);
   return scale;
 }
 
@@ -140,12 +148,14 @@ const std::array<float, kNf4ScaleValues>& nf4_scale_values() {
 }
 
 void quantize_nf4(std::span<const float> matrix, const Nf4Matrix& at, std::span<std::byte> parameter) {
-  std::vector<std::uint8_t> codes((matrix.size() + 1) / 2);
-  std::vector<float> scales;
   constexpr auto kBlock = static_cast<std::size_t>(kNf4Block), kScales = static_cast<std::size_t>(kNf4ScaleBlock);
-  for (std::size_t first = 0; first < matrix.size(); first += kBlock)
-    scales.push_back(quantize_block(matrix.subspan(first, std::min(kBlock, matrix.size() - first)), first, codes));
-  if (matrix.size() % 2 != 0) codes.back() = static_cast<std::uint8_t>(codes.back() | nf4_code(0));
+  std::vector<std::uint8_t> codes((matrix.size() + 1) / 2);
+  std::vector<float> scales((matrix.size() + kBlock - 1) / kBlock);
+#pragma omp parallel for schedule(static)
+  for (std::size_t block = 0; block < scales.size(); ++block) {
+    const std::size_t first = block * kBlock;
+    scales[block] = quantize_block(matrix.subspan(first, std::min(kBlock, matrix.size() - first)), &codes[first / 2]);
+  }
   const float offset = sum_of(scales) / static_cast<float>(scales.size());
   for (float& scale : scales) scale -= offset;
   std::vector<std::uint8_t> scale_codes;

@@ -51,6 +51,22 @@ void ParameterArena::refresh(Stream& stream) {
   is_stale_ = false;
 }
 
+void ParameterArena::write(const Parameter& parameter, std::size_t first, std::span<const float> values,
+                           Stream& stream) {
+  if (parameter.is_in_nf4) {
+    require(first == 0 && values.size() == parameter.n_elements, ErrorCode::internal,
+            "a part of {} cannot be quantised", parameter.name);
+    return write_nf4(parameter, values, stream);
+  }
+  if (!parameter.has_master) return write_without_master(parameter.begin + first, values, stream);
+  write_masters(parameter.begin + first, values, stream);
+}
+
+void ParameterArena::write_masters(std::size_t begin, std::span<const float> values, Stream& stream) {
+  backend_.copy(edit() + (begin - first_master_), values.data(), values.size_bytes(), stream);
+  stream.synchronize();
+}
+
 void ParameterArena::write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream) {
   std::vector<std::byte> quantised(parameter.nf4.size_bytes);
   for (std::size_t i = 0; i < parameter.parts.size(); ++i) {

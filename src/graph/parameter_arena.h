@@ -68,13 +68,16 @@ class ParameterArena {
   }
   /// Rounds the masters if they were edited since the last call.
   void refresh(Stream& stream);
-  /// For a parameter without a master (Parameter::has_master): rounds the values to the compute type. `begin`: an
-  /// element of the arena.
-  void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
-  /// For a parameter in NF4: quantises its elements.
-  void write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream);
+  /// Writes elements of a parameter that every rank has, from element `first` on, in the layout of the parameter.
+  /// Without a master (Parameter::has_master), they are rounded to the compute type. A parameter in NF4 is quantised,
+  /// and must be written as a whole.
+  void write(const Parameter& parameter, std::size_t first, std::span<const float> values, Stream& stream);
+  /// Writes masters that every rank has, such as running statistics. `begin`: an element of the arena.
+  void write_masters(std::size_t begin, std::span<const float> values, Stream& stream);
 
  private:
+  void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
+  void write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream);
   static float* masters_of(const Memory& memory) { return static_cast<float*>(memory.data()); }
 
   Backend& backend_;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
+#include <memory>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/signals.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "graph/nf4.h"
@@ -96,13 +96,38 @@ void round_to_nf4(ModelFile& file) {
       return tensor.name.ends_with("." + std::string(target.layer) + ".weight");
     };
     if (std::ranges::none_of(models::kLoraTargets, is_of)) continue;
-    const Nf4Layout layout = Nf4Layout::of(std::array{tensor.shape[0]}, tensor.shape[1]);
-    std::vector<std::byte> quantised(layout.size_bytes);
-    graph::quantize_nf4(tensor.values, layout.matrices.front(), quantised);
-    tensor.values = graph::dequantize_nf4(tensor.values.size(), layout.matrices.front(), quantised);
-    if (!is_bf16) continue;
-    for (float& value : tensor.values) value = to_float(to_bf16(value));
+    tensor.read = checkpoint::read_at_once([original = tensor, is_bf16] {
+      std::vector<float> values = original.values();
+      const Nf4Layout layout = Nf4Layout::of(std::array{original.shape[0]}, original.shape[1]);
+      std::vector<std::byte> quantised(layout.size_bytes);
+      graph::quantize_nf4(values, layout.matrices.front(), quantised);
+      values = graph::dequantize_nf4(values.size(), layout.matrices.front(), quantised);
+      if (is_bf16)
+        for (float& value : values) value = to_float(to_bf16(value));
+      return values;
+    });
   }
+}
+
+/// Adds scale * B A to a weight.
+NamedTensor::Read with_adapter(const NamedTensor& weight, const NamedTensor& of_a, const NamedTensor& of_b,
+                               double scale) {
+  return [original = weight.read, a = of_a.values(), b = of_b.values(), scale,
+          in = static_cast<std::size_t>(weight.shape[1]),
+          rank = static_cast<std::size_t>(of_a.shape[0])](std::size_t first, std::span<float> out) {
+    original(first, out);
+    std::vector<double> row(in);
+    for (std::size_t at = 0, n = 0; at < out.size(); at += n) {
+      const std::size_t o = (first + at) / in, begin = (first + at) % in;
+      n = std::min(in - begin, out.size() - at);
+      std::ranges::fill(row, 0.0);
+      for (std::size_t r = 0; r < rank; ++r) {
+        const double factor = scale * double{b[o * rank + r]};
+        for (std::size_t i = 0; i < n; ++i) row[i] += factor * double{a[r * in + begin + i]};
+      }
+      for (std::size_t i = 0; i < n; ++i) out[at + i] = static_cast<float>(double{out[at + i]} + row[i]);
+    }
+  };
 }
 
 }  // namespace
@@ -120,16 +145,41 @@ std::string base_of(const Config::Model& model) {
   return model.from != Config::Model{}.from ? model.from : model.initialize_from;
 }
 
-std::string hash_of_base(const std::vector<NamedTensor>& tensors) {
-  std::vector<const NamedTensor*> sorted;
-  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::ranges::sort(sorted, {}, [](const NamedTensor* tensor) -> const std::string& { return tensor->name; });
-  StreamingHash hash;
-  for (const NamedTensor* tensor : sorted) {
-    hash.update(bytes_of(tensor->name + " " + tensor->shape.text() + "\n"));
-    hash.update(bytes_of(tensor->values));
+void hash_while_read(std::vector<NamedTensor>& tensors, std::function<void(const std::string& hash)> done) {
+  struct Progress {
+    std::set<std::string> lines;  // of the tensors that have been read
+    std::size_t n_tensors;
+    std::function<void(const std::string& hash)> done;
+  };
+  struct Hashed {
+    StreamingHash hash;
+    std::size_t n_elements = 0;
+  };
+  const auto progress = std::make_shared<Progress>(Progress{{}, tensors.size(), std::move(done)});
+  for (NamedTensor& tensor : tensors) {
+    tensor.read = [progress, original = tensor.read, title = tensor.name + " " + tensor.shape.text(),
+                   n_elements = tensor.n_elements(),
+                   own = std::make_shared<Hashed>()](std::size_t first, std::span<float> out) {
+      original(first, out);
+      if (first != own->n_elements) return;  // it is read again
+      own->hash.update(bytes_of(out));
+      own->n_elements += out.size();
+      if (own->n_elements < n_elements) return;
+      progress->lines.insert(title + " " + hash_text(own->hash.digest()) + "\n");
+      if (progress->lines.size() < progress->n_tensors) return;
+      StreamingHash all;
+      for (const std::string& line : progress->lines) all.update(bytes_of(line));
+      progress->done(hash_text(all.digest()));
+    };
   }
-  return hash_text(hash.digest());
+}
+
+std::string hash_of_base(std::vector<NamedTensor> tensors) {
+  std::string hash;
+  hash_while_read(tensors, [&](const std::string& computed) { hash = computed; });
+  for (const NamedTensor& tensor : tensors)
+    checkpoint::for_each_piece(tensor, [](std::size_t, std::span<const float>) {});
+  return hash;
 }
 
 void require_same_base(const checkpoint::StateJson& state, const std::string& adapters, const std::string& hash,
@@ -151,7 +201,10 @@ ModelFile with_base(ModelFile file, const std::string& base) {
           "{} has adapters itself, but is named as the base of {}: {}", path, file.path, kNameBase);
   checkpoint::StateJson model = model_of(of_base, recorded_with(file).ignore_keys);
   check_adapters(file, models::parse_llama_config(model["config"].get<std::string>(), path));
-  if (file.state.contains("base")) require_same_base(file.state, file.path, hash_of_base(of_base.tensors), path);
+  if (file.state.contains("base"))
+    hash_while_read(of_base.tensors, [state = file.state, adapters = file.path, path](const std::string& hash) {
+      require_same_base(state, adapters, hash, path);
+    });
   file.state["model"].update(model);
   if (!file.state.contains("inference") && of_base.state.contains("inference"))
     file.state["inference"] = of_base.state["inference"];
@@ -168,23 +221,9 @@ ModelFile merged(ModelFile file) {
   for (NamedTensor& tensor : file.tensors) by_name[tensor.name] = &tensor;
   for (const NamedTensor& a : file.tensors) {
     if (!a.name.ends_with(models::kLoraA)) continue;
-    throw_if_stopped();
     const std::string layer = a.name.substr(0, a.name.size() - models::kLoraA.size());
-    const NamedTensor& b = *by_name.at(layer + std::string(models::kLoraB));
     NamedTensor& weight = *by_name.at(layer + ".weight");
-    const std::int64_t out = weight.shape[0], in = weight.shape[1], rank = a.shape[0];
-    std::vector<double> row(static_cast<std::size_t>(in));
-    for (std::int64_t o = 0; o < out; ++o) {
-      float* const values = weight.values.data() + o * in;
-      std::ranges::fill(row, 0.0);
-      for (std::int64_t r = 0; r < rank; ++r) {
-        const double factor = scale * double{b.values[static_cast<std::size_t>(o * rank + r)]};
-        const float* const of_a = a.values.data() + r * in;
-        for (std::int64_t i = 0; i < in; ++i) row[static_cast<std::size_t>(i)] += factor * double{of_a[i]};
-      }
-      for (std::int64_t i = 0; i < in; ++i)
-        values[i] = static_cast<float>(double{values[i]} + row[static_cast<std::size_t>(i)]);
-    }
+    weight.read = with_adapter(weight, a, *by_name.at(layer + std::string(models::kLoraB)), scale);
   }
   std::erase_if(file.tensors, [](const NamedTensor& tensor) { return models::is_adapter(tensor.name); });
   checkpoint::StateJson model = checkpoint::StateJson::object();

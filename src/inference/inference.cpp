@@ -7,6 +7,7 @@
 #include "base/signals.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
+#include "checkpoint/tensor_stream.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "models/family.h"
@@ -125,49 +126,89 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
   arenas_ = std::make_unique<graph::ForwardArenas>(graphs, parameters_->bindings(), backend);
 }
 
-std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter) {
-  std::vector<float> packed(parameter.n_elements);
-  for (const graph::ParameterPart& part : parameter.parts) {
-    const checkpoint::NamedTensor* tensor = find(file, part.name);
-    check_place(file, part.name, part.shape, tensor);
-    if (parameter.layout)
-      graph::pack_part(parameter, part, tensor->values, packed);
-    else
-      std::ranges::copy(tensor->values, packed.begin() + static_cast<std::ptrdiff_t>(part.begin));
-  }
-  return packed;
-}
+namespace {
 
-void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table,
-                     graph::ParameterArena& parameters, Backend& backend, Stream& stream) {
-  checkpoint::require_usable(file.path, file.tensors);
-  float* const arena = parameters.edit();
-  const auto copy = [&](const std::vector<float>& values, std::size_t begin) {
-    backend.copy(arena + begin, values.data(), values.size() * sizeof(float), stream);
-    stream.synchronize();
+/// A tensor of a model, and where its values go: a part of a parameter, or a running statistic.
+struct Place {
+  const checkpoint::NamedTensor* tensor = nullptr;
+  const graph::Parameter* parameter = nullptr;
+  const graph::ParameterPart* part = nullptr;
+  std::size_t begin = 0;  // of a statistic, in the arena
+};
+
+std::vector<Place> places_of(const checkpoint::ModelFile& file, const graph::ParameterTable& table, Loaded loaded) {
+  std::vector<Place> places;
+  const auto add = [&](const std::string& name, const Shape& shape, Place place) {
+    place.tensor = find(file, name);
+    check_place(file, name, shape, place.tensor);
+    places.push_back(place);
   };
-  for (const graph::Parameter& parameter : table.parameters()) {
-    const std::vector<float> packed = packed_parameter(file, parameter);
-    if (parameter.is_in_nf4)
-      parameters.write_nf4(parameter, packed, stream);
-    else if (!parameter.has_master)
-      parameters.write_without_master(parameter.begin, packed, stream);
-    else
-      copy(packed, parameter.begin);
-  }
+  for (const graph::Parameter& parameter : table.parameters())
+    if (loaded == Loaded::all || parameter.is_base)
+      for (const graph::ParameterPart& part : parameter.parts)
+        add(part.name, part.shape, {.parameter = &parameter, .part = &part});
+  if (loaded == Loaded::base) return places;
   for (const graph::RunningStatistic& statistic : table.statistics()) {
     std::size_t begin = statistic.begin;
     for (const char* name : {".running_mean", ".running_var"}) {
-      const checkpoint::NamedTensor* tensor = find(file, statistic.name + name);
-      check_place(file, statistic.name + name, {statistic.channels}, tensor);
-      copy(tensor->values, begin);
+      add(statistic.name + name, {statistic.channels}, {.begin = begin});
       begin += static_cast<std::size_t>(statistic.channels);
     }
   }
+  return places;
 }
 
-void Inference::load(const checkpoint::ModelFile& file) {
-  load_parameters(file, table_, *parameters_, backend_, *stream_);
+/// Writes the values of parameters that can only be written as a whole once they are complete: they are quantised, or
+/// in another layout than in files.
+class WholeParameter {
+ public:
+  void add(const Place& place, std::size_t first, std::span<const float> values, graph::ParameterArena& parameters,
+           Stream& stream) {
+    const graph::Parameter& parameter = *place.parameter;
+    const bool is_end_of_part = first + values.size() == place.part->n_elements();
+    packed_.resize(parameter.n_elements);
+    if (parameter.layout) {
+      part_.resize(place.part->n_elements());
+      std::ranges::copy(values, part_.begin() + static_cast<std::ptrdiff_t>(first));
+      if (is_end_of_part) graph::pack_part(parameter, *place.part, part_, packed_);
+    } else {
+      std::ranges::copy(values, packed_.begin() + static_cast<std::ptrdiff_t>(place.part->begin + first));
+    }
+    if (!is_end_of_part || place.part != &parameter.parts.back()) return;
+    parameters.write(parameter, 0, packed_, stream);
+    std::vector<float>().swap(packed_);
+    std::vector<float>().swap(part_);
+  }
+
+ private:
+  std::vector<float> packed_, part_;
+};
+
+}  // namespace
+
+void check_places(const checkpoint::ModelFile& file, const graph::ParameterTable& table, Loaded loaded) {
+  (void)places_of(file, table, loaded);
+}
+
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, Loaded loaded,
+                     graph::ParameterArena& parameters, Stream& stream, World& world) {
+  const std::vector<Place> places = places_of(file, table, loaded);
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (const Place& place : places) tensors.push_back(*place.tensor);
+  WholeParameter whole;
+  checkpoint::stream_tensors(file.path, tensors, world, [&](const checkpoint::TensorPiece& piece) {
+    const Place& place = places[piece.tensor];
+    if (place.parameter == nullptr)
+      parameters.write_masters(place.begin + piece.first, piece.values, stream);
+    else if (place.parameter->is_in_nf4 || place.parameter->layout)
+      whole.add(place, piece.first, piece.values, parameters, stream);
+    else
+      parameters.write(*place.parameter, place.part->begin + piece.first, piece.values, stream);
+  });
+}
+
+void Inference::load(const checkpoint::ModelFile& file, World& world) {
+  load_parameters(file, table_, Loaded::all, *parameters_, *stream_, world);
 }
 
 Inference::Result Inference::run(const data::Batch& batch) {

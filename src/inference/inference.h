@@ -33,12 +33,13 @@ void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file
 /// Keeps parameters in the order in which they were added. In training, the order of the gradients differs, but that is
 /// irrelevant for inference.
 void fix_order_for_inference(graph::ParameterTable& table);
-/// A parameter of the model in its layout, from the tensors of a file. Throws checkpoint_mismatch like
-/// Inference::load().
-std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter);
-/// Throws what Inference::load() throws.
-void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table,
-                     graph::ParameterArena& parameters, Backend& backend, Stream& stream);
+/// Which parameters are loaded: those of a base only, or all of them with the running statistics.
+enum class Loaded : std::uint8_t { base, all };
+/// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape.
+void check_places(const checkpoint::ModelFile& file, const graph::ParameterTable& table, Loaded loaded);
+/// Loads parameters once per node, tensor by tensor. Collective. Throws what check_places() and stream_tensors() throw.
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, Loaded loaded,
+                     graph::ParameterArena& parameters, Stream& stream, World& world);
 
 class Inference {
  public:
@@ -47,9 +48,8 @@ class Inference {
   Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields, Backend& backend,
             std::int64_t capacity);
 
-  /// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape, and
-  /// checkpoint_damaged if one is not finite.
-  void load(const checkpoint::ModelFile& file);
+  /// Throws what load_parameters() throws.
+  void load(const checkpoint::ModelFile& file, World& world);
 
   struct Result {
     LossSums sums;                   // of samples with a label

@@ -36,7 +36,7 @@ struct TextScorer::Step {
 };
 
 TextScorer::TextScorer(const models::LlamaConfig& model, std::span<const ScoredText> texts, Precision precision,
-                       const checkpoint::ModelFile& file, Backend& backend)
+                       const checkpoint::ModelFile& file, Backend& backend, World& world)
     : backend_(backend), stream_(backend.make_stream()) {
   std::set<std::int64_t> lengths{std::min(kShortest, model.positions)};
   for (const ScoredText& text : texts) {
@@ -49,7 +49,7 @@ TextScorer::TextScorer(const models::LlamaConfig& model, std::span<const ScoredT
   fix_order_for_inference(table_);
   const DType dtype = storage_type(precision);
   parameters_ = std::make_unique<graph::ParameterArena>(table_, dtype, backend);
-  load_parameters(file, table_, *parameters_, backend, *stream_);
+  load_parameters(file, table_, Loaded::all, *parameters_, *stream_, world);
   parameters_->refresh(*stream_);
   stream_->synchronize();
   std::vector<graph::Graph*> graphs;
@@ -160,7 +160,7 @@ graph::ParameterTable table_of_base() {
 }  // namespace
 
 TextModel::TextModel(const models::LlamaConfig& model, const generate::DecoderSizes& sizes, Precision precision,
-                     const checkpoint::ModelFile& file, Backend& backend)
+                     const checkpoint::ModelFile& file, Backend& backend, World& world)
     : table_(table_of_base()),
       decoder_(model, sizes, storage_type(precision), precision == Precision::tf32, backend, table_) {
   const DType dtype = storage_type(precision);
@@ -169,7 +169,7 @@ TextModel::TextModel(const models::LlamaConfig& model, const generate::DecoderSi
                                : [this](graph::ParameterId id) { return decoder_.is_read_in_fp32(id); });
   const std::unique_ptr<Stream> stream = backend.make_stream();
   parameters_ = std::make_unique<graph::ParameterArena>(table_, dtype, backend);
-  load_parameters(file, table_, *parameters_, backend, *stream);
+  load_parameters(file, table_, Loaded::all, *parameters_, *stream, world);
   parameters_->refresh(*stream);
   stream->synchronize();
   decoder_.allocate(parameters_->bindings());

@@ -33,7 +33,7 @@ class TextScorer {
   /// Makes the graphs that are needed for the lengths of these texts. `file` may be released afterwards. The backend
   /// must outlive it. Throws what Inference::load() throws, and out_of_memory.
   TextScorer(const models::LlamaConfig& model, std::span<const ScoredText> texts, Precision precision,
-             const checkpoint::ModelFile& file, Backend& backend);
+             const checkpoint::ModelFile& file, Backend& backend, World& world);
   ~TextScorer();
 
   /// Returns the sums in the order of the texts, which have at most model.positions + 1 tokens. `after_batch`: called
@@ -63,7 +63,7 @@ class TextModel {
   /// `file` may be released afterwards. The backend must outlive it. Throws what Inference::load() throws, and
   /// out_of_memory.
   TextModel(const models::LlamaConfig& model, const generate::DecoderSizes& sizes, Precision precision,
-            const checkpoint::ModelFile& file, Backend& backend);
+            const checkpoint::ModelFile& file, Backend& backend, World& world);
 
   generate::Decoder& decoder() { return decoder_; }
 

@@ -19,7 +19,7 @@ namespace lockstep::models {
 
 struct OnnxTensor {
   Shape shape;
-  std::span<const float> values;
+  std::vector<float> values;
 };
 
 struct OnnxOptions {

@@ -89,9 +89,9 @@ class Replica {
   // State
   /// Collective. Weights from Philox, which are the same on any number of ranks. Those of a base are left out.
   void initialize(std::uint32_t seed);
-  /// The base of adapters: from the tensors of a file, which may have others too, or from Philox. Throws
-  /// checkpoint_mismatch.
-  void load_base(const checkpoint::ModelFile& file);
+  /// Collective. The base of adapters: from the tensors of a file, which may have others too, or from Philox. Throws
+  /// what inference::load_parameters() throws.
+  void load_base(const checkpoint::ModelFile& file, World& world);
   void initialize_base(std::uint32_t seed);
   /// The loss scale, which steps update. It is 1 if gradients are not scaled, and setting it then does nothing.
   LossScale loss_scale() const;
@@ -108,9 +108,10 @@ class Replica {
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names; their averages after swap_averages().
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Loads weights from `tensors` and copies them to the averages. A head with a different shape keeps its initial
-  /// values. Returns and throws what differing_heads() does.
-  std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
+  /// Collective. Loads weights from a file, once per node, and copies them to the averages. A head with a different
+  /// shape keeps its initial values. Returns and throws what differing_heads() does, and throws what stream_tensors()
+  /// throws.
+  std::vector<std::string> load_named(const checkpoint::ModelFile& file, World& world);
 
   const graph::ParameterTable& parameters() const { return plan_.parameters(); }
 
@@ -132,7 +133,6 @@ class Replica {
   void store_written();
   void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
   void write(const StateTensor& tensor, std::span<const float> canonical);
-  void write_base(const graph::Parameter& parameter, std::span<const float> packed);
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;
   /// The weights that ops read, of all ranks.

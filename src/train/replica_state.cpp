@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "checkpoint/tensor_names.h"
+#include "checkpoint/tensor_stream.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -147,23 +148,13 @@ void Replica::initialize(std::uint32_t seed) {
   start_averages();
 }
 
-/// `packed` is in the layout of the parameter.
-void Replica::write_base(const graph::Parameter& parameter, std::span<const float> packed) {
-  if (parameter.is_in_nf4) return parameter_arena_.write_nf4(parameter, packed, *stream_);
-  if (!parameter.has_master) return parameter_arena_.write_without_master(parameter.begin, packed, *stream_);
-  float* const to = parameter_arena_.edit() + (parameter.begin - parameter_arena_.first_master());
-  backend_.copy(to, packed.data(), packed.size_bytes(), *stream_);
-  stream_->synchronize();
-}
-
-void Replica::load_base(const checkpoint::ModelFile& file) {
-  for (const graph::Parameter& p : parameters().parameters())
-    if (p.is_base) write_base(p, inference::packed_parameter(file, p));
+void Replica::load_base(const checkpoint::ModelFile& file, World& world) {
+  inference::load_parameters(file, parameters(), inference::Loaded::base, parameter_arena_, *stream_, world);
 }
 
 void Replica::initialize_base(std::uint32_t seed) {
   for (const graph::Parameter& p : parameters().parameters())
-    if (p.is_base) write_base(p, graph::pack(p, parameters().initial_values(p, seed)));
+    if (p.is_base) parameter_arena_.write(p, 0, graph::pack(p, parameters().initial_values(p, seed)), *stream_);
 }
 
 void Replica::start_averages() {
@@ -207,12 +198,11 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) c
   std::vector<checkpoint::NamedTensor> out;
   for (const checkpoint::TensorSource& source : sources()) {
     if (!checkpoint::is_of_model(source.path)) continue;
-    out.push_back({.name = checkpoint::tensor_name(source.path),
-                   .shape = source.shape,
-                   .values = checkpoint::read_canonical(source)});
+    out.emplace_back(checkpoint::tensor_name(source.path), source.shape,
+                     checkpoint::read_at_once([source] { return checkpoint::read_canonical(source); }));
   }
   for (const graph::RunningStatistic& s : parameters().statistics())
-    out.push_back({.name = s.name + ".num_batches_tracked", .shape = {}, .values = {static_cast<float>(step)}});
+    out.emplace_back(s.name + ".num_batches_tracked", Shape{}, std::vector{static_cast<float>(step)});
   return out;
 }
 
@@ -243,13 +233,24 @@ std::vector<std::string> differing_heads(const StepPlan& plan, const std::vector
   return kept;
 }
 
-std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
-  const std::vector<std::string> kept = differing_heads(plan_, tensors);
+std::vector<std::string> Replica::load_named(const checkpoint::ModelFile& file, World& world) {
+  const std::vector<std::string> kept = differing_heads(plan_, file.tensors);
+  std::vector<checkpoint::NamedTensor> tensors;
+  std::vector<checkpoint::TensorTarget> written;
   for (checkpoint::TensorTarget& target : targets()) {
     if (!checkpoint::is_of_model(target.path)) continue;
-    const checkpoint::NamedTensor* const found = find(tensors, checkpoint::tensor_name(target.path));
-    if (found->shape == target.shape) target.write(found->values);
+    const checkpoint::NamedTensor* const found = find(file.tensors, checkpoint::tensor_name(target.path));
+    if (found->shape != target.shape) continue;
+    tensors.push_back(*found);
+    written.push_back(std::move(target));
   }
+  std::vector<float> values;
+  checkpoint::stream_tensors(file.path, tensors, world, [&](const checkpoint::TensorPiece& piece) {
+    values.insert(values.end(), piece.values.begin(), piece.values.end());
+    if (values.size() < tensors[piece.tensor].n_elements()) return;
+    written[piece.tensor].write(values);
+    values.clear();
+  });
   start_averages();
   return kept;
 }

@@ -132,12 +132,12 @@ class Session {
 
   SessionOptions options_;
   BatchShape batch_;
-  std::shared_ptr<Algorithms> algorithms_;                // null: fixed ones
-  std::vector<std::string> checkpoints_;                  // to begin from, the best candidate last
-  bool is_chosen_ = false;                                // they are one file that the user named
-  std::unique_ptr<checkpoint::Reader> reader_;            // of the candidate that is tried
-  std::vector<checkpoint::NamedTensor> initial_weights_;  // of model.initialize_from
-  checkpoint::ModelFile base_;                            // of adapters, until start()
+  std::shared_ptr<Algorithms> algorithms_;      // null: fixed ones
+  std::vector<std::string> checkpoints_;        // to begin from, the best candidate last
+  bool is_chosen_ = false;                      // they are one file that the user named
+  std::unique_ptr<checkpoint::Reader> reader_;  // of the candidate that is tried
+  checkpoint::ModelFile initial_weights_;       // of model.initialize_from, until start()
+  checkpoint::ModelFile base_;                  // of adapters, likewise
 };
 
 /// `every` 0: never.

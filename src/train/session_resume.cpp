@@ -53,14 +53,13 @@ void check_model(const checkpoint::StateJson& state, const tasks::Task& task, co
 constexpr const char* kConfigFile = "config.yaml";
 
 /// Checks model.initialize_from in combination with model.from and model.lora.
-void check_initial_adapters(const Config& config, const checkpoint::ModelFile& file, const std::string& base_hash) {
+void check_initial_adapters(const Config& config, const checkpoint::ModelFile& file) {
   const Config::Model& model = config.model;
   const std::string place = config.places({"model.initialize_from", "model.from"});
   require(inference::holds_adapters(file), ErrorCode::config_conflict,
           "{}with model.lora and model.from, model.initialize_from is for adapters, but {} is a whole model: set only "
           "model.from={}",
           place, file.path, file.path);
-  inference::require_same_base(file.state, file.path, base_hash, model.from);
   const Config::Model::Lora theirs = inference::lora_of(file);
   require(theirs.rank == model.lora.rank && theirs.alpha == model.lora.alpha && theirs.rslora == model.lora.rslora &&
               std::ranges::is_permutation(theirs.targets, model.lora.targets),
@@ -287,19 +286,21 @@ void Session::read_base() {
           "model.initialize_from={} to train the adapters further",
           config.places({"model.from", "model.initialize_from"}), source, source);
   inference::check_tensors(config.model, base_);
-  checkpoint::require_usable(source, base_.tensors);
-  for (const graph::Parameter& p : plan->parameters().parameters())
-    if (p.is_base) (void)inference::packed_parameter(base_, p);
-  base_hash = inference::hash_of_base(base_.tensors);
-  if (reader_) inference::require_same_base(reader_->state(), reader_->path(), base_hash, source);
+  inference::check_places(base_, plan->parameters(), inference::Loaded::base);
   notes.push_back(fmt::format("the base of the adapters is {}", source));
 }
 
 void Session::load_base() {
-  if (base_.tensors.empty())
-    replica->initialize_base(config.run.seed);
-  else
-    replica->load_base(base_);
+  if (base_.tensors.empty()) return replica->initialize_base(config.run.seed);
+  inference::hash_while_read(base_.tensors, [this](const std::string& hash) {
+    for (const auto& [state, path] :
+         {std::pair{reader_ ? reader_->state() : checkpoint::StateJson(), reader_ ? reader_->path() : std::string()},
+          std::pair{initial_weights_.state, initial_weights_.path}})
+      inference::require_same_base(state, path, hash, base_.path);
+    base_hash = hash;
+  });
+  replica->load_base(base_, world);
+  world.broadcast_text(base_hash);  // only the ranks that read have it
   base_ = {};
 }
 
@@ -316,19 +317,18 @@ void Session::read_initial_weights() {
   require(has_base || !inference::holds_adapters(file), ErrorCode::config_conflict,
           "{}{} has adapters, but model.lora.rank is 0: set it, or merge them with `lockstep checkpoint merge`",
           config.places({"model.initialize_from"}), source);
-  if (has_base) check_initial_adapters(config, file, base_hash);
+  if (has_base) check_initial_adapters(config, file);
   progress.slices = run::slices_before(file.state, config);
-  initial_weights_ = std::move(file.tensors);
-  checkpoint::require_usable(source, initial_weights_);
-  const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
+  const std::vector<std::string> kept = differing_heads(*plan, file.tensors);
+  initial_weights_ = std::move(file);
   notes.push_back(fmt::format("weights from {}", source));
   for (const std::string& line : kept) notes.push_back(fmt::format("the head is initialized at random: {}", line));
 }
 
 void Session::initialize_weights() {
   replica->initialize(config.run.seed);
-  if (initial_weights_.empty()) return;
-  replica->load_named(initial_weights_);
+  if (initial_weights_.tensors.empty()) return;
+  replica->load_named(initial_weights_, world);
   initial_weights_ = {};
 }
 

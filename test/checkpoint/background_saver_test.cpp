@@ -57,7 +57,7 @@ TEST(BackgroundSaver, UnpacksStoredLayouts) {
   EXPECT_FALSE(saver.wait().error.has_value());
   save_alone(scratch.file("b.h5"), {tensor}, small_state());
   const std::vector<NamedTensor> tensors_read = load_all(scratch.file("a.h5"));
-  for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(tensors_read[0].values[i], static_cast<float>(15 - i));
+  for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(tensors_read[0].values()[i], static_cast<float>(15 - i));
   EXPECT_TRUE(bytes_of_file(scratch.file("a.h5")) == bytes_of_file(scratch.file("b.h5")));
 }
 

@@ -31,8 +31,8 @@ TEST(Save, RoundTripKeepsValuesShapesAndState) {
     const auto at = std::ranges::find(tensors_read, tensor.path, &NamedTensor::name);
     ASSERT_NE(at, tensors_read.end()) << tensor.path;
     EXPECT_EQ(at->shape, tensor.shape);
-    for (std::size_t i = 0; i < at->values.size(); ++i)
-      ASSERT_EQ(at->values[i], value_of(tensor.path, static_cast<std::int64_t>(i))) << tensor.path << " " << i;
+    for (std::size_t i = 0; i < at->values().size(); ++i)
+      ASSERT_EQ(at->values()[i], value_of(tensor.path, static_cast<std::int64_t>(i))) << tensor.path << " " << i;
   }
   StateJson expected = small_state();
   expected["format_version"] = kFormatVersion;
@@ -89,7 +89,8 @@ TEST(Save, ManyTensorsAndALargeState) {
   EXPECT_EQ(Reader(scratch.file("a.h5")).state()["configuration"], state["configuration"]);
   const std::vector<NamedTensor> tensors_read = load_all(scratch.file("a.h5"));
   ASSERT_EQ(tensors_read.size(), tensors.size());
-  for (const NamedTensor& tensor : tensors_read) ASSERT_EQ(tensor.values[14], value_of(tensor.name, 14)) << tensor.name;
+  for (const NamedTensor& tensor : tensors_read)
+    ASSERT_EQ(tensor.values()[14], value_of(tensor.name, 14)) << tensor.name;
 }
 
 TEST(Save, FailsOnAllRanksAndLeavesNothingIfOneRankFails) {

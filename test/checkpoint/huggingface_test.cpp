@@ -9,6 +9,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "test/checkpoint/support.h"
+#include "test/support/named_tensors.h"
 
 namespace lockstep::checkpoint::test {
 namespace {
@@ -20,10 +21,9 @@ constexpr const char* kHead = "lm_head.weight";
 
 /// Its values are exact in bf16 and fp16.
 NamedTensor tensor(const std::string& name, const Shape& shape, float first = 0.5f) {
-  NamedTensor out{name, shape, {}};
-  for (std::int64_t i = 0; i < shape.n_elements(); ++i)
-    out.values.push_back(first + 0.25f * static_cast<float>(i % 64));
-  return out;
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < shape.n_elements(); ++i) values.push_back(first + 0.25f * static_cast<float>(i % 64));
+  return {name, shape, std::move(values)};
 }
 
 std::vector<NamedTensor> small_tensors() {
@@ -42,7 +42,7 @@ void expect_equal(const std::vector<NamedTensor>& got, const std::vector<NamedTe
     const NamedTensor* const found = find(got, tensor.name);
     ASSERT_NE(found, nullptr) << tensor.name;
     EXPECT_EQ(found->shape, tensor.shape) << tensor.name;
-    EXPECT_EQ(found->values, tensor.values) << tensor.name;
+    EXPECT_EQ(found->values(), tensor.values()) << tensor.name;
   }
 }
 
@@ -121,7 +121,7 @@ TEST_F(HuggingFace, ValuesAreRoundedToNearestEven) {
   const std::vector<float> values{1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-11f, 1 + 0x3p-11f, 0x1p-25f, -0.0f, 65519.0f};
   const auto stored = [&](DType dtype) {
     write({{"w", {7}, values}}, {.dtype = dtype});
-    return read_huggingface(directory_).tensors.at(0).values;
+    return read_huggingface(directory_).tensors.at(0).values();
   };
   EXPECT_EQ(stored(DType::fp32), values);
   EXPECT_EQ(stored(DType::bf16), (std::vector<float>{1, 1 + 0x1p-6f, 1, 1, 0x1p-25f, -0.0f, 65536.0f}));
@@ -132,15 +132,18 @@ TEST_F(HuggingFace, ValuesAreRoundedToNearestEven) {
 TEST_F(HuggingFace, AValueThatIsTooLargeIsAnError) {
   write(small_tensors());
   std::vector<NamedTensor> tensors = small_tensors();
-  tensors[2].values[5] = -65520.0f;
+  const auto set = [&](float value) {
+    tensors[2] = lockstep::test::edited(tensors[2], [&](std::vector<float>& values) { values[5] = value; });
+  };
+  set(-65520.0f);
   const std::string error = error_of([&] { write(tensors, {.dtype = DType::fp16}); });
   EXPECT_EQ(error.find("model.layers.0.mlp.up_proj.weight has the value -65520, which is too large for fp16"), 0u)
       << error;
   expect_equal(read_huggingface(directory_).tensors, small_tensors());
   EXPECT_EQ(scratch_.n_entries(), 1u) << "no partial directory is left";
-  tensors[2].values[5] = INFINITY;  // stays infinite in fp16
+  set(INFINITY);  // stays infinite in fp16
   write(tensors, {.dtype = DType::fp16});
-  tensors[2].values[5] = 3.4e38f;
+  set(3.4e38f);
   EXPECT_NE(error_of([&] { write(tensors, {.dtype = DType::bf16}); }).find("too large for bf16"), std::string::npos);
 }
 
@@ -158,12 +161,12 @@ TEST_F(HuggingFace, TiedEmbeddingsHaveOneName) {
     write_plain({norm, head}, untied);
     expect_equal(read_huggingface(directory_).tensors, {norm, head});
   }
-  head.values[3] = -head.values[3];
+  head = lockstep::test::edited(head, [](std::vector<float>& values) { values[3] = -values[3]; });
   write_plain({norm, embedding, head}, tied);
   EXPECT_NE(read_error().find("with different values, but its config.json sets tie_word_embeddings: set that to false"),
             std::string::npos)
       << read_error();
-  head.values = embedding.values;
+  head.read = embedding.read;
   head.shape = {8, 16};
   write_plain({norm, embedding, head}, tied);
   EXPECT_NE(read_error(), "");
@@ -322,11 +325,11 @@ TEST(HuggingFaceModels, ReadsAModelOfAnotherProgram) {
   ASSERT_NE(embedding, nullptr);
   EXPECT_EQ(embedding->shape, (Shape{2048, 128}));
   // Values that the tests of the program that trained it list.
-  EXPECT_EQ(embedding->values.at(50), 0.14453125f);
-  EXPECT_EQ(find(file.tensors, "model.layers.0.input_layernorm.weight")->values.at(10), 0.18652344f);
-  EXPECT_EQ(find(file.tensors, "model.layers.1.post_attention_layernorm.weight")->values.at(10), 0.32421875f);
-  EXPECT_EQ(find(file.tensors, "model.norm.weight")->values.at(100), 0.73046875f);
-  EXPECT_EQ(find(file.tensors, "model.layers.0.mlp.down_proj.weight")->values.at(100), -0.0625f);
+  EXPECT_EQ(embedding->values().at(50), 0.14453125f);
+  EXPECT_EQ(find(file.tensors, "model.layers.0.input_layernorm.weight")->values().at(10), 0.18652344f);
+  EXPECT_EQ(find(file.tensors, "model.layers.1.post_attention_layernorm.weight")->values().at(10), 0.32421875f);
+  EXPECT_EQ(find(file.tensors, "model.norm.weight")->values().at(100), 0.73046875f);
+  EXPECT_EQ(find(file.tensors, "model.layers.0.mlp.down_proj.weight")->values().at(100), -0.0625f);
 }
 
 }  // namespace

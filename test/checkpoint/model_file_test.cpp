@@ -27,7 +27,7 @@ TEST(ModelFile, ACheckpointAndItsExportHoldTheSameModel) {
 
   write_safetensors(scratch.file("a.safetensors"), to_torchvision(load_all(scratch.file("a.h5")), 1200),
                     export_metadata(checkpoint.state));
-  EXPECT_EQ(SafetensorsFile(scratch.file("a.safetensors")).metadata().at("format"), "pt");
+  EXPECT_EQ(SafetensorsFile::open(scratch.file("a.safetensors"))->metadata().at("format"), "pt");
   const ModelFile exported = read_model_file(scratch.file("a.safetensors"));
   for (const char* key : {"model", "inference", "precision", "step"})
     EXPECT_EQ(exported.state.at(key), described_state().at(key)) << key;
@@ -35,13 +35,13 @@ TEST(ModelFile, ACheckpointAndItsExportHoldTheSameModel) {
   for (const NamedTensor& tensor : checkpoint.tensors) {
     const auto found = std::ranges::find(exported.tensors, tensor.name, &NamedTensor::name);
     ASSERT_NE(found, exported.tensors.end()) << tensor.name;
-    EXPECT_EQ(found->values, tensor.values) << tensor.name;
+    EXPECT_EQ(found->values(), tensor.values()) << tensor.name;
   }
 }
 
 TEST(ModelFile, AForeignFileRecordsNothing) {
   const ScratchDirectory scratch;
-  const std::vector<NamedTensor> tensors = {{.name = "fc.bias", .shape = {2}, .values = {1, 2}}};
+  const std::vector<NamedTensor> tensors = {{"fc.bias", {2}, std::vector<float>{1, 2}}};
   write_safetensors(scratch.file("plain.safetensors"), tensors, {});
   EXPECT_TRUE(read_model_file(scratch.file("plain.safetensors")).state.empty());
   write_safetensors(scratch.file("other.safetensors"), tensors, {{"format", "pt"}});
@@ -61,7 +61,7 @@ TEST(ModelFile, DamagedEntriesAreNamed) {
     return "no error";
   };
   const auto with = [&](const std::string& metadata) {
-    write_safetensors(scratch.file("a.safetensors"), {{.name = "fc.bias", .shape = {2}, .values = {1, 2}}},
+    write_safetensors(scratch.file("a.safetensors"), {{"fc.bias", {2}, std::vector<float>{1, 2}}},
                       {{"lockstep", metadata}});
     return damage_of("a.safetensors");
   };

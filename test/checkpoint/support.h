@@ -74,10 +74,26 @@ class ThreadWorld final : public World {
       if (text == "1") return true;
     return false;
   }
+  std::unique_ptr<Memory> share_in_node(std::size_t size_bytes, const std::string&) override {
+    auto mine = std::make_unique<Shared>();
+    if (rank_ == 0) mine->bytes = std::make_shared<std::vector<std::byte>>(size_bytes);
+    const Shared* const address = mine.get();
+    const std::string of_first = all_gather({reinterpret_cast<const char*>(&address), sizeof address})[0];
+    const Shared* first = nullptr;
+    std::memcpy(&first, of_first.data(), sizeof first);
+    mine->bytes = first->bytes;
+    barrier();
+    return mine;
+  }
   bool is_first_to_report() override { return rank_ == 0; }
   [[noreturn]] void abort(int) override { std::abort(); }
 
  private:
+  struct Shared final : Memory {
+    void* data() const override { return bytes->data(); }
+    std::size_t size_bytes() const override { return bytes->size(); }
+    std::shared_ptr<std::vector<std::byte>> bytes;
+  };
   std::shared_ptr<Meeting> meeting_;
   int rank_ = 0;
   std::string host_ = "node0";

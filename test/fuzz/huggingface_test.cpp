@@ -17,7 +17,7 @@ using namespace lockstep;
 void check(const checkpoint::ModelFile& file) {
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : file.tensors) {
-    if (static_cast<std::size_t>(tensor.shape.n_elements()) != tensor.values.size()) std::abort();
+    if (tensor.values().size() != tensor.n_elements()) std::abort();
     shapes[tensor.name] = tensor.shape;
   }
   const models::LlamaConfig config = models::parse_llama_config(file.config, "config.json");

@@ -70,7 +70,7 @@ int write_logits(int argc, char** argv) {
     const auto set = data::make_synthetic_set(7, n, height, height, 3, config.model.classes, "test");
     const auto backend = make_backend({.device = "cpu", .threads = 1});
     Inference inference(config, *task, set->fields(), *backend, n);
-    inference.load(file);
+    inference.load(file, *comm::single_world());
     std::vector<std::vector<std::byte>> memory;
     const Inference::Result result = inference.run(first_batch(*set, n, n, memory));
     std::ofstream(argv[3], std::ios::binary)
@@ -100,7 +100,7 @@ TEST(Inference, ComputesWhatAReplicaEvaluates) {
   const auto task = tasks::make_image_classification(config, set, set);
   Inference inference(config, *task, set->fields(), *own_backend, kCapacity);
   const checkpoint::ModelFile file = file_of(run.replica());
-  inference.load(file);
+  inference.load(file, *comm::single_world());
   const Inference::Result result = inference.run(batch);
   EXPECT_EQ(result.sums.count, 5.0);
   ASSERT_EQ(result.outputs.size(), 5u * static_cast<std::size_t>(config.model.classes));
@@ -123,10 +123,10 @@ TEST(Inference, ComputesWhatAReplicaEvaluates) {
 
   checkpoint::ModelFile other = file;
   other.tensors.front().shape = {1};
-  EXPECT_THROW(inference.load(other), Error);
+  EXPECT_THROW(inference.load(other, *world), Error);
   other.tensors.erase(other.tensors.begin());
   try {
-    inference.load(other);
+    inference.load(other, *world);
     FAIL() << "a file without " << file.tensors.front().name << " was loaded";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::checkpoint_mismatch);

@@ -36,7 +36,6 @@ std::map<std::string, Shape> shapes_of(const Config::Model& model) {
 }
 
 onnx::ModelProto exported(const Config::Model& model, const std::map<std::string, Shape>& shapes) {
-  const std::vector<float> zeros(1 << 20);
   const std::string bytes =
       resnet_onnx(model,
                   {.height = 24,
@@ -48,7 +47,7 @@ onnx::ModelProto exported(const Config::Model& model, const std::map<std::string
                    .metadata = {{"key", "text"}}},
                   [&](const std::string& name) {
                     const Shape shape = shapes.at(name);
-                    return OnnxTensor{shape, std::span(zeros).first(static_cast<std::size_t>(shape.n_elements()))};
+                    return OnnxTensor{shape, std::vector<float>(static_cast<std::size_t>(shape.n_elements()))};
                   });
   onnx::ModelProto file;
   EXPECT_TRUE(file.ParseFromString(bytes));

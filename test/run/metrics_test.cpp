@@ -519,7 +519,8 @@ TEST(Progress, TextFitsTheTerminal) {
 TEST(Progress, FormatsTimesAndLargeTotals) {
   EXPECT_NE(progress_text("t", 0, 7322, 1, "", 80).find("ETA 2:02:02"), std::string::npos);
   EXPECT_NE(progress_text("t", 0, 100, 0, "", 80).find("ETA --:--"), std::string::npos);
-  EXPECT_NE(progress_text("verify", 50'000'000, 100'000'000, 1e7, "", 80).find("] 50%  ETA 00:05"), std::string::npos);
+  EXPECT_NE(progress_text("verify", 50'000'000, 100'000'000, 1e7, "", 80).find("] 50%  10 MB/s  ETA 00:05"),
+            std::string::npos);
   EXPECT_NE(progress_text("t", 3, 0, 1, "", 80).find("3/0"), std::string::npos);
 }
 

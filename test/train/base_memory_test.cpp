@@ -98,30 +98,30 @@ TEST_P(BaseMemory, IsAsPlanned) {
 
 TEST_P(BaseMemory, StaysAsItIsWhileAdaptersAreTrained) {
   checkpoint::ModelFile base = this->base();
-  run_->replica().load_base(base);
+  run_->replica().load_base(base, *world_);
   const auto before = run_->all_weights();
   const double first = run_->step(0);
   for (int step = 1; step < 4; ++step) run_->step(step);
   EXPECT_NE(run_->all_weights(), before);
   // With adapters of zeros, the loss is again that of the base.
-  std::vector<checkpoint::NamedTensor> zeros;
+  checkpoint::ModelFile zeros{.path = "zeros"};
   for (const graph::Parameter& p : run_->plan().parameters().parameters())
     for (const graph::ParameterPart& part : p.parts)
-      if (p.trainable) zeros.push_back({part.name, part.shape, std::vector<float>(part.n_elements())});
-  run_->replica().load_named(zeros);
+      if (p.trainable) zeros.tensors.emplace_back(part.name, part.shape, std::vector<float>(part.n_elements()));
+  run_->replica().load_named(zeros, *world_);
   EXPECT_EQ(run_->step(0), first);
   base.tensors.pop_back();
-  EXPECT_THROW(run_->replica().load_base(base), Error);
+  EXPECT_THROW(run_->replica().load_base(base, *world_), Error);
 }
 
 TEST_P(BaseMemory, OfGenerationIsThatOfTheWeightsInTheirType) {
   const checkpoint::ModelFile file = base();
   std::size_t n_values = 0, greatest = 0;
-  for (const checkpoint::NamedTensor& tensor : file.tensors) n_values += tensor.values.size();
+  for (const checkpoint::NamedTensor& tensor : file.tensors) n_values += tensor.n_elements();
   const std::unique_ptr<Backend> cpu = make_backend({.device = "cpu", .threads = 1});  // the run's backend is frozen
   test::RecordingBackend backend(*cpu);
   const inference::TextModel model(models::parse_llama_config(config_.model.config, "the test"),
-                                   {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend);
+                                   {.slots = 1, .capacity = 8, .chunk = 8}, config_.precision, file, backend, *world_);
   for (const test::Call& call : backend.recording().calls())
     if (call.what == "allocate") greatest = std::max(greatest, call.size_bytes);
   EXPECT_GE(greatest, (is_bf16() ? 2 : 4) * n_values);

@@ -85,12 +85,12 @@ inline std::vector<checkpoint::NamedTensor> golden_weights(const graph::Paramete
   std::vector<checkpoint::NamedTensor> out;
   for (const graph::Parameter& p : table.parameters())
     for (const graph::ParameterPart& part : p.parts) {
-      checkpoint::NamedTensor tensor{.name = part.name, .shape = part.shape, .values = {}};
+      std::vector<float> values;
       const Philox random(seed, RandomPurpose::weights, name_hash(part.name), 0);
       const double mean = part.name.find("norm") == std::string::npos ? 0 : p.initial.value;
       for (std::size_t i = 0; i < part.n_elements(); ++i)
-        tensor.values.push_back(static_cast<float>(mean + 0.2 * random.normal(i)));
-      out.push_back(std::move(tensor));
+        values.push_back(static_cast<float>(mean + 0.2 * random.normal(i)));
+      out.emplace_back(part.name, part.shape, std::move(values));
     }
   return out;
 }

@@ -37,7 +37,8 @@ void expect_as_in_pytorch(const char* name_of_model, Precision precision, const 
   const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator,
                      tasks::make_language_modelling(config, std::make_shared<GoldenText>(golden), nullptr));
-  run.replica().load_named(golden_weights(run.plan().parameters(), config.run.seed));
+  run.replica().load_named({.path = "golden", .tensors = golden_weights(run.plan().parameters(), config.run.seed)},
+                           *world);
   for (int step = 0; step < n_steps; ++step) {
     const double loss = run.step(step);
     const double apart = std::abs(loss / losses[static_cast<std::size_t>(step)] - 1);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "comm/world.h"
 #include "data/text_set.h"
 #include "inference/inference.h"
 #include "lockstep/philox.h"
@@ -48,12 +49,12 @@ struct Documents {
 checkpoint::ModelFile weights_of(const models::LlamaConfig& model) {
   checkpoint::ModelFile file{.path = "model", .state = {}, .tensors = {}};
   for (const auto& [name, shape] : models::llama_tensors(model)) {
-    checkpoint::NamedTensor tensor{.name = name, .shape = shape, .values = {}};
+    std::vector<float> values;
     const Philox random(1, RandomPurpose::weights, name_hash(name), 0);
     for (std::int64_t i = 0; i < shape.n_elements(); ++i)
-      tensor.values.push_back(
+      values.push_back(
           static_cast<float>((shape.rank() == 1 ? 1 : 0) + 0.2 * random.normal(static_cast<std::uint64_t>(i))));
-    file.tensors.push_back(std::move(tensor));
+    file.tensors.emplace_back(name, shape, std::move(values));
   }
   return file;
 }
@@ -71,7 +72,7 @@ std::vector<float> losses_of(const char* model, const std::string& path, bool pa
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const std::int64_t n = set->info().n_samples;
   inference::Inference inference(config, *task, set->fields(), *backend, n);
-  inference.load(weights_of(tasks::model_source(config.model)));
+  inference.load(weights_of(tasks::model_source(config.model)), *comm::single_world());
 
   std::vector<std::vector<std::byte>> memory;
   data::Batch batch{.n_samples = n, .fields = {}};

@@ -78,7 +78,7 @@ class Logits {
         const auto tensor = std::ranges::find(file.tensors, part.name, &checkpoint::NamedTensor::name);
         ASSERT_NE(tensor, file.tensors.end()) << part.name;
         ASSERT_EQ(tensor->shape, part.shape) << part.name;
-        graph::pack_part(p, part, tensor->values, packed);
+        graph::pack_part(p, part, tensor->values(), packed);
       }
       std::ranges::copy(packed, arena_->edit() + p.begin);
     }

@@ -43,11 +43,12 @@ Config config_of(const Json& golden, Precision precision) {
 /// All weights are normally distributed with standard deviation 0.2; those of the base are drawn by tensor name.
 void load_golden_weights(train::Replica& replica, std::uint32_t seed) {
   checkpoint::ModelFile base{.path = "golden", .state = {}, .tensors = {}};
-  std::vector<checkpoint::NamedTensor> adapters;
+  checkpoint::ModelFile adapters{.path = "adapters"};
   for (checkpoint::NamedTensor& tensor : test::golden_weights(replica.parameters(), seed))
-    (models::is_adapter(tensor.name) ? adapters : base.tensors).push_back(std::move(tensor));
-  replica.load_base(base);
-  replica.load_named(adapters);
+    (models::is_adapter(tensor.name) ? adapters : base).tensors.push_back(std::move(tensor));
+  const auto world = comm::single_world();
+  replica.load_base(base, *world);
+  replica.load_named(adapters, *world);
 }
 
 void expect_as_in_peft(const char* name_of_case, Precision precision, const char* recompute, int n_steps,
@@ -135,7 +136,8 @@ TEST(LoraFiles, LogitsOfAnAdapterOfPeft) {
         inference::merged(inference::with_base(checkpoint::read_model_file(folder), folder == again ? "" : base));
     const models::LlamaConfig config = models::parse_llama_config(golden["config"].dump(), "golden");
     const auto backend = make_backend({.device = "cpu", .threads = 1});
-    inference::TextModel model(config, {.slots = 2, .capacity = 16, .chunk = 16}, Precision::fp32, file, *backend);
+    inference::TextModel model(config, {.slots = 2, .capacity = 16, .chunk = 16}, Precision::fp32, file, *backend,
+                               *comm::single_world());
     std::vector<generate::NewToken> new_tokens;
     for (std::size_t t = 0; t < tokens.size(); ++t)
       new_tokens.push_back({.id = tokens[t],

@@ -149,18 +149,18 @@ TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
 TEST_F(Parameters, ThatAreSplitAreExportedAndImportedAsTheirParts) {
   const auto run = start(make_cpu), other = start(make_cpu);
   for (int step = 0; step < 2; ++step) run->step(step);
-  const std::vector<checkpoint::NamedTensor> tensors = run->replica().named_tensors(2);
+  const checkpoint::ModelFile file{.path = "trained", .tensors = run->replica().named_tensors(2)};
   const auto find = [&](const char* name) {
-    return *std::ranges::find(tensors, std::string(name), &checkpoint::NamedTensor::name);
+    return *std::ranges::find(file.tensors, std::string(name), &checkpoint::NamedTensor::name);
   };
   const std::vector<float> head = test::ReplicaProbe::parameter(run->replica(), "head.weight");
   std::vector<float> joined;
   for (const char* name : {"q.weight", "k.weight", "v.weight"}) {
-    const std::vector<float> values = find(name).values;
+    const std::vector<float> values = find(name).values();
     joined.insert(joined.end(), values.begin(), values.end());
   }
   EXPECT_EQ(joined, head);
-  EXPECT_TRUE(other->replica().load_named(tensors).empty());
+  EXPECT_TRUE(other->replica().load_named(file, *world_).empty());
   EXPECT_EQ(other->all_weights(), run->all_weights());
 }
 
@@ -230,7 +230,7 @@ TEST_F(Parameters, In16BitsAreReadAsTheRoundedMasters) {
       run_a_skipped_step(*loaded);
       checkpoint::load(scratch.file("a.h5"), loaded->replica().targets());
       run_a_skipped_step(*imported);
-      imported->replica().load_named(trained->replica().named_tensors(2));
+      imported->replica().load_named({.path = "trained", .tensors = trained->replica().named_tensors(2)}, *world_);
       for (const auto& run : {loaded.get(), imported.get()}) {
         run_a_skipped_step(*run);
         EXPECT_EQ(run->all_weights(), trained->all_weights());

@@ -197,10 +197,10 @@ void a_flipped_bit_is_found(World& world) {
   train::require_equal_replicas(world, run.replica().hash(), 1);
   const int last = world.size() - 1;
   if (world.rank() == last) {
-    std::vector<checkpoint::NamedTensor> tensors = run.replica().named_tensors(1);
-    auto& value = reinterpret_cast<std::uint32_t&>(tensors[7].values[5]);
-    value ^= 1u;
-    run.replica().load_named(tensors);
+    const checkpoint::TensorTarget target = run.replica().targets()[7];
+    std::vector<float> values = run.replica().named_tensors(1)[7].values();
+    reinterpret_cast<std::uint32_t&>(values[5]) ^= 1u;
+    target.write(values);
   }
   std::string message;
   try {

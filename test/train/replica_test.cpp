@@ -4,6 +4,7 @@
 // double-precision reference, which fuses everything, on the same graph. And what a step must not do: allocate, or
 // depend on memory reuse.
 #include "train/replica.h"
+#include "test/support/named_tensors.h"
 
 #include <gtest/gtest.h>
 
@@ -46,10 +47,11 @@ std::unique_ptr<Backend> backend_of([[maybe_unused]] Case::Device device) {
 /// them by several per cent whatever the arithmetic (PyTorch's fp32 too). With the last norm of each block at a
 /// quarter, the network is well conditioned, and every path still carries gradient.
 void calm(train::Replica& replica) {
-  std::vector<checkpoint::NamedTensor> tensors = replica.named_tensors(0);
-  for (checkpoint::NamedTensor& t : tensors)
-    if (t.name.ends_with("bn3.weight")) std::fill(t.values.begin(), t.values.end(), 0.25f);
-  replica.load_named(tensors);
+  checkpoint::ModelFile file{.path = "calm", .tensors = test::kept(replica.named_tensors(0))};
+  for (checkpoint::NamedTensor& t : file.tensors)
+    if (t.name.ends_with("bn3.weight"))
+      t = test::edited(t, [](std::vector<float>& values) { std::ranges::fill(values, 0.25f); });
+  replica.load_named(file, *comm::single_world());
 }
 
 class WholeNetwork : public testing::TestWithParam<Case> {};
@@ -83,8 +85,8 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   const auto ours_named = ours.replica().named_tensors(1), exact_named = exact.replica().named_tensors(1);
   for (std::size_t i = 0; i < ours_named.size(); ++i) {
     if (!ours_named[i].name.ends_with("running_var") && !ours_named[i].name.ends_with("running_mean")) continue;
-    if (ours_named[i].values == exact_named[i].values) continue;  // gradients of a frozen norm: zeros
-    EXPECT_LT(test::relative_distance(ours_named[i].values, exact_named[i].values), 1e-4) << ours_named[i].name;
+    if (ours_named[i].values() == exact_named[i].values()) continue;  // gradients of a frozen norm: zeros
+    EXPECT_LT(test::relative_distance(ours_named[i].values(), exact_named[i].values()), 1e-4) << ours_named[i].name;
   }
 }
 
@@ -152,16 +154,17 @@ TEST(Replica, TrainsWhatIsNotFrozen) {
       }
       config.optimizer.learning_rate = 0.002 * loss / squared_norm;
       test::SmallRun run(config, *cpu, *communicator);
-      const auto before = run.replica().named_tensors(0);
+      const auto before = test::kept(run.replica().named_tensors(0));
       run.step(0);
       const auto after = run.replica().named_tensors(0);
       EXPECT_NEAR((loss - run.step(1)) / (0.002 * loss), 1, 0.1);  // curvature, and ReLU decisions that flip
       for (std::size_t i = 0; i < before.size(); ++i) {
         const bool is_frozen = std::ranges::any_of(
             freeze, [&](const std::string& pattern) { return config::selects(pattern, before[i].name); });
-        EXPECT_TRUE(!is_frozen || before[i].values == after[i].values) << before[i].name << " is frozen";
+        EXPECT_TRUE(!is_frozen || before[i].values() == after[i].values()) << before[i].name << " is frozen";
         const bool is_weight = before[i].name.ends_with(".weight");
-        EXPECT_TRUE(is_frozen || !is_weight || before[i].values != after[i].values) << before[i].name << " is trained";
+        EXPECT_TRUE(is_frozen || !is_weight || before[i].values() != after[i].values())
+            << before[i].name << " is trained";
       }
       const auto& table = run.plan().parameters();
       EXPECT_EQ(run.plan().optimizer().n_elements, table.n_trainable());
@@ -370,10 +373,9 @@ TEST(Replica, ASkippedStepChangesNothing) {
   EXPECT_EQ(run.result().is_applied, 1u);
   EXPECT_NE(whole_state(run.replica()), before);
 
-  std::vector<checkpoint::NamedTensor> tensors = run.replica().named_tensors(2);
-  for (checkpoint::NamedTensor& t : tensors)
-    if (t.name == "fc.bias") t.values[3] = std::numeric_limits<float>::infinity();
-  run.replica().load_named(tensors);
+  for (const checkpoint::TensorTarget& target : run.replica().targets())
+    if (target.path == "/parameters/fc.bias")
+      target.write(std::vector<float>(target.shape.n_elements(), std::numeric_limits<float>::infinity()));
   const std::uint64_t hash = run.replica().hash();
   run.step(2);
   EXPECT_EQ(run.result().is_applied, 0u);
