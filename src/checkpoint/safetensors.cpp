@@ -21,6 +21,8 @@ constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the form
 constexpr std::uint64_t kHeaderAlignment = 8;
 // Written bytes are synced as often as this, so that no sync lasts long and Ctrl-C takes effect at once.
 constexpr std::uint64_t kSyncBytes = std::uint64_t{64} << 20;
+// Converted at a time: few enough to stay in the cache.
+constexpr std::size_t kConvertedElements = std::size_t{1} << 18;
 constexpr const char* kMetadata = "__metadata__";
 
 using Json = nlohmann::json;
@@ -236,9 +238,13 @@ void SafetensorsFile::read(const Entry& entry, std::size_t first, std::span<floa
     read_at(file_, path_, bytes, data_begin_ + entry.begin + first * size, ErrorCode::model_file_damaged);
   };
   if (entry.dtype == "F32") return read(std::as_writable_bytes(out));
-  std::vector<std::byte> bytes(out.size() * size);
-  read(bytes);
-  to_floats(entry.dtype, bytes, out);
+  std::vector<std::byte> bytes;
+  for (std::size_t n = 0; !out.empty(); out = out.subspan(n), first += n) {
+    n = std::min(kConvertedElements, out.size());
+    bytes.resize(n * size);
+    read(bytes);
+    to_floats(entry.dtype, bytes, out.first(n));
+  }
 }
 
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,

@@ -10,6 +10,9 @@
 #include "lockstep/ops/step_scalars.h"
 
 namespace lockstep::graph {
+namespace {
+constexpr std::size_t kRoundedElements = std::size_t{1} << 18;  // at a time: few enough to stay in the cache
+}
 
 ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend)
     : ParameterArena(table, compute_dtype, backend, table.n_with_masters(), {}, nullptr) {}
@@ -81,20 +84,21 @@ void ParameterArena::write_nf4(const Parameter& parameter, std::span<const float
 void ParameterArena::write_without_master(std::size_t begin, std::span<const float> values, Stream& stream) {
   require(compute_weights_ != nullptr && begin >= n_with_masters_, ErrorCode::internal,
           "element {} of the parameters has an fp32 master", begin);
-  auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
-  const auto copy = [&](const auto& rounded) {
-    backend_.copy(target, rounded.data(), rounded.size() * sizeof(rounded[0]), stream);
-    stream.synchronize();
+  auto* const target = static_cast<std::byte*>(compute_weights_->data());
+  const auto write = [&](auto round) {
+    std::vector<decltype(round(0.0f))> rounded;
+    for (std::size_t n = 0; !values.empty(); values = values.subspan(n), begin += n) {
+      n = std::min(kRoundedElements, values.size());
+      rounded.resize(n);
+      std::ranges::transform(values.first(n), rounded.begin(), round);
+      backend_.copy(target + begin * size_bytes(compute_dtype_), rounded.data(), n * sizeof(rounded[0]), stream);
+      stream.synchronize();
+    }
   };
-  if (compute_dtype_ == DType::bf16) {
-    std::vector<Bf16> rounded(values.size());
-    std::ranges::transform(values, rounded.begin(), to_bf16);
-    copy(rounded);
-  } else {
-    std::vector<Fp16> rounded(values.size());
-    std::ranges::transform(values, rounded.begin(), to_fp16);
-    copy(rounded);
-  }
+  if (compute_dtype_ == DType::bf16)
+    write([](float value) { return to_bf16(value); });
+  else
+    write([](float value) { return to_fp16(value); });
 }
 
 ForwardSizes forward_sizes(std::span<Graph* const> graphs) {

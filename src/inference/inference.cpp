@@ -166,7 +166,7 @@ class WholeParameter {
            Stream& stream) {
     const graph::Parameter& parameter = *place.parameter;
     const bool is_end_of_part = first + values.size() == place.part->n_elements();
-    packed_.resize(parameter.n_elements);
+    if (first == 0 && place.part == &parameter.parts.front()) packed_.assign(parameter.n_elements, 0.0f);
     if (parameter.layout) {
       part_.resize(place.part->n_elements());
       std::ranges::copy(values, part_.begin() + static_cast<std::ptrdiff_t>(first));
@@ -176,8 +176,6 @@ class WholeParameter {
     }
     if (!is_end_of_part || place.part != &parameter.parts.back()) return;
     parameters.write(parameter, 0, packed_, stream);
-    std::vector<float>().swap(packed_);
-    std::vector<float>().swap(part_);
   }
 
  private:
