@@ -11,6 +11,9 @@ namespace lockstep {
 /// its figures after 10 seconds, and then every 10 seconds or, later, a tenth of the time so far.
 enum class WithoutTerminal : std::uint8_t { nothing, lines };
 
+/// Models of fewer bytes are read and written without showing progress.
+inline constexpr std::int64_t kShownFromBytes = std::int64_t{256} << 20;
+
 /// A bar on the terminal's last line with steps, it/s and ETA.
 class ProgressBar {
  public:

@@ -28,7 +28,6 @@ constexpr const char* kWeightMap = "weight_map";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
-constexpr std::uint64_t kShownFromBytes = 256 << 20;  // of progress
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20, kMaxIndexBytes = 64 << 20, kMaxTokenizerFileBytes = 256 << 20;
 
 std::string file_in(const std::string& directory, const std::string& name) {
@@ -198,13 +197,13 @@ std::vector<std::vector<NamedTensor>> cut(std::vector<NamedTensor> tensors, cons
 void write_weights(const std::string& directory, std::vector<NamedTensor> tensors, const HuggingFaceOptions& options) {
   const std::map<std::string, std::string> metadata{{"format", "pt"}};
   std::ranges::sort(tensors, {}, &NamedTensor::name);  // as the safetensors library does
-  std::uint64_t total_bytes = 0, done_bytes = 0;
-  for (const NamedTensor& tensor : tensors) total_bytes += tensor.n_elements() * size_bytes(options.dtype);
-  ProgressBar bar("writing", static_cast<std::int64_t>(total_bytes), total_bytes >= kShownFromBytes,
-                  WithoutTerminal::lines);
+  std::int64_t total_bytes = 0, done_bytes = 0;
+  for (const NamedTensor& tensor : tensors)
+    total_bytes += static_cast<std::int64_t>(tensor.n_elements() * size_bytes(options.dtype));
+  ProgressBar bar("writing", total_bytes, total_bytes >= kShownFromBytes, WithoutTerminal::lines);
   const auto wrote = [&](std::uint64_t n_bytes) {
-    done_bytes += n_bytes;
-    bar.update(static_cast<std::int64_t>(done_bytes), "");
+    done_bytes += static_cast<std::int64_t>(n_bytes);
+    bar.update(done_bytes, "");
   };
   const std::vector<std::vector<NamedTensor>> shards = cut(std::move(tensors), options);
   if (shards.size() == 1) {

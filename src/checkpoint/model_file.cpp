@@ -71,8 +71,8 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   if (is_huggingface(path)) return read_huggingface(path);
   if (is_peft(path)) return read_peft(path);
   if (is_safetensors(path)) {
-    StateJson state = state_of_metadata(SafetensorsFile::open(path)->metadata(), path);
-    return {.path = path, .state = std::move(state), .tensors = read_safetensors(path)};
+    const std::shared_ptr<const SafetensorsFile> file = SafetensorsFile::open(path);
+    return {.path = path, .state = state_of_metadata(file->metadata(), path), .tensors = file->tensors()};
   }
   const auto reader = std::make_shared<Reader>(path);
   ModelFile out{.path = path, .state = reader->state(), .tensors = {}};

@@ -40,4 +40,7 @@ NamedTensor::Read read_at_once(std::function<std::vector<float>()> read_all);
 void for_each_piece(const NamedTensor& tensor,
                     const std::function<void(std::size_t first, std::span<const float> values)>& take);
 
+/// Reads all values, for what reading them checks or computes.
+void read_through(const std::vector<NamedTensor>& tensors);
+
 }  // namespace lockstep::checkpoint

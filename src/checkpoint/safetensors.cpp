@@ -231,6 +231,12 @@ NamedTensor SafetensorsFile::tensor(const Entry& entry) const {
   return out;
 }
 
+std::vector<NamedTensor> SafetensorsFile::tensors() const {
+  std::vector<NamedTensor> out;
+  for (const Entry& entry : entries_) out.push_back(tensor(entry));
+  return out;
+}
+
 void SafetensorsFile::read(const Entry& entry, std::size_t first, std::span<float> out) const {
   throw_if_stopped();
   const std::uint64_t size = element_bytes(entry.dtype);
@@ -287,11 +293,6 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   pending.publish();
 }
 
-std::vector<NamedTensor> read_safetensors(const std::string& path) {
-  const std::shared_ptr<const SafetensorsFile> file = SafetensorsFile::open(path);
-  std::vector<NamedTensor> tensors;
-  for (const SafetensorsFile::Entry& entry : file->entries()) tensors.push_back(file->tensor(entry));
-  return tensors;
-}
+std::vector<NamedTensor> read_safetensors(const std::string& path) { return SafetensorsFile::open(path)->tensors(); }
 
 }  // namespace lockstep::checkpoint

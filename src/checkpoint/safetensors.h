@@ -46,6 +46,8 @@ class SafetensorsFile : public std::enable_shared_from_this<SafetensorsFile> {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// The tensor, which keeps the file open.
   NamedTensor tensor(const Entry& entry) const;
+  /// All of them.
+  std::vector<NamedTensor> tensors() const;
 
  private:
   explicit SafetensorsFile(const std::string& path);

@@ -19,7 +19,6 @@ namespace {
 // Small enough for Ctrl-C to take effect at once on a slow disk, and for /dev/shm. Large enough for the ranks'
 // agreement on each part (about a millisecond) not to count.
 constexpr std::size_t kPartElements = std::size_t{8} << 20;
-constexpr std::int64_t kShownFromBytes = std::int64_t{256} << 20;
 
 /// What is read before the ranks agree again: as many pieces as fit.
 struct Part {

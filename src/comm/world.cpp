@@ -29,6 +29,7 @@
 namespace lockstep::comm {
 namespace {
 
+/// Host memory that the ranks of a node map.
 class NodeMemory final : public Memory {
  public:
   explicit NodeMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {}

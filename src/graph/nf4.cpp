@@ -74,7 +74,7 @@ auto bounds_of(const Values& values) {
 }
 
 /// The same for each element of a block. Counting the bounds below all elements at once takes vector instructions: a
-/// search for each element took 5 times as long.
+/// search for each element took 2.3 times as long (4096x4096 on one thread, 0.195 s).
 using Block = std::array<float, static_cast<std::size_t>(kNf4Block)>;
 void find_nf4_codes(const Block& quotients, std::array<std::uint8_t, std::tuple_size_v<Block>>& codes) {
   static const auto bounds = bounds_of(std::to_array(kNf4Values));

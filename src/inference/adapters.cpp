@@ -177,8 +177,7 @@ void hash_while_read(std::vector<NamedTensor>& tensors, std::function<void(const
 std::string hash_of_base(std::vector<NamedTensor> tensors) {
   std::string hash;
   hash_while_read(tensors, [&](const std::string& computed) { hash = computed; });
-  for (const NamedTensor& tensor : tensors)
-    checkpoint::for_each_piece(tensor, [](std::size_t, std::span<const float>) {});
+  checkpoint::read_through(tensors);
   return hash;
 }
 

@@ -293,10 +293,8 @@ void Session::read_base() {
 void Session::load_base() {
   if (base_.tensors.empty()) return replica->initialize_base(config.run.seed);
   inference::hash_while_read(base_.tensors, [this](const std::string& hash) {
-    for (const auto& [state, path] :
-         {std::pair{reader_ ? reader_->state() : checkpoint::StateJson(), reader_ ? reader_->path() : std::string()},
-          std::pair{initial_weights_.state, initial_weights_.path}})
-      inference::require_same_base(state, path, hash, base_.path);
+    if (reader_) inference::require_same_base(reader_->state(), reader_->path(), hash, base_.path);
+    inference::require_same_base(initial_weights_.state, initial_weights_.path, hash, base_.path);
     base_hash = hash;
   });
   replica->load_base(base_, world);
