@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/model_files.h"
 #include "base/progress_bar.h"
+#include "checkpoint/composite.h"
 #include "checkpoint/peft.h"
 #include "lockstep/error.h"
 
@@ -126,6 +127,8 @@ void read_weights(const std::string& directory, ModelFile& out) {
 
 bool is_tied(const Json& config, const std::string& path) {
   const auto found = config.find("tie_word_embeddings");
+  const auto text = config.find("text_config");
+  if (found == config.end() && text != config.end() && text->is_object()) return is_tied(*text, path);
   if (found == config.end() || found->is_null()) return false;
   require(found->is_boolean(), ErrorCode::model_file_damaged,
           "{} is damaged: tie_word_embeddings is neither true nor false", path);
@@ -236,9 +239,10 @@ ModelFile read_huggingface(const std::string& directory) {
   const std::string path = file_in(directory, kHuggingFaceConfig);
   ModelFile out{.path = directory, .state = StateJson::object(), .tensors = {}};
   out.config = read_text(path, kMaxConfigBytes);
-  const bool tied = is_tied(parse_object(out.config, path), path);
+  const Json config = parse_object(out.config, path);
   read_weights(directory, out);
-  if (tied) unify_tied(out);
+  separate_decoder(out, out.config);
+  if (is_tied(config, path)) unify_tied(out);
   return out;
 }
 
@@ -258,6 +262,7 @@ void write_model_directory(const std::string& directory, const std::map<std::str
 
 void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
                        const std::map<std::string, std::string>& files, const HuggingFaceOptions& options) {
+  if (is_composite(files.at(kHuggingFaceConfig))) name_as_part(tensors);
   write_model_directory(directory, files,
                         [&](const std::string& partial) { write_weights(partial, std::move(tensors), options); });
 }

@@ -38,8 +38,8 @@ struct HuggingFaceOptions {
 /// model or of an adapter. Otherwise it is left alone, and data_exists is thrown.
 void write_model_directory(const std::string& directory, const std::map<std::string, std::string>& files,
                            const std::function<void(const std::string& partial)>& write_weights);
-/// The same with the weights of a model. `files`: all other files, including config.json. Throws what
-/// write_safetensors() throws.
+/// The same with the weights of a model. `files`: all other files, including config.json. If that describes a composite
+/// model, what is carried is among the tensors. Throws what write_safetensors() throws.
 void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
                        const std::map<std::string, std::string>& files, const HuggingFaceOptions& options);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "checkpoint/reader.h"
@@ -72,7 +73,9 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   if (is_peft(path)) return read_peft(path);
   if (is_safetensors(path)) {
     const std::shared_ptr<const SafetensorsFile> file = SafetensorsFile::open(path);
-    return {.path = path, .state = state_of_metadata(file->metadata(), path), .tensors = file->tensors()};
+    ModelFile out{.path = path, .state = state_of_metadata(file->metadata(), path), .tensors = file->tensors()};
+    separate_decoder(out, recorded_config(out.state));
+    return out;
   }
   const auto reader = std::make_shared<Reader>(path);
   ModelFile out{.path = path, .state = reader->state(), .tensors = {}};
@@ -93,7 +96,14 @@ ModelFile read_model_file(const std::string& path, WeightsOf weights) {
   }
   require(has_averages || weights == WeightsOf::model, ErrorCode::config_conflict,
           "{} has no averages of the weights, since its run had no ema.decay: leave out --ema", path);
+  separate_decoder(out, recorded_config(out.state));
   return out;
+}
+
+std::string recorded_config(const StateJson& state) {
+  const StateJson model = state.value("model", StateJson::object());
+  const auto config = model.find("config");
+  return config != model.end() && config->is_string() ? config->get<std::string>() : "";
 }
 
 std::map<std::string, std::string> export_metadata(const StateJson& state) {

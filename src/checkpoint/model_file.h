@@ -24,6 +24,8 @@ struct ModelFile {
   /// Parameters and running statistics, under the names of torchvision or transformers. The values are read when they
   /// are needed, and only then is damage found that does not show in the sizes.
   std::vector<NamedTensor> tensors = {};
+  /// What belongs to other parts of a composite model, under its own names (checkpoint/composite.h).
+  std::vector<NamedTensor> carried = {};
   /// The text of config.json; empty if there is none.
   std::string config = {};
   /// The type in which all tensors are stored; fp32 if they differ.
@@ -40,6 +42,9 @@ enum class WeightsOf : std::uint8_t { model, averages };
 /// checkpoint_damaged if a member of the state has the wrong type. Also throws what Reader, read_safetensors() and
 /// read_huggingface() throw.
 ModelFile read_model_file(const std::string& path, WeightsOf weights = WeightsOf::model);
+
+/// The text of the config.json that a state records; empty if there is none.
+std::string recorded_config(const StateJson& state);
 
 /// The metadata of an exported .safetensors file: "format" is "pt", and "lockstep" contains, as JSON, the members
 /// model, precision, step, inference and base of the state.

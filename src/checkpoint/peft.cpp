@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
 #include "lockstep/error.h"
 
@@ -129,6 +130,7 @@ ModelFile read_peft(const std::string& directory) {
             "{} has a tensor {}: expected names that begin with {}", path, entry.name, kPrefix);
     NamedTensor tensor = file->tensor(entry);
     tensor.name = entry.name.substr(std::string_view(kPrefix).size());
+    tensor.name = decoder_name(tensor.name).value_or(tensor.name);
     const std::string target = target_of(tensor.name);
     require(std::ranges::find(known, target) != known.end(), ErrorCode::model_feature,
             "{} has a tensor {}, which is not of an adapter of q, k, v, o, gate, up or down (model.lora.targets): save "
@@ -156,8 +158,12 @@ ModelFile read_peft(const std::string& directory) {
 
 void write_peft(const std::string& directory, std::vector<NamedTensor> tensors, const Config::Model::Lora& lora,
                 const std::string& base, const StateJson& state, const std::map<std::string, std::string>& files) {
-  nlohmann::ordered_json modules = nlohmann::ordered_json::array();
-  for (const std::string& target : lora.targets) modules.push_back(target + std::string(kModule));
+  std::vector<std::string> names;
+  for (const std::string& target : lora.targets) names.push_back(target + std::string(kModule));
+  // The vision tower beside a decoder has modules of the same names.
+  const bool is_part = is_composite(recorded_config(state));
+  nlohmann::ordered_json modules = names;
+  if (is_part) modules = fmt::format(R"(model\.language_model\..*\.({}))", fmt::join(names, "|"));
   const nlohmann::ordered_json empty = nlohmann::ordered_json::object();
   const bool is_whole = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e9;
   nlohmann::ordered_json config{{"alpha_pattern", empty},
@@ -180,7 +186,7 @@ void write_peft(const std::string& directory, std::vector<NamedTensor> tensors, 
                                 {"task_type", "CAUSAL_LM"},
                                 {"use_rslora", lora.rslora}};
   if (is_whole) config["lora_alpha"] = static_cast<std::int64_t>(lora.alpha);
-  for (NamedTensor& tensor : tensors) tensor.name = kPrefix + tensor.name;
+  for (NamedTensor& tensor : tensors) tensor.name = kPrefix + (is_part ? "model.language_" + tensor.name : tensor.name);
   std::ranges::sort(tensors, {}, &NamedTensor::name);  // as the safetensors library does
   std::map<std::string, std::string> all = files;
   all[kPeftConfig] = config.dump(2) + "\n";

@@ -175,6 +175,7 @@ int verify_model_of_others(const std::string& path) {
     Config config;
     inference::set_model(config, file);  // compares config.json with the tensors
   }
+  file.tensors.insert(file.tensors.end(), file.carried.begin(), file.carried.end());
   checkpoint::check_while_read(path, file.tensors);
   checkpoint::read_through(file.tensors);
   print_text("{} is complete: {} tensors, {} bytes; all values are finite{}. Files of this format have no checksums.\n",

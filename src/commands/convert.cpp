@@ -160,7 +160,7 @@ Config exported_config(const std::string& run, const ExportOptions& options) {
 
 void export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
-  models::check_llama_tensors(models::parse_llama_config(text_in(file.state, "model", "config"), source),
+  models::check_llama_tensors(models::parse_llama_config(checkpoint::recorded_config(file.state), source),
                               inference::shapes_of(file.tensors), source);
   checkpoint::check_while_read(source, file.tensors);
   const auto step = file.state.value("step", std::int64_t{0});
@@ -217,11 +217,13 @@ void import_llama(checkpoint::ModelFile file, const std::string& config_source, 
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
   models::check_llama_tensors(config, inference::shapes_of(file.tensors), file.path);
   checkpoint::check_while_read(file.path, file.tensors);
+  checkpoint::check_while_read(file.path, file.carried);
   StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}}, file.state);
   if (!imported.is_null()) state[kImported] = imported;
   if (!state.contains("inference"))
     if (const std::string hash = tokenizer_hash_of(file.path); !hash.empty())
       state["inference"] = {{"tokenizer_hash", hash}};
+  file.tensors.insert(file.tensors.end(), file.carried.begin(), file.carried.end());
   const std::size_t n_tensors = save_imported(target, std::move(file.tensors), state);
   print_text("{}: {} tensors; {}, {} layers of width {}, {} parameters\n", target, n_tensors, kLlama, config.layers,
              config.width, config.n_parameters());
@@ -235,7 +237,7 @@ void import_directory(const std::string& source, const std::string& target) {
 
 void import_safetensors(const std::string& source, const std::string& target) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
-  file.config = models::is_language_model(family_of(file.state)) ? text_in(file.state, "model", "config") : "";
+  file.config = models::is_language_model(family_of(file.state)) ? checkpoint::recorded_config(file.state) : "";
   if (!file.config.empty()) return import_llama(std::move(file), source, target, nullptr);
   require(!models::has_llama_names(inference::shapes_of(file.tensors)), ErrorCode::usage,
           "{} contains the weights of a language model: give the directory of the file, which must also contain {}",
@@ -269,18 +271,21 @@ std::string with_dtype(const std::string& config, DType dtype) {
 
 Published published(const std::string& source, const std::string& target, const checkpoint::ModelFile& file,
                     const ExportOptions& options, const PublishedModel& published) {
-  const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
+  models::LlamaConfig model = models::parse_llama_config(checkpoint::recorded_config(file.state), source);
   const bool has_adapters = inference::holds_adapters(file);
   const std::string run = run_of(source);
-  Published out{.files = {}, .config = exported_config(run, options)};
+  Published out{.files = {}, .config = exported_config(run, options), .carried = {}};
   if (has_adapters) {
     out.config.model.lora = inference::lora_of(file);
     if (!options.base.empty()) out.config.model.from = options.base;
   }
   out.files = published_files(source, published.tokenizer, out.config, model);
-  if (!has_adapters)
-    out.files[checkpoint::kHuggingFaceConfig] =
-        published.config_json.empty() ? models::to_json(model).dump(2) + "\n" : published.config_json;
+  if (!has_adapters) {
+    const bool was_composite = !model.composite.empty();
+    out.carried = inference::carried_tensors(model, file, inference::base_of(out.config.model));
+    const bool is_made = published.config_json.empty() || was_composite == model.composite.empty();
+    out.files[checkpoint::kHuggingFaceConfig] = is_made ? models::to_json(model).dump(2) + "\n" : published.config_json;
+  }
   run::add_answer_end(out.files, run::answer_end_of(file.state));
   const auto step = file.state.value("step", std::int64_t{0});
   const auto configuration = file.state.value("configuration", std::string());
@@ -307,6 +312,7 @@ Published published(const std::string& source, const std::string& target, const 
 void write_directory(const std::string& target, std::vector<checkpoint::NamedTensor> tensors, DType dtype,
                      const Published& published) {
   const std::uint64_t max_shard_bytes = parse_byte_size(published.config.checkpoint.max_shard_size).value();
+  tensors.insert(tensors.end(), published.carried.begin(), published.carried.end());
   checkpoint::write_huggingface(target, std::move(tensors), published.files,
                                 {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
 }

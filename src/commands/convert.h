@@ -55,11 +55,12 @@ checkpoint::StateJson initial_state(checkpoint::StateJson model, const checkpoin
 /// Writes a checkpoint. Returns the number of tensors.
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                           const checkpoint::StateJson& state);
-/// What a directory has besides its weights: the files of the tokenizer, config.json, and the model card. `config` is
-/// that of the run, with the options applied.
+/// What a directory has besides the decoder's weights: the files of the tokenizer, config.json, the model card, and the
+/// tensors of other parts. `config` is that of the run, with the options applied.
 struct Published {
   std::map<std::string, std::string> files;
   Config config;
+  std::vector<checkpoint::NamedTensor> carried;
 };
 struct PublishedModel {
   std::string config_json;  // the content of config.json; empty: made from the model. Adapters have none

@@ -15,8 +15,8 @@
 #include "inference/inference.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "models/family.h"
-#include "models/llama_config.h"
 #include "models/llama_tensors.h"
 #include "models/lora.h"
 
@@ -145,6 +145,17 @@ std::string base_of(const Config::Model& model) {
   return model.from != Config::Model{}.from ? model.from : model.initialize_from;
 }
 
+std::vector<NamedTensor> carried_tensors(models::LlamaConfig& model, const ModelFile& file, const std::string& base) {
+  if (model.composite.empty() || !file.carried.empty()) return file.carried;
+  std::vector<NamedTensor> carried;
+  if (!base.empty() && is_there(base)) carried = checkpoint::read_model_file(base).carried;
+  if (!carried.empty()) return carried;
+  model.composite.clear();
+  log::warning("the decoder is written alone, since the rest of its model is not in {}",
+               base.empty() ? "a file that is known" : base);
+  return {};
+}
+
 void hash_while_read(std::vector<NamedTensor>& tensors, std::function<void(const std::string& hash)> done) {
   struct Progress {
     std::set<std::string> lines;  // of the tensors that have been read
@@ -209,6 +220,7 @@ ModelFile with_base(ModelFile file, const std::string& base) {
     file.state["inference"] = of_base.state["inference"];
   file.state["base_path"] = path;
   for (NamedTensor& tensor : of_base.tensors) file.tensors.push_back(std::move(tensor));
+  file.carried = std::move(of_base.carried);
   return file;
 }
 

@@ -37,7 +37,9 @@ struct ArchitectureRow {
   bool has_ffn_bias_key = false;       // mlp_bias
   double rope_theta = 10000;
   bool tied_embeddings = false;
-  std::int64_t head_size = 0;  // 0: width / heads
+  std::int64_t head_size = 0;                                   // 0: width / heads
+  const char* composite = nullptr;                              // the class of models of which it is a part
+  std::int64_t vocabulary = 0, heads = 0, key_value_heads = 0;  // 0: there is no default
 };
 constexpr std::array kArchitectures{
     ArchitectureRow{Architecture::llama, "LlamaForCausalLM", "llama", 2048, true, true},
@@ -45,7 +47,8 @@ constexpr std::array kArchitectures{
     ArchitectureRow{Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", 32768, false},
     ArchitectureRow{Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", 32768, true, false, 10000, false, 128},
     ArchitectureRow{Architecture::smollm3, "SmolLM3ForCausalLM", "smollm3", 32768, true, true, 2e6, true},
-    ArchitectureRow{Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text", 131072, true, false, 1e6, true, 256},
+    ArchitectureRow{Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text", 131072, true, false, 1e6, true, 256,
+                    "Gemma3ForConditionalGeneration", 262208, 8, 4},
 };
 
 const ArchitectureRow& row_of(Architecture architecture) {
@@ -330,6 +333,26 @@ void check_sizes(const LlamaConfig& c, const std::string& source) {
           c.head_size);
 }
 
+/// Returns the configuration of the decoder, and leaves that of all other parts in `json`. Both may have keys of the
+/// decoder.
+Json take_text_config(Json& json) {
+  Json text = std::move(json["text_config"]);
+  json.erase("text_config");
+  for (const char* key : {"bos_token_id", "eos_token_id", "tie_word_embeddings"})
+    if (text.is_object() && !text.contains(key) && json.contains(key)) text[key] = json[key];
+  for (const char* key : {"dtype", "torch_dtype"}) json.erase(key);  // of the file's tensors
+  return text;
+}
+
+void require_composite(const Json& json, const ArchitectureRow& row, const std::string& source) {
+  const Json classes = json.value("architectures", Json());
+  require(
+      row.composite != nullptr && classes == Json::array({row.composite}), ErrorCode::model_feature,
+      "{}: architectures: a decoder in text_config is supported in Gemma3ForConditionalGeneration only, found {} with "
+      "{}",
+      source, Reader::shown(classes), row.class_name);
+}
+
 }  // namespace
 
 LlamaConfig parse_llama_config(const std::string& text, const std::string& source,
@@ -337,16 +360,27 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
   Json json = parse_json(text, source, ErrorCode::config_unreadable);
   for (const std::string& key : ignore_keys)
     if (json.is_object()) json.erase(key);
-  Reader reader(json, source);
+  const bool is_composite = json.is_object() && json.contains("text_config");
+  Json others;
+  if (is_composite) {
+    Json text = take_text_config(json);
+    others = std::exchange(json, std::move(text));
+  }
+  Reader reader(json, is_composite ? source + ": text_config" : source);
   LlamaConfig out;
   out.architecture = architecture_of(json, source);
   const ArchitectureRow& row = row_of(out.architecture);
-  out.vocabulary = reader.integer("vocab_size", 1, kMaxSize, 0);
+  if (is_composite) {
+    require_composite(others, row, source);
+    out.composite = others.dump();
+  }
+  out.vocabulary = reader.integer("vocab_size", 1, kMaxSize, row.vocabulary);
   out.width = reader.integer("hidden_size", 1, kMaxSize, 0);
   out.ffn_width = reader.integer("intermediate_size", 1, kMaxSize, 0);
   out.layers = reader.integer("num_hidden_layers", 1, kMaxLayers, 0);
-  out.heads = reader.integer("num_attention_heads", 1, kMaxHeads, 0);
-  out.key_value_heads = reader.integer("num_key_value_heads", 1, out.heads, out.heads);
+  out.heads = reader.integer("num_attention_heads", 1, kMaxHeads, row.heads);
+  out.key_value_heads =
+      reader.integer("num_key_value_heads", 1, out.heads, row.key_value_heads > 0 ? row.key_value_heads : out.heads);
   if (row.head_size == 0 && !(json.contains("head_dim") && !json["head_dim"].is_null()))
     require(out.width % out.heads == 0, ErrorCode::config_conflict,
             "{}: hidden_size must be a multiple of num_attention_heads unless head_dim is given, found {} and {}",
@@ -427,7 +461,10 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
     json["eos_token_id"] = c.end_tokens.front();
   else
     json["eos_token_id"] = c.end_tokens;
-  return json;
+  if (c.composite.empty()) return json;
+  auto composite = nlohmann::ordered_json::parse(c.composite);
+  composite["text_config"] = std::move(json);
+  return composite;
 }
 
 std::int64_t LlamaConfig::n_parameters() const {

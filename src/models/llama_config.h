@@ -1,5 +1,6 @@
 // The architecture of a decoder of the Llama family, as a config.json of Hugging Face's transformers describes it for
-// LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, SmolLM3ForCausalLM and Gemma3ForCausalLM.
+// LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, SmolLM3ForCausalLM and Gemma3ForCausalLM,
+// or in its text_config for Gemma3ForConditionalGeneration.
 //
 // Everything that such a file specifies is honoured. An unknown key, or a value that asks for another computation
 // (dropout, another activation), is rejected by name, except for keys that are null, that begin with
@@ -53,6 +54,7 @@ struct LlamaConfig {
   std::vector<std::int64_t> layers_without_rope{};  // ascending: no positions are encoded there
   std::int64_t begin_token = -1;                    // -1: none
   std::vector<std::int64_t> end_tokens{};           // empty: none
+  std::string composite{};  // the rest of the config.json of a model of which the decoder is a part; empty: of none
 
   bool operator==(const LlamaConfig&) const = default;
   std::int64_t n_parameters() const;

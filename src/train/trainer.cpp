@@ -74,8 +74,15 @@ std::string write_language_model(const Session& session, std::int64_t steps_done
                                  checkpoint::WeightsOf weights) {
   const Config& config = session.config;
   run::Files files = session.model_files;
-  const models::LlamaConfig model =
+  models::LlamaConfig model =
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
+  std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
+  if (!config.model.lora.is_on()) {
+    const std::vector<checkpoint::NamedTensor> carried =
+        inference::carried_tensors(model, {}, inference::base_of(config.model));
+    tensors.insert(tensors.end(), carried.begin(), carried.end());
+    files[checkpoint::kHuggingFaceConfig] = models::to_json(model).dump(2) + "\n";
+  }
   const checkpoint::StateJson state = exported_state(session, steps_done);
   run::add_answer_end(files, run::answer_end_of(state));
   files[checkpoint::kModelCard] = run::text_of(run::make_card({.config = config,
@@ -96,7 +103,6 @@ std::string write_language_model(const Session& session, std::int64_t steps_done
   const auto max_shard_bytes = parse_byte_size(config.checkpoint.max_shard_size);
   checkpoint::HuggingFaceOptions options;
   options.max_shard_bytes = max_shard_bytes.value_or(options.max_shard_bytes);
-  std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
   try {
     if (config.model.lora.is_on()) {
       files.erase(checkpoint::kHuggingFaceConfig);

@@ -152,6 +152,40 @@ TEST(LlamaConfig, RefusesWhatGemma3DoesNotCompute) {
   }
 }
 
+/// The configuration of google/gemma-3-4b-it, which leaves out what are defaults in transformers.
+TEST(LlamaConfig, ReadsTheDecoderInsideGemma3ForConditionalGeneration) {
+  const Json json = Json::parse(R"({"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,
+    "eoi_token_index": 256000, "eos_token_id": [1, 106], "image_token_index": 262144, "initializer_range": 0.02,
+    "mm_tokens_per_image": 256, "model_type": "gemma3", "torch_dtype": "bfloat16",
+    "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                    "sliding_window": 1024},
+    "vision_config": {"hidden_size": 1152, "image_size": 896, "num_hidden_layers": 27}})");
+  const LlamaConfig c = parse(json);
+  EXPECT_EQ(c.architecture, Architecture::gemma3);
+  EXPECT_EQ(c.vocabulary, 262208);
+  EXPECT_EQ(c.heads, 8);
+  EXPECT_EQ(c.key_value_heads, 4);
+  EXPECT_EQ(c.window, 1024);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.rope_scaling.factor, 8);
+  EXPECT_EQ(c.end_tokens, (std::vector<std::int64_t>{1, 106}));
+  EXPECT_EQ(c.n_parameters(), 3880263168);  // without the vision tower and the projector
+  const Json written = Json(to_json(c));
+  EXPECT_EQ(parse(written), c);
+  EXPECT_EQ(written["vision_config"], json["vision_config"]);
+  EXPECT_EQ(written["architectures"], json["architectures"]);
+  EXPECT_FALSE(written.contains("torch_dtype"));
+  Json wrong = json;
+  wrong["text_config"]["sliding_window"] = 0;
+  EXPECT_NE(error_of(wrong).find("text_config: sliding_window"), std::string::npos) << error_of(wrong);
+  wrong["text_config"] = 1;
+  EXPECT_NE(error_of(wrong).find("text_config"), std::string::npos) << error_of(wrong);
+  wrong = json;
+  wrong["architectures"] = {"Qwen2_5_VLForConditionalGeneration"};
+  EXPECT_NE(error_of(wrong).find("architectures"), std::string::npos) << error_of(wrong);
+}
+
 TEST(LlamaConfig, TheArchitectureMayFollowFromTheModelType) {
   Json json = small("LlamaForCausalLM");
   json.erase("architectures");
