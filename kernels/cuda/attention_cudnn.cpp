@@ -74,6 +74,7 @@ class Writer {
                        .set_generate_stats(!is_inference)
                        .set_causal_mask(true)
                        .set_attn_scale(s_.whole.score_scale());
+    if (s_.whole.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
     if (is_ragged_) options.set_padding_mask(true).set_seq_len_q(length_).set_seq_len_kv(length_);
     const auto [y, log_sum_exp] = graph_.sdpa(q, k, v, options);
     output(y, Role::y, s_.heads(), width(), y_offset_);
@@ -93,6 +94,7 @@ class Writer {
                        .set_causal_mask(true)
                        .set_attn_scale(s_.whole.score_scale())
                        .set_deterministic_algorithm(is_deterministic);
+    if (s_.whole.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
     if (is_ragged_)
       options.set_padding_mask(true)
           .set_seq_len_q(length_)

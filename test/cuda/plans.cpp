@@ -1,5 +1,5 @@
 // Lists which graphs have cuDNN plans on an H200, on a machine without one: those of each convolution of ResNet-18 and
-// ResNet-50, and those of the attention of two language models. Prints one line for each distinct convolution in the
+// ResNet-50, and those of the attention of three language models. Prints one line for each distinct convolution in the
 // models' own graph, with the graphs that the cuda backend would use for it, and three lines for each attention. With
 // --all, every graph of a convolution is built, otherwise the first of each kind. Ends with status 1 if a graph for
 // which cuDNN offers plans cannot be built, if an attention has no plan, or if a shape of the convolution tests cannot
@@ -202,19 +202,27 @@ int check_tested_shapes(const CudaContext& context) {
 
 struct LanguageModel {
   const char* name;
-  std::int64_t heads, kv_heads;
+  std::int64_t sequence, heads, kv_heads, head_dim, window;
+  std::vector<DType> dtypes;
+  std::vector<bool> documents;
 };
-constexpr LanguageModel kLanguageModels[] = {{"smollm-135m", 9, 3}, {"qwen2-0.5b", 14, 2}};
+const LanguageModel kLanguageModels[] = {
+    {"smollm-135m", 1024, 9, 3, 64, 0, {DType::bf16, DType::fp16}, {false, true}},
+    {"qwen2-0.5b", 1024, 14, 2, 64, 0, {DType::bf16, DType::fp16}, {false, true}},
+    {"gemma-3-270m, global", 1000, 4, 1, 256, 0, {DType::bf16}, {false}},
+    {"gemma-3-270m, local", 1024, 4, 1, 256, 512, {DType::bf16}, {true}},
+};
 
-/// 8 samples of 1,024 tokens. Prints the workspace of each graph for all samples, and how the op uses the graphs.
-/// Returns the number of graphs without a plan.
+/// 8 samples. Prints the workspace of each graph for all samples, and how the op uses the graphs. Returns the number of
+/// graphs without a plan.
 int add_attention(const LanguageModel& model, DType dtype, bool documents, const CudaContext& context) {
   const AttentionDescription d{.batch = 8,
-                               .sequence = 1024,
+                               .sequence = model.sequence,
                                .heads = model.heads,
                                .kv_heads = model.kv_heads,
-                               .head_dim = 64,
+                               .head_dim = model.head_dim,
                                .dtype = dtype,
+                               .window = model.window,
                                .documents = documents};
   const AttentionShape shape{d, d.batch, d.kv_heads};
   std::string line = fmt::format("{}: {}", model.name, text(shape));
@@ -270,8 +278,8 @@ int run(int argc, char** argv) {
   table.summarize();
   int n_failed = check_tested_shapes(context);
   for (const LanguageModel& model : kLanguageModels)
-    for (const DType dtype : {DType::bf16, DType::fp16})
-      for (const bool documents : {false, true}) n_failed += add_attention(model, dtype, documents, context);
+    for (const DType dtype : model.dtypes)
+      for (const bool documents : model.documents) n_failed += add_attention(model, dtype, documents, context);
   return table.all_built() && n_failed == 0 ? 0 : 1;
 }
 

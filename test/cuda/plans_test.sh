@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Builds the cuDNN plans of all convolutions of ResNet-18 and ResNet-50, and of the attention of SmolLM-135M and
-# Qwen2-0.5B, for an H200, on a machine without a GPU, and compares the graphs that they use with
+# Builds the cuDNN plans of all convolutions of ResNet-18 and ResNet-50, and of the attention of SmolLM-135M,
+# Qwen2-0.5B and Gemma 3 270M, for an H200, on a machine without a GPU, and compares the graphs that they use with
 # test/golden/cuda_plans_VERSION.txt. After an intended change, update the file with
 #   make test-plans GOLDEN=1
 # PLANS=all (make test-plans) builds every plan instead of one of each kind. GOLDEN=1 writes the table.

@@ -78,7 +78,10 @@ class HostAttention final : public PlannedAttention {
     for (Index token = 0; token < sequence.length; ++token) {
       const Index q = sequence.qkv + token * packed + head * dim, y = sequence.y + token * width + head * dim;
       std::vector<double> p;
-      for (Index s = 0; s <= token; ++s) p.push_back(d_.score_scale() * product(t.q, q, t.k, key_at(s)));
+      for (Index s = 0; s <= token; ++s) {
+        const bool is_seen = d_.window == 0 || s > token - d_.window;
+        p.push_back(is_seen ? d_.score_scale() * product(t.q, q, t.k, key_at(s)) : -INFINITY);
+      }
       float unused = 0;
       float& log_sum_exp =
           t.log_sum_exp == nullptr
