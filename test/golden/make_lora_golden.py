@@ -1,11 +1,12 @@
 """Makes the golden files of adapters: python make_lora_golden.py [NAME...] (torch, transformers, peft, bitsandbytes).
 
-Small Llama and Qwen2 models of odd sizes, as in make_language_golden.py, with PEFT adapters whose A and B have the
-standard deviation 0.2. In fp64, the gradient of every A and B at 24 fixed places in step 1, and the loss of ten steps
-of AdamW on packed documents. For fp32 and bf16, how far PEFT's own runs are from that. The dropout of one of the models
-draws the bits that include/lockstep/ops/low_rank.h describes. The base of another one is in NF4: in fp64, its matrices
-are what bitsandbytes expands them to, and one of the runs in fp32 has bitsandbytes' layers. One is stored in lora_NAME/
-as PEFT saves it, with the logits of some tokens. Weights, tokens and documents are functions of the seed (philox.py).
+Small Llama, Qwen2 and Gemma 3 models of odd sizes, as in make_language_golden.py, with PEFT adapters whose A and B have
+the standard deviation 0.2. In fp64, the gradient of every A and B at 24 fixed places in step 1, and the loss of ten
+steps of AdamW on packed documents. For fp32 and bf16, how far PEFT's own runs are from that. The dropout of one of the
+models draws the bits that include/lockstep/ops/low_rank.h describes. The bases of two are in NF4: in fp64, their
+matrices are what bitsandbytes expands them to, and for one of them, one of the runs in fp32 has bitsandbytes' layers.
+One is stored in lora_NAME/ as PEFT saves it, with the logits of some tokens. Weights, tokens and documents are functions
+of the seed (philox.py).
 """
 import copy
 import json
@@ -29,6 +30,8 @@ CASES = {
     "llama": ("llama_tied", dict(r=4, lora_alpha=8, target_modules=ALL)),
     "qwen2": ("qwen2", dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True)),
     "nf4": ("qwen2", dict(r=4, lora_alpha=8, target_modules=ALL)),
+    "gemma3": ("gemma3", dict(r=4, lora_alpha=8, target_modules=ALL)),
+    "gemma3_nf4": ("gemma3", dict(r=4, lora_alpha=8, target_modules=ALL)),
     "dropout": ("llama_tied", dict(r=2, lora_alpha=4, target_modules=ALL, lora_dropout=0.25)),
 }
 SAVED = "qwen2"
@@ -54,6 +57,15 @@ class Drop(torch.nn.Module):
         return x * torch.tensor(kept, dtype=x.dtype) * (1 / (1 - self.threshold / 65536))
 
 
+def expanded(codes, state, shape):
+    """What dequantize_4bit() computes on GPUs. On CPUs, bitsandbytes 0.50 uses wrong scales for rows of 80, 96 or 112."""
+    codes = codes.reshape(-1)
+    values = torch.stack([codes >> 4, codes & 15], 1).reshape(-1)[:shape.numel()].long()
+    scales = bitsandbytes.functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
+    table = bitsandbytes.functional.get_4bit_type("nf4", device="cpu")
+    return (table[values] * scales.repeat_interleave(64)[:shape.numel()]).reshape(shape)
+
+
 def quantise(model, with_layers):
     """Rounds the matrices of the layers to NF4, or stores them in NF4, in bitsandbytes' layers."""
     for name, module in list(model.named_modules()):
@@ -63,7 +75,7 @@ def quantise(model, with_layers):
         if not with_layers:
             codes, state = bitsandbytes.functional.quantize_4bit(weight, blocksize=64, quant_type="nf4",
                                                                  compress_statistics=True)
-            module.weight.data.copy_(bitsandbytes.functional.dequantize_4bit(codes, state))
+            module.weight.data.copy_(expanded(codes, state, weight.shape))
             continue
         stored = bitsandbytes.nn.Linear4bit(module.in_features, module.out_features, module.bias is not None,
                                             compute_dtype=torch.float32, quant_type="nf4", compress_statistics=True)
@@ -81,7 +93,7 @@ def make_model(name, seed, dtype, with_layers=False):
     model = base.make_model(of_base, seed, torch.float64)
     if with_layers:
         model = model.float()
-    if name == "nf4":
+    if name.endswith("nf4"):
         quantise(model, with_layers)
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **options), autocast_adapter_dtype=False)
     with torch.no_grad():
@@ -159,7 +171,7 @@ def main():
                       peft=peft.__version__, losses=exact_losses)
         config = base.make_model(of_base, seed, torch.float64).config.to_dict()
         golden["config"] = {k: v for k, v in config.items() if k not in ("dtype", "transformers_version")}
-        of_fp32 = ["fp32", "bitsandbytes"] if name == "nf4" else ["fp32"]
+        of_fp32 = ["fp32", "bitsandbytes"] if name == "nf4" else ["fp32"]  # see expanded()
         for precision, kinds in (("fp32", of_fp32), ("bf16", ["autocast", "bf16"])):
             spread, error = [2e-6] * base.STEPS, 0.0
             for kind in kinds:

@@ -1,5 +1,5 @@
-// Adapters, compared with PEFT: ten steps of small Llama and Qwen2 models, and logits with an adapter that PEFT has
-// saved. test/golden/make_lora_golden.py made the figures, and describes them.
+// Adapters, compared with PEFT: ten steps of small Llama, Qwen2 and Gemma 3 models, and logits with an adapter that
+// PEFT has saved. test/golden/make_lora_golden.py made the figures, and describes them.
 // timeout: 300
 // sanitizers: -*_none
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Config config_of(const Json& golden, Precision precision) {
   lora.rslora = theirs.value("use_rslora", false);
   lora.dropout = theirs.value("lora_dropout", 0.0);
   lora.targets.clear();
-  if (golden["name"] == "nf4") config.model.base_precision = "nf4";
+  if (golden["name"].get<std::string>().ends_with("nf4")) config.model.base_precision = "nf4";
   for (const std::string module : theirs["target_modules"]) lora.targets.push_back(module.substr(0, module.find('_')));
   return config;
 }
@@ -95,13 +95,13 @@ TEST_P(LoraGolden, TenStepsAsInPeft) {
 
 #ifdef LOCKSTEP_CUDA
 TEST(LoraGoldenOnHost, TheFirstStepsAsInPeft) {
-  for (const char* name_of_case : {"qwen2", "nf4", "dropout"})
+  for (const char* name_of_case : {"qwen2", "nf4", "gemma3_nf4", "dropout"})
     expect_as_in_peft(name_of_case, Precision::bf16, "block", 2, test::make_cuda_on_host_backend());
 }
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
-                         testing::Combine(testing::Values("llama", "qwen2", "nf4", "dropout"),
+                         testing::Combine(testing::Values("llama", "qwen2", "nf4", "gemma3", "gemma3_nf4", "dropout"),
                                           testing::ValuesIn(precisions()),
                                           testing::Values("none", "block", "selective")),
                          [](const auto& info) {
