@@ -2,7 +2,7 @@
 
 It has shards of 1 GB, as transformers writes them. Its base is kept in bf16 or in NF4, by 1 and 2 ranks of this machine,
 under a limit of the address space: what the rank keeps, and --limit-gb more (the program and its libraries count). The
-same files are read with dd and with safetensors' own reader. Before each run they are dropped from the page cache.
+same files are read with dd and with safetensors' own reader, which keeps a copy of each tensor. Before each run they are dropped from the page cache.
 """
 import json
 import os
@@ -20,11 +20,11 @@ import harness  # noqa: E402
 WIDTH, FFN, HEADS, WORDS, SHARD = 2560, 6912, 20, 32000, 1_000_000_000
 PEER = """import sys, time
 from safetensors import safe_open
-begin = time.time()
+begin, kept = time.time(), []
 for path in sys.argv[1:]:
     with safe_open(path, framework="pt") as file:
         for name in file.keys():
-            file.get_tensor(name).sum()
+            kept.append(file.get_tensor(name).clone())
 print(time.time() - begin)"""
 
 
@@ -107,13 +107,16 @@ def run(args, folder, ranks, precision):
     plan, train = command(args, folder, ranks, precision)
     kept = plan["memory_bytes"]["total"]
     limit = int(kept + args.limit_gb * 1e9)
-    result = subprocess.run([*harness.mpirun(ranks), "prlimit", f"--as={limit}", "/usr/bin/time", "-f", "peak %M", *train],
-                            capture_output=True, text=True, env=harness.environment(max(1, os.cpu_count() // ranks)))
+    peaks = folder.parent / "peaks"  # mpirun may lose the last lines of its ranks
+    peaks.unlink(missing_ok=True)
+    timed = ["/usr/bin/time", "-a", "-o", str(peaks), "-f", "%M", *train]
+    result = subprocess.run([*harness.mpirun(ranks), "prlimit", f"--as={limit}", *timed], capture_output=True, text=True,
+                            env=harness.environment(max(1, os.cpu_count() // ranks)))
     log = result.stdout + result.stderr
     rate = re.search(r"read [\d.]+ [MG]B of .* in ([\d.]+) s", log)
     if result.returncode != 0 or not rate:
         harness.stop(f"{precision} on {ranks} ranks ended with {result.returncode}:\n{log[-3000:]}")
-    peak = max(int(kb) for kb in re.findall(r"peak (\d+)", log)) * 1024
+    peak = max(map(int, peaks.read_text().split())) * 1024
     return {"seconds": float(rate[1]), "kept_gb": kept / 1e9, "peak_gb": peak / 1e9}
 
 

@@ -4,14 +4,12 @@
 #include <vector>
 
 #include "graph/nf4.h"
-#include "lockstep/bf16.h"
 #include "lockstep/error.h"
-#include "lockstep/fp16.h"
 #include "lockstep/ops/step_scalars.h"
 
 namespace lockstep::graph {
 namespace {
-constexpr std::size_t kRoundedElements = std::size_t{1} << 18;  // at a time: few enough to stay in the cache
+constexpr std::size_t kRoundedElements = std::size_t{1} << 18;  // at a time: few enough to stay in a cache
 }
 
 ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend)
@@ -42,14 +40,11 @@ ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype,
 }
 
 void ParameterArena::refresh(Stream& stream) {
-  const auto round = [&](std::size_t begin, std::size_t n_elements, std::size_t stored) {
-    auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
-    cast_->apply({.source = masters() + stored, .target = target, .n_elements = n_elements}, {}, stream);
-  };
   if (is_stale_ && cast_) {
-    for (const ShardPiece& piece : shard_.own_pieces()) round(piece.begin, piece.n_elements, piece.stored);
+    for (const ShardPiece& piece : shard_.own_pieces())
+      round(masters() + piece.stored, piece.begin, piece.n_elements, stream);
     const std::size_t whole = shard_.whole_begin();
-    round(whole, n_with_masters_ - whole, shard_.whole_stored());
+    round(masters() + shard_.whole_stored(), whole, n_with_masters_ - whole, stream);
   }
   is_stale_ = false;
 }
@@ -84,21 +79,19 @@ void ParameterArena::write_nf4(const Parameter& parameter, std::span<const float
 void ParameterArena::write_without_master(std::size_t begin, std::span<const float> values, Stream& stream) {
   require(compute_weights_ != nullptr && begin >= n_with_masters_, ErrorCode::internal,
           "element {} of the parameters has an fp32 master", begin);
-  auto* const target = static_cast<std::byte*>(compute_weights_->data());
-  const auto write = [&](auto round) {
-    std::vector<decltype(round(0.0f))> rounded;
-    for (std::size_t n = 0; !values.empty(); values = values.subspan(n), begin += n) {
-      n = std::min(kRoundedElements, values.size());
-      rounded.resize(n);
-      std::ranges::transform(values.first(n), rounded.begin(), round);
-      backend_.copy(target + begin * size_bytes(compute_dtype_), rounded.data(), n * sizeof(rounded[0]), stream);
-      stream.synchronize();
-    }
-  };
-  if (compute_dtype_ == DType::bf16)
-    write([](float value) { return to_bf16(value); });
-  else
-    write([](float value) { return to_fp16(value); });
+  const std::unique_ptr<Memory> rounded =
+      backend_.allocate(std::min(kRoundedElements, values.size()) * sizeof(float), "weights to be rounded");
+  for (std::size_t n = 0; !values.empty(); values = values.subspan(n), begin += n) {
+    n = std::min(kRoundedElements, values.size());
+    backend_.copy(rounded->data(), values.data(), n * sizeof(float), stream);
+    round(masters_of(*rounded), begin, n, stream);
+  }
+  stream.synchronize();
+}
+
+void ParameterArena::round(const float* values, std::size_t begin, std::size_t n_elements, Stream& stream) {
+  auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
+  cast_->apply({.source = values, .target = target, .n_elements = n_elements}, {}, stream);
 }
 
 ForwardSizes forward_sizes(std::span<Graph* const> graphs) {

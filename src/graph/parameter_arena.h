@@ -77,6 +77,8 @@ class ParameterArena {
 
  private:
   void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
+  /// Queues it: `values`, in the backend's memory, become the weights from element `begin` of the arena on.
+  void round(const float* values, std::size_t begin, std::size_t n_elements, Stream& stream);
   void write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream);
   static float* masters_of(const Memory& memory) { return static_cast<float*>(memory.data()); }
 

@@ -159,27 +159,25 @@ std::vector<Place> places_of(const checkpoint::ModelFile& file, const graph::Par
 }
 
 /// Writes the values of parameters that can only be written as a whole once they are complete: they are quantised, or
-/// in another layout than in files.
+/// in another layout than in files. Buffers are kept: the pages of new ones would be cleared for each parameter.
 class WholeParameter {
  public:
   void add(const Place& place, std::size_t first, std::span<const float> values, graph::ParameterArena& parameters,
            Stream& stream) {
     const graph::Parameter& parameter = *place.parameter;
-    const bool is_end_of_part = first + values.size() == place.part->n_elements();
-    if (first == 0 && place.part == &parameter.parts.front()) packed_.assign(parameter.n_elements, 0.0f);
-    if (parameter.layout) {
-      part_.resize(place.part->n_elements());
-      std::ranges::copy(values, part_.begin() + static_cast<std::ptrdiff_t>(first));
-      if (is_end_of_part) graph::pack_part(parameter, *place.part, part_, packed_);
-    } else {
-      std::ranges::copy(values, packed_.begin() + static_cast<std::ptrdiff_t>(place.part->begin + first));
-    }
-    if (!is_end_of_part || place.part != &parameter.parts.back()) return;
-    parameters.write(parameter, 0, packed_, stream);
+    const auto n_elements = static_cast<std::size_t>(parameter.shape.n_elements());
+    if (canonical_.size() < n_elements) canonical_.resize(n_elements);
+    std::ranges::copy(values, canonical_.begin() + static_cast<std::ptrdiff_t>(place.part->begin + first));
+    if (place.part != &parameter.parts.back() || first + values.size() < place.part->n_elements()) return;
+    const std::span<const float> whole = std::span(canonical_).first(n_elements);
+    if (!parameter.layout) return parameters.write(parameter, 0, whole, stream);
+    if (packed_.size() < parameter.n_elements) packed_.resize(parameter.n_elements);
+    parameter.layout->pack(whole, packed_.data());
+    parameters.write(parameter, 0, std::span(packed_).first(parameter.n_elements), stream);
   }
 
  private:
-  std::vector<float> packed_, part_;
+  std::vector<float> canonical_, packed_;
 };
 
 }  // namespace

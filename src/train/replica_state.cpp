@@ -149,12 +149,16 @@ void Replica::initialize(std::uint32_t seed) {
 }
 
 void Replica::load_base(const checkpoint::ModelFile& file, World& world) {
+  backend_.unfreeze();  // weights are rounded through a buffer
   inference::load_parameters(file, parameters(), inference::Loaded::base, parameter_arena_, *stream_, world);
+  backend_.freeze();
 }
 
 void Replica::initialize_base(std::uint32_t seed) {
+  backend_.unfreeze();  // see load_base()
   for (const graph::Parameter& p : parameters().parameters())
     if (p.is_base) parameter_arena_.write(p, 0, graph::pack(p, parameters().initial_values(p, seed)), *stream_);
+  backend_.freeze();
 }
 
 void Replica::start_averages() {

@@ -1,5 +1,7 @@
 #include "kernels/cpu/base/blocked_layout.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -117,7 +119,9 @@ void BlockedLayout::pack(std::span<const float> canonical, float* parameter) con
   require(static_cast<std::int64_t>(canonical.size()) == count(), ErrorCode::internal,
           "a parameter of sizes {} cannot be packed from {} elements", sizes_text(sizes_), canonical.size());
   if (padded()) std::memset(parameter, 0, n_elements() * sizeof(float));
-  LayoutCopy(row_major(sizes_), *this).run(canonical.data(), parameter);
+  const LayoutCopy copy(row_major(sizes_), *this);
+  const int parts = part_count({.threads = omp_get_max_threads()}, static_cast<std::int64_t>(canonical.size_bytes()));
+  run_parts(parts, [&](int part) { copy.run(canonical.data(), parameter, part, parts); });
 }
 
 void BlockedLayout::unpack(const float* parameter, std::span<float> canonical) const {
