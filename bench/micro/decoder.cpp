@@ -1,11 +1,13 @@
-// The ops of a decoder other than the matmuls of its blocks: embedding, rotary positions, SwiGLU, and the last matmul
-// with the loss. Also adapters of rank 8 added to the matmul for q, k and v, and the matmul for gate and up in NF4.
+// The ops of a decoder other than the matmuls of its blocks: embedding, rotary positions, SwiGLU, attention when text
+// is generated, and the last matmul with the loss. Also adapters of rank 8 added to the matmul for q, k and v, and the
+// matmul for gate and up in NF4.
 // Sizes are those of SmolLM-135M with one sample of 256 tokens.
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "bench/micro/support.h"
+#include "lockstep/ops/cached_attention.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/glu.h"
 #include "lockstep/ops/linear_cross_entropy.h"
@@ -142,6 +144,36 @@ void head(benchmark::State& state, bool is_inference) {
           [&] { p.op->forward(args, p.memory, *p.stream); });
 }
 
+/// The last tokens of four sequences of 4,096, with the heads of Gemma 3 270M.
+void cached_attention(benchmark::State& state, std::int64_t window) {
+  constexpr std::int64_t kSequences = 4, kLength = 4096, kWide = 256;
+  const CachedAttentionDescription d{.rows = kSequences,
+                                     .slots = kSequences,
+                                     .capacity = kLength,
+                                     .heads = 4,
+                                     .kv_heads = 1,
+                                     .head_dim = kWide,
+                                     .dtype = dtype(),
+                                     .window = window};
+  Planned p(d);
+  auto* const slot = p.arguments.make<std::int32_t>(kSequences);
+  auto* const position = p.arguments.make<std::int32_t>(kSequences);
+  auto* const indirection = p.arguments.make<std::int32_t>(kSequences * kLength);
+  for (std::int32_t i = 0; i < kSequences; ++i) {
+    slot[i] = i;
+    position[i] = kLength - 1;
+    std::fill_n(indirection + i * kLength, kLength, i);
+  }
+  const CachedAttention::Forward args{.qkv = p.arguments.tensor(kSequences * d.packed_width()),
+                                      .slot = slot,
+                                      .position = position,
+                                      .cache_indirection = indirection,
+                                      .cache = p.arguments.tensor(2 * d.cached_elements()),
+                                      .y = p.arguments.tensor(kSequences * d.heads * kWide)};
+  const auto keys = static_cast<double>(kSequences * kWide * (window > 0 ? window : kLength));
+  measure(state, 4 * 4 * keys, 2 * element_bytes() * keys, [&] { p.op->forward(args, p.memory, *p.stream); });
+}
+
 }  // namespace
 }  // namespace lockstep::bench
 
@@ -158,6 +190,9 @@ int main(int argc, char** argv) {
   add_both(
       "lora, dropout/256x576-960", [] { return lora(0.05); }, 2, 1);
   add_both("nf4_matmul/256x576-3072", nf4_matmul, 1, 1);
+  for (const std::int64_t window : {0, 2048, 512, 128})
+    add("cached_attention/4x4096x4x256" + (window > 0 ? "/window_" + std::to_string(window) : ""),
+        [window](benchmark::State& state) { cached_attention(state, window); });
   add("linear_cross_entropy/256x576-49152/gradients", [](benchmark::State& state) { head(state, false); });
   add("linear_cross_entropy/256x576-49152/inference", [](benchmark::State& state) { head(state, true); });
   return run_all(argc, argv);

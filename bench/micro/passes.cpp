@@ -214,20 +214,34 @@ void add_matmul(std::int64_t in, std::int64_t out) {
                [](Matmul::Backward& args) { args.dx_mode = GradientMode::skip; });
 }
 
-/// The shape of SmolLM-135M. Products of tokens that cannot attend to each other are not counted.
-void add_attention(std::int64_t sequence) {
-  const auto plan = [sequence] {
-    PlannedBoth p(AttentionDescription{
-        .batch = 1, .sequence = sequence, .heads = 9, .kv_heads = 3, .head_dim = 64, .dtype = dtype()});
-    const std::int64_t n_y = sequence * 9 * 64, n_packed = sequence * 15 * 64;
+struct Heads {
+  std::int64_t heads, kv_heads, head_dim;
+};
+constexpr Heads kSmolLm135m{9, 3, 64}, kGemma270m{4, 1, 256};
+
+/// Products of tokens that cannot attend to each other are not counted. `window` 0: there is none.
+void add_attention(const Heads& h, std::int64_t sequence, std::int64_t window = 0) {
+  const auto plan = [=] {
+    PlannedBoth p(AttentionDescription{.batch = 1,
+                                       .sequence = sequence,
+                                       .heads = h.heads,
+                                       .kv_heads = h.kv_heads,
+                                       .head_dim = h.head_dim,
+                                       .dtype = dtype(),
+                                       .window = window});
+    const std::int64_t n_y = sequence * h.heads * h.head_dim, n_packed = n_y + 2 * sequence * h.kv_heads * h.head_dim;
     p.forward = {.qkv = p.arguments.tensor(n_packed), .y = p.arguments.tensor(n_y)};
     p.backward = {
         .qkv = p.forward.qkv, .y = p.forward.y, .dy = p.arguments.tensor(n_y), .dqkv = p.arguments.tensor(n_packed)};
-    p.flops = 2.0 * 64 * 9 * static_cast<double>(sequence * (sequence + 1));
+    const std::int64_t hidden = window > 0 ? sequence - window : 0;  // tokens before the window of the last one
+    p.flops = 2.0 * static_cast<double>(h.heads * h.head_dim * (sequence * (sequence + 1) - hidden * (hidden + 1)));
     p.bytes = element_bytes() * static_cast<double>(n_packed + n_y);
     return p;
   };
-  add_both("attention/1x" + std::to_string(sequence) + "x9x64", plan, 2.5, 2);
+  const std::string of_window = window > 0 ? "/window_" + std::to_string(window) : "";
+  add_both("attention/1x" + std::to_string(sequence) + "x" + std::to_string(h.heads) + "x" +
+               std::to_string(h.head_dim) + of_window,
+           plan, 2.5, 2);
 }
 
 }  // namespace
@@ -248,8 +262,9 @@ int main(int argc, char** argv) {
                             .padding = 0});
   add_matmul(512, 10);
   add_matmul(2048, 1000);
-  add_attention(256);
-  add_attention(1024);
+  add_attention(kSmolLm135m, 256);
+  add_attention(kSmolLm135m, 1024);
+  for (const std::int64_t window : {0, 2048, 1024, 512, 128}) add_attention(kGemma270m, 4096, window);
   add_loss(10);
   add_loss(1000);
   add("image_input/32x32x3", image_input);
