@@ -136,11 +136,16 @@ class Decoder {
                            .norms = norm_options()});
   }
 
+  /// 0: that of the op.
+  float score_scale() const {
+    return config_.query_scalar > 0 ? static_cast<float>(1 / std::sqrt(config_.query_scalar)) : 0;
+  }
+
   ActivationId mix(ActivationId qkv, const std::string& name, std::int64_t layer) {
     const layers::AttentionOptions options{.heads = config_.heads,
                                            .kv_heads = config_.key_value_heads,
                                            .head_dim = config_.head_size,
-                                           .scale = static_cast<float>(config_.score_scale),
+                                           .scale = score_scale(),
                                            .window = config_.window_of(layer)};
     const LlamaCache& cache = inputs_.cache;
     if (cache.slots == 0) return layers::attention(graph_, qkv, inputs_.document_start, name, options);

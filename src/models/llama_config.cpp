@@ -301,7 +301,7 @@ void read_attention_window(Reader& reader, const Json& json, LlamaConfig& out) {
 void read_gemma(Reader& reader, LlamaConfig& out) {
   out.norms_of_outputs = out.norms_around_one = out.scaled_embeddings = true;
   out.ffn_activation = ActivationFunction::gelu;
-  out.score_scale = 1 / std::sqrt(reader.real("query_pre_attn_scalar", 1e-6, 1e6, 256));
+  out.query_scalar = reader.real("query_pre_attn_scalar", 1e-6, 1e6, 256);
   reader.only("hidden_activation", kGelu);
   reader.find("hidden_act");  // not used
   reader.only("attn_logit_softcapping", nullptr);
@@ -436,10 +436,14 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
   if (row.has_ffn_bias_key) json["mlp_bias"] = c.ffn_bias;
   if (c.architecture == Architecture::mistral)
     json["sliding_window"] = c.window > 0 ? nlohmann::ordered_json(c.window) : nlohmann::ordered_json();
-  if (c.architecture == Architecture::smollm3)
+  if (c.architecture == Architecture::smollm3) {
     for (std::int64_t layer = 0; layer < c.layers; ++layer) json["no_rope_layers"].push_back(c.has_rope(layer) ? 1 : 0);
+    json["pad_token_id"] = nullptr;  // the default in transformers, 128004, is not in every vocabulary
+  }
   if (is_gemma) {
-    json["query_pre_attn_scalar"] = 1 / (c.score_scale * c.score_scale);
+    json["query_pre_attn_scalar"] = c.query_scalar;
+    if (c.query_scalar == std::floor(c.query_scalar))  // transformers 5 accepts nothing else
+      json["query_pre_attn_scalar"] = static_cast<std::int64_t>(c.query_scalar);
     json["sliding_window"] = c.window;
     json["rope_local_base_freq"] = c.local_rope_theta;
     for (std::int64_t layer = 0; layer < c.layers; ++layer)

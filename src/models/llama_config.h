@@ -44,7 +44,7 @@ struct LlamaConfig {
   bool norms_around_one = false;   // norms multiply by 1 + weight
   bool scaled_embeddings = false;  // embeddings are multiplied by sqrt(width)
   bool tied_embeddings = false;    // the embedding is also the last matrix
-  double score_scale = 0;          // of attention's scores; 0: 1 / sqrt(head_size)
+  double query_scalar = 0;         // attention's scores are divided by its square root; 0: head_size
   ActivationFunction ffn_activation = ActivationFunction::silu;
   double norm_epsilon = 1e-6;
   double initializer_range = 0.02;  // standard deviation of initial weights

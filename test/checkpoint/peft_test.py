@@ -23,9 +23,17 @@ except ImportError as missing:
     sys.exit(77)
 
 LOCKSTEP = os.path.abspath(os.environ.get("LOCKSTEP", "build/lockstep"))
-CONFIG = transformers.LlamaConfig(vocab_size=1024, hidden_size=56, intermediate_size=40, num_hidden_layers=3,
-                                  num_attention_heads=7, num_key_value_heads=1, max_position_embeddings=64,
-                                  initializer_range=0.2, tie_word_embeddings=True, bos_token_id=None, eos_token_id=0)
+SIZES = dict(vocab_size=1024, hidden_size=56, intermediate_size=40, num_hidden_layers=3, num_attention_heads=7,
+             num_key_value_heads=1, max_position_embeddings=64, initializer_range=0.2, bos_token_id=None, eos_token_id=0)
+TARGETS = ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj"]
+MODELS = {  # with what PEFT adapts, and the size of a head
+    "llama": (transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), TARGETS, 8),
+    "gemma3-vision": (transformers.Gemma3Config(
+        text_config=transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=9, query_pre_attn_scalar=16),
+        vision_config=transformers.SiglipVisionConfig(hidden_size=8, intermediate_size=12, num_hidden_layers=1,
+                                                      num_attention_heads=2, image_size=8, patch_size=4),
+        mm_tokens_per_image=4, boi_token_index=90, eoi_token_index=91, image_token_index=92),
+        rf".*language_model.*\.({'|'.join(TARGETS)})", 16)}
 LORA = ["model.lora.rank=4", "model.lora.alpha=12", "model.lora.rslora=true", "model.lora.targets=[q, k, o, up, down]"]
 
 
@@ -51,16 +59,16 @@ def train(work, base, name, *more):
     return os.path.join(work, name, "model")
 
 
-def main():
+def compare(config, targets, head):
     with tempfile.TemporaryDirectory() as work:
         base = os.path.join(work, "base")
         torch.manual_seed(1)
-        transformers.AutoModelForCausalLM.from_config(CONFIG).save_pretrained(base)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(base)
         shutil.copy("data/samples/tokenizer.json", base)
         adapter = train(work, base, "run")
         model = peft.PeftModel.from_pretrained(load(base), adapter).eval()
         n = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
-        assert n == 3 * 4 * ((56 + 56) + (56 + 8) + (56 + 56) + (56 + 40) + (40 + 56)), n
+        assert n == 3 * 4 * (2 * (56 + 7 * head) + (56 + head) + 2 * (56 + 40)), n
 
         # What Lockstep generates, with the log-probability of each token.
         reply = json.loads(run("generate", os.path.join(work, "run"), "--prompt", "O Romeo", "--max-new-tokens", "12",
@@ -84,9 +92,9 @@ def main():
 
         # Adapters made by PEFT, whose B is not zero, are trained further, and are written back unchanged.
         torch.manual_seed(2)
-        config = peft.LoraConfig(r=4, lora_alpha=12, use_rslora=True, task_type="CAUSAL_LM", init_lora_weights=False,
-                                 target_modules=["q_proj", "k_proj", "o_proj", "up_proj", "down_proj"])
-        other = peft.get_peft_model(load(base), config)
+        adapted = peft.LoraConfig(r=4, lora_alpha=12, use_rslora=True, task_type="CAUSAL_LM", init_lora_weights=False,
+                                  target_modules=targets)
+        other = peft.get_peft_model(load(base), adapted)
         saved = os.path.join(work, "saved")
         other.save_pretrained(saved)
         train(work, base, "further", f"model.initialize_from={saved}")
@@ -99,4 +107,6 @@ def main():
         print("an adapter of PEFT is exported with the same bits")
 
 
-main()
+for name, model in MODELS.items():
+    print(name)
+    compare(*model)

@@ -108,7 +108,7 @@ TEST(LlamaConfig, Gemma3HasTwoTypesOfLayers) {
   EXPECT_TRUE(c.query_key_norm && c.norms_of_outputs && c.norms_around_one && c.scaled_embeddings && c.tied_embeddings);
   EXPECT_EQ(c.ffn_activation, ActivationFunction::gelu);
   EXPECT_EQ(c.head_size, 256);  // these are defaults in transformers
-  EXPECT_EQ(c.score_scale, 1.0 / 16);
+  EXPECT_EQ(c.query_scalar, 256);
   EXPECT_EQ(c.window, 4096);
   EXPECT_EQ(c.layers_without_window, (std::vector<std::int64_t>{5}));
   EXPECT_EQ(c.rope_theta, 1e6);
@@ -173,6 +173,7 @@ TEST(LlamaConfig, ReadsTheDecoderInsideGemma3ForConditionalGeneration) {
   EXPECT_EQ(c.n_parameters(), 3880263168);  // without the vision tower and the projector
   const Json written = Json(to_json(c));
   EXPECT_EQ(parse(written), c);
+  EXPECT_TRUE(written["text_config"]["query_pre_attn_scalar"].is_number_integer());  // transformers 5 refuses others
   EXPECT_EQ(written["vision_config"], json["vision_config"]);
   EXPECT_EQ(written["architectures"], json["architectures"]);
   EXPECT_FALSE(written.contains("torch_dtype"));
