@@ -1,8 +1,8 @@
 # long: yes
 # timeout: 3000
 """Real models: SmolLM2-135M-Instruct chats in the same words as with transformers, and is fine-tuned with adapters to
-give another answer, after which it stops. Gemma 3 270M has the token ids, losses and texts of transformers, in full
-training, too, and learns a text with adapters on a base in NF4.
+give another answer, after which it stops. Gemma 3 270M has the token ids and texts of transformers, and the losses of
+transformers and PEFT in full training and with adapters, and learns a text with adapters on a base in NF4.
 
 A model is skipped, and the exit status is 77 if all are, unless LOCKSTEP_SMOLLM2 or LOCKSTEP_GEMMA3 is the folder that
 data/get_model.sh wrote, or that script has written its default folder. LOCKSTEP is the program.
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,9 @@ def gemma3(work):
         reply = json.loads(run("generate", GEMMA3, "--prompt", example["prompt"], "--max-new-tokens", 40, "--json",
                                "precision=fp32"))
         assert reply["tokens"] == example["new ids"], (reply, example)
+        reply = json.loads(run("generate", GEMMA3, "--prompt", example["prompt"], "--max-new-tokens", 24, "--beams", 4,
+                               "--json", "precision=fp32"))
+        assert reply["tokens"] == example["ids with 4 beams"], (reply, example)
     (work / "play.txt").write_text(golden["text"])
     run("data", "import", "text", work / "play.txt", work / "play.h5", "--tokenizer", GEMMA3)
     data = ["model.family=llama", f"model.from={GEMMA3}", f"data.train={work}/play.h5", "data.sequence_length=256",
@@ -98,11 +102,33 @@ def gemma3(work):
         f"train.epochs={len(golden['losses'])}")
     losses = losses_of(work / "full")
     assert all(abs(a - b) < 1e-3 for a, b in zip(losses, golden["losses"], strict=True)), (losses, golden["losses"])
+    lora = golden["lora"]
+    write_adapter(work / "adapter", lora)
+    run("train", *data, "run.name=lora", f"optimizer.learning_rate={lora['learning rate']}",
+        f"train.epochs={len(lora['losses'])}", f"model.lora.rank={lora['r']}", f"model.lora.alpha={lora['lora_alpha']}",
+        "model.lora.targets=[q, v]", f"model.initialize_from={work}/adapter")
+    adapted = losses_of(work / "lora")
+    assert all(abs(a - b) < 1e-3 for a, b in zip(adapted, lora["losses"], strict=True)), (adapted, lora["losses"])
     run("train", *data, "run.name=adapters", "optimizer.learning_rate=2e-3", "train.epochs=8", "model.lora.rank=8",
         "model.lora.targets=all-linear", "model.base_precision=nf4", "precision=bf16")
     adapted = losses_of(work / "adapters")
     assert abs(adapted[0] - losses[0]) < 0.5 and adapted[-1] < losses[0] - 1, (adapted, losses)
     print(f"Gemma 3: losses {losses} as in transformers; with adapters from {adapted[0]:.2f} to {adapted[-1]:.2f}")
+
+
+def write_adapter(folder, lora):
+    """The one with which test/golden/make_real_model_golden.py begins."""
+    header, data = {}, b""
+    for name, (rows, columns) in sorted(lora["shapes"].items()):
+        numbers = [(i * 7919 % 257 / 128 - 1) * 0.02 if "lora_A" in name else 0 for i in range(rows * columns)]
+        values = struct.pack(f"<{len(numbers)}f", *numbers)
+        header[name] = {"dtype": "F32", "shape": [rows, columns], "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA"} | {key: lora[key] for key in ("r", "lora_alpha", "target_modules")}))
 
 
 def losses_of(run):

@@ -71,6 +71,8 @@ check "trains it inside the model" train 1 inside model.from="$whole"
 check "  with the same bits" same alone inside
 check "  and with them on 2 ranks" train 2 two model.from="$whole"
 check "  really" same inside two
+check "  and on 4" train 4 four model.from="$whole"
+check "  really" same inside four
 check "  the tower is unchanged" directories carried "$whole" "$work/inside/model"
 check "  the configuration is that of the model" has "$work/inside/model/config.json" '"Gemma3ForConditionalGeneration"'
 check "  evaluates what it wrote" "$lockstep" evaluate "$work/inside/model" data.validation=data/samples/shakespeare_test.h5 \
