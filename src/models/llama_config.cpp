@@ -24,31 +24,72 @@ constexpr std::int64_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxHeadSize = 1024;
 // Gemma 3
 constexpr const char* kFullAttention = "full_attention";
 constexpr const char* kWindowedAttention = "sliding_attention";
-constexpr const char* kGelu = "gelu_pytorch_tanh";
 constexpr double kLocalRopeTheta = 10000;
 
-/// What the architectures differ in. The numbers are defaults in transformers.
+/// What the architectures differ in. The numbers are defaults in transformers; 0: there is none.
 struct ArchitectureRow {
   Architecture architecture;
   const char* class_name;
   const char* model_type;
   std::int64_t positions;
-  bool has_attention_bias_key = true;  // attention_bias: of q, k, v and the output
-  bool has_ffn_bias_key = false;       // mlp_bias
+  const char* composite = nullptr;  // the class of models of which it is a part
+  std::int64_t vocabulary = 0, heads = 0, key_value_heads = 0, head_size = 0;
   double rope_theta = 10000;
   bool tied_embeddings = false;
-  std::int64_t head_size = 0;                                   // 0: width / heads
-  const char* composite = nullptr;                              // the class of models of which it is a part
-  std::int64_t vocabulary = 0, heads = 0, key_value_heads = 0;  // 0: there is no default
+  bool has_attention_bias_key = true;  // attention_bias: of q, k, v and the output
+  bool has_ffn_bias_key = false;       // mlp_bias
+  bool query_key_value_bias = false;   // whatever the keys say
+  bool query_key_norm = false;
+  std::int64_t window = 0;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
 };
 constexpr std::array kArchitectures{
-    ArchitectureRow{Architecture::llama, "LlamaForCausalLM", "llama", 2048, true, true},
-    ArchitectureRow{Architecture::mistral, "MistralForCausalLM", "mistral", 131072, false},
-    ArchitectureRow{Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", 32768, false},
-    ArchitectureRow{Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", 32768, true, false, 10000, false, 128},
-    ArchitectureRow{Architecture::smollm3, "SmolLM3ForCausalLM", "smollm3", 32768, true, true, 2e6, true},
-    ArchitectureRow{Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text", 131072, true, false, 1e6, true, 256,
-                    "Gemma3ForConditionalGeneration", 262208, 8, 4},
+    ArchitectureRow{.architecture = Architecture::llama,
+                    .class_name = "LlamaForCausalLM",
+                    .model_type = "llama",
+                    .positions = 2048,
+                    .has_ffn_bias_key = true},
+    ArchitectureRow{.architecture = Architecture::mistral,
+                    .class_name = "MistralForCausalLM",
+                    .model_type = "mistral",
+                    .positions = 131072,
+                    .has_attention_bias_key = false,
+                    .window = 4096},
+    ArchitectureRow{.architecture = Architecture::qwen2,
+                    .class_name = "Qwen2ForCausalLM",
+                    .model_type = "qwen2",
+                    .positions = 32768,
+                    .has_attention_bias_key = false,
+                    .query_key_value_bias = true},
+    ArchitectureRow{.architecture = Architecture::qwen3,
+                    .class_name = "Qwen3ForCausalLM",
+                    .model_type = "qwen3",
+                    .positions = 32768,
+                    .head_size = 128,
+                    .query_key_norm = true},
+    ArchitectureRow{.architecture = Architecture::smollm3,
+                    .class_name = "SmolLM3ForCausalLM",
+                    .model_type = "smollm3",
+                    .positions = 32768,
+                    .rope_theta = 2e6,
+                    .tied_embeddings = true,
+                    .has_ffn_bias_key = true},
+    ArchitectureRow{.architecture = Architecture::gemma3,
+                    .class_name = "Gemma3ForCausalLM",
+                    .model_type = "gemma3_text",
+                    .positions = 131072,
+                    .composite = "Gemma3ForConditionalGeneration",
+                    .vocabulary = 262208,
+                    .heads = 8,
+                    .key_value_heads = 4,
+                    .head_size = 256,
+                    .rope_theta = 1e6,
+                    .tied_embeddings = true,
+                    .query_key_norm = true,
+                    .window = 4096,
+                    .activation_key = "hidden_activation",
+                    .activation = "gelu_pytorch_tanh"},
 };
 
 const ArchitectureRow& row_of(Architecture architecture) {
@@ -275,16 +316,15 @@ void read_layer_types(Reader& reader, LlamaConfig& out) {
   }
 }
 
-/// A window that is at least as long as the longest sequence has no effect. Architectures other than Mistral and Gemma
-/// can limit it to some of their layers.
+/// A window that is at least as long as the longest sequence has no effect. Architectures without a default window can
+/// limit it to some of their layers.
 void read_attention_window(Reader& reader, const Json& json, LlamaConfig& out) {
-  constexpr std::int64_t kMissing = 4096;  // the default in transformers; null: there is no window
-  const bool is_gemma = out.architecture == Architecture::gemma3;
-  const bool has_window = is_gemma || out.architecture == Architecture::mistral;
+  const std::int64_t usual = row_of(out.architecture).window;
+  const bool is_gemma = out.architecture == Architecture::gemma3, has_window = usual > 0;
   const bool uses_window = has_window || reader.boolean("use_sliding_window", false);
   reader.find("sliding_window");
   if (uses_window) {
-    const std::int64_t missing = has_window && !json.contains("sliding_window") ? kMissing : out.positions;
+    const std::int64_t missing = has_window && !json.contains("sliding_window") ? usual : out.positions;
     const std::int64_t window = reader.integer("sliding_window", 1, kMaxSize, missing);
     const bool is_short = window < out.positions;
     if (is_short && !has_window) reader.unsupported("use_sliding_window", fmt::format("a window of {}", window));
@@ -302,7 +342,6 @@ void read_gemma(Reader& reader, LlamaConfig& out) {
   out.norms_of_outputs = out.norms_around_one = out.scaled_embeddings = true;
   out.ffn_activation = ActivationFunction::gelu;
   out.query_scalar = reader.real("query_pre_attn_scalar", 1e-6, 1e6, 256);
-  reader.only("hidden_activation", kGelu);
   reader.find("hidden_act");  // not used
   reader.only("attn_logit_softcapping", nullptr);
   reader.only("final_logit_softcapping", nullptr);
@@ -389,17 +428,15 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
       reader.integer("head_dim", 1, kMaxHeadSize, row.head_size > 0 ? row.head_size : out.width / out.heads);
   out.positions = reader.integer("max_position_embeddings", 1, kMaxSize, row.positions);
   const bool attention_bias = reader.boolean("attention_bias", false) && row.has_attention_bias_key;
-  out.query_key_value_bias = out.architecture == Architecture::qwen2 || attention_bias;
+  out.query_key_value_bias = row.query_key_value_bias || attention_bias;
   out.output_bias = attention_bias;
   out.ffn_bias = reader.boolean("mlp_bias", false) && row.has_ffn_bias_key;
-  out.query_key_norm = out.architecture == Architecture::qwen3 || out.architecture == Architecture::gemma3;
+  out.query_key_norm = row.query_key_norm;
   out.tied_embeddings = reader.boolean("tie_word_embeddings", row.tied_embeddings);
   out.norm_epsilon = reader.real("rms_norm_eps", 1e-12, 1, out.norm_epsilon);
   out.initializer_range = reader.real("initializer_range", 0, 100, out.initializer_range);
-  if (out.architecture == Architecture::gemma3)
-    read_gemma(reader, out);
-  else
-    reader.only("hidden_act", "silu");
+  reader.only(row.activation_key, row.activation);
+  if (out.architecture == Architecture::gemma3) read_gemma(reader, out);
   reader.only("attention_dropout", 0.0);
   reader.only("hidden_dropout", 0.0);
   reader.only("quantization_config", nullptr);
@@ -416,7 +453,6 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
 
 nlohmann::ordered_json to_json(const LlamaConfig& c) {
   const ArchitectureRow& row = row_of(c.architecture);
-  const bool is_gemma = c.architecture == Architecture::gemma3;
   nlohmann::ordered_json json{{"architectures", {row.class_name}},
                               {"model_type", row.model_type},
                               {"vocab_size", c.vocabulary},
@@ -427,7 +463,7 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
                               {"num_key_value_heads", c.key_value_heads},
                               {"head_dim", c.head_size},
                               {"max_position_embeddings", c.positions},
-                              {is_gemma ? "hidden_activation" : "hidden_act", is_gemma ? kGelu : "silu"},
+                              {row.activation_key, row.activation},
                               {"rms_norm_eps", c.norm_epsilon},
                               {"initializer_range", c.initializer_range},
                               {"tie_word_embeddings", c.tied_embeddings},
@@ -440,7 +476,7 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
     for (std::int64_t layer = 0; layer < c.layers; ++layer) json["no_rope_layers"].push_back(c.has_rope(layer) ? 1 : 0);
     json["pad_token_id"] = nullptr;  // the default in transformers, 128004, is not in every vocabulary
   }
-  if (is_gemma) {
+  if (c.architecture == Architecture::gemma3) {
     json["query_pre_attn_scalar"] = c.query_scalar;
     if (c.query_scalar == std::floor(c.query_scalar))  // transformers 5 accepts nothing else
       json["query_pre_attn_scalar"] = static_cast<std::int64_t>(c.query_scalar);
