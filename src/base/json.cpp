@@ -10,12 +10,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Finds the first key that an object has twice. (nlohmann's parser with a callback could check this while it builds
-/// the value, but its time is quadratic in the number of members.)
+/// Values that are nested deeper are destroyed, copied and written by recursion, which would exhaust the stack.
+constexpr int kMaxDepth = 256;
+
+/// Finds the first key that an object has twice, and values that are nested too deep. (nlohmann's parser with a
+/// callback could check this while it builds the value, but its time is quadratic in the number of members.)
 class KeyChecker final : public nlohmann::json_sax<Json> {
  public:
   const std::string& repeated() const { return repeated_; }
   bool found() const { return found_; }
+  bool is_too_deep() const { return depth_ > kMaxDepth; }
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -24,14 +28,18 @@ class KeyChecker final : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool string(string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
-  bool start_array(std::size_t) override { return true; }
-  bool end_array() override { return true; }
+  bool start_array(std::size_t) override { return ++depth_ <= kMaxDepth; }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
   bool start_object(std::size_t) override {
     keys_.emplace_back();
-    return true;
+    return ++depth_ <= kMaxDepth;
   }
   bool end_object() override {
     keys_.pop_back();
+    --depth_;
     return true;
   }
   bool key(string_t& name) override {
@@ -46,6 +54,7 @@ class KeyChecker final : public nlohmann::json_sax<Json> {
   std::vector<std::unordered_set<std::string>> keys_;  // of the objects that enclose the current place
   std::string repeated_;
   bool found_ = false;
+  int depth_ = 0;  // of the current place
 };
 
 /// Returns the part of "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error ..." that starts
@@ -66,6 +75,7 @@ Json parse_json(std::string_view text, const std::string& source, ErrorCode code
   Json::sax_parse(text, &checker);
   require(!checker.found(), code, "{}: an object has the key \"{}\" twice; remove one of them", source,
           printable(checker.repeated()));
+  require(!checker.is_too_deep(), code, "{}: values are nested more than {} levels deep", source, kMaxDepth);
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {

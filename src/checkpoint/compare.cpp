@@ -8,6 +8,7 @@
 #include <span>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
@@ -47,7 +48,7 @@ class Tensors {
       for (const TensorEntry& entry : reader_->tensors()) shapes_[entry.path] = entry.shape;
       return;
     }
-    for (NamedTensor& tensor : from_torchvision(read_model_file(path).tensors)) {
+    for (NamedTensor& tensor : from_torchvision(all_tensors(read_model_file(path)))) {
       shapes_[tensor.name] = tensor.shape;
       tensors_.emplace(tensor.name, std::move(tensor));
     }

@@ -9,8 +9,13 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::string_view kHead = "lm_head.", kModel = "model.", kPart = "language_model.";
-constexpr std::array<std::string_view, 2> kOtherParts{"model.vision_tower.", "model.multi_modal_projector."};
+constexpr std::string_view kModel = "model.", kPart = "language_model.";
+constexpr std::array<std::string_view, 2> kOtherParts{"vision_tower.", "multi_modal_projector."};
+
+bool is_of_other_part(std::string_view name) {
+  if (name.starts_with(kModel)) name.remove_prefix(kModel.size());  // in the memory of transformers
+  return std::ranges::any_of(kOtherParts, [&](std::string_view part) { return name.starts_with(part); });
+}
 
 }  // namespace
 
@@ -19,28 +24,32 @@ bool is_composite(const std::string& config) {
   return json.is_object() && json.contains("text_config") && json["text_config"].is_object();
 }
 
-std::optional<std::string> decoder_name(const std::string& name) {
+std::string decoder_name(const std::string& name) {
   const std::string_view rest = name;
   if (rest.starts_with(kPart)) return name.substr(kPart.size());
-  if (rest.starts_with(kModel) && rest.substr(kModel.size()).starts_with(kPart))  // in the memory of transformers
+  if (rest.starts_with(kModel) && rest.substr(kModel.size()).starts_with(kPart))
     return std::string(kModel) + name.substr(kModel.size() + kPart.size());
-  const bool is_other = std::ranges::any_of(kOtherParts, [&](std::string_view part) { return rest.starts_with(part); });
-  if (!is_other && (rest.starts_with(kModel) || rest.starts_with(kHead))) return name;
-  return std::nullopt;
+  return name;
 }
 
 void separate_decoder(ModelFile& file, const std::string& config) {
   if (!is_composite(config)) return;
   for (NamedTensor& tensor : std::exchange(file.tensors, {})) {
-    const std::optional<std::string> name = decoder_name(tensor.name);
-    if (name) tensor.name = *name;
-    (name ? file.tensors : file.carried).push_back(std::move(tensor));
+    const bool is_other = is_of_other_part(tensor.name);
+    if (!is_other) tensor.name = decoder_name(tensor.name);
+    (is_other ? file.carried : file.tensors).push_back(std::move(tensor));
   }
+}
+
+std::vector<NamedTensor> all_tensors(const ModelFile& file) {
+  std::vector<NamedTensor> all = file.tensors;
+  all.insert(all.end(), file.carried.begin(), file.carried.end());
+  return all;
 }
 
 void name_as_part(std::vector<NamedTensor>& tensors) {
   for (NamedTensor& tensor : tensors)
-    if (decoder_name(tensor.name) == tensor.name) tensor.name = std::string(kPart) + tensor.name;
+    if (!is_of_other_part(tensor.name)) tensor.name = std::string(kPart) + tensor.name;
 }
 
 }  // namespace lockstep::checkpoint

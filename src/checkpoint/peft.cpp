@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/json.h"
 #include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
@@ -129,8 +130,7 @@ ModelFile read_peft(const std::string& directory) {
     require(entry.name.starts_with(kPrefix), ErrorCode::model_feature,
             "{} has a tensor {}: expected names that begin with {}", path, entry.name, kPrefix);
     NamedTensor tensor = file->tensor(entry);
-    tensor.name = entry.name.substr(std::string_view(kPrefix).size());
-    tensor.name = decoder_name(tensor.name).value_or(tensor.name);
+    tensor.name = decoder_name(entry.name.substr(std::string_view(kPrefix).size()));
     const std::string target = target_of(tensor.name);
     require(std::ranges::find(known, target) != known.end(), ErrorCode::model_feature,
             "{} has a tensor {}, which is not of an adapter of q, k, v, o, gate, up or down (model.lora.targets): save "
@@ -166,9 +166,10 @@ void write_peft(const std::string& directory, std::vector<NamedTensor> tensors, 
   if (is_part) modules = fmt::format(R"(model\.language_model\..*\.({}))", fmt::join(names, "|"));
   const nlohmann::ordered_json empty = nlohmann::ordered_json::object();
   const bool is_whole = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e9;
+  const std::string name = hub_name_of(base);
   nlohmann::ordered_json config{{"alpha_pattern", empty},
                                 {"auto_mapping", nullptr},
-                                {"base_model_name_or_path", base},
+                                {"base_model_name_or_path", name.empty() ? base : name},
                                 {"bias", "none"},
                                 {"fan_in_fan_out", false},
                                 {"inference_mode", true},

@@ -26,8 +26,9 @@ bool is_peft(const std::string& path);
 /// computation. Also throws what SafetensorsFile throws.
 ModelFile read_peft(const std::string& directory);
 
-/// `base`: a path, or empty. `state`: of the checkpoint, which is recorded as in write_safetensors(). `files`: names
-/// and contents of further files, such as those of the tokenizer. Throws what write_model_directory() throws.
+/// `base`: a path, whose name on the Hub is written if it leads into its cache; or empty. `state`: of the checkpoint,
+/// which is recorded as in write_safetensors(). `files`: names and contents of further files, such as those of the
+/// tokenizer. Throws what write_model_directory() throws.
 void write_peft(const std::string& directory, std::vector<NamedTensor> tensors, const Config::Model::Lora& lora,
                 const std::string& base, const StateJson& state, const std::map<std::string, std::string>& files);
 

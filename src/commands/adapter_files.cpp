@@ -1,4 +1,5 @@
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "commands/convert.h"
 
 #include <filesystem>
@@ -6,6 +7,7 @@
 #include <utility>
 
 #include "base/numbers.h"
+#include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"
@@ -32,7 +34,7 @@ void write_merged_directory(ModelFile model, const ModelFile& base, const std::s
                                    .tokenizer = takes_base ? base.path : options.files,
                                    .dtype = dtype,
                                    .merged_base = base.path});
-  const std::size_t n_tensors = model.tensors.size();
+  const std::size_t n_tensors = model.tensors.size() + out.carried.size();
   write_directory(target, std::move(model.tensors), dtype, out);
   print_text("{}: {} tensors in {}, {} with the adapters of {}\n", target, n_tensors, name(dtype), base.path, adapters);
   note_license(out.config, target);
@@ -84,9 +86,10 @@ void import_adapters(const std::string& source, const std::string& target, const
              state.at("model").at("lora.rank").dump(), path);
 }
 
-void merge_files(const std::string& base, const std::string& adapters, const std::string& target,
+void merge_files(const std::string& given, const std::string& adapters, const std::string& target,
                  const ExportOptions& options) {
-  require(fs::exists(base), ErrorCode::cannot_open, "{} does not exist", base);
+  const std::string base = find_model(given);
+  require(fs::exists(base), ErrorCode::cannot_open, "{} does not exist{}", base, hub_remedy(base));
   require(fs::exists(adapters), ErrorCode::cannot_open, "{} does not exist", adapters);
   const bool is_file = checkpoint::is_safetensors(target) || target.ends_with(".h5");
   require(is_file || !names_a_file(target), ErrorCode::usage,
@@ -105,15 +108,15 @@ void merge_files(const std::string& base, const std::string& adapters, const std
       file);
   ModelFile model = inference::merged(inference::with_base(std::move(of_adapters), base));
   checkpoint::check_while_read(file, model.tensors);
+  checkpoint::check_while_read(base, model.carried);
   if (!is_file)
     return write_merged_directory(std::move(model), checkpoint::read_model_file(base), file, target, options);
-  std::size_t n_tensors = model.tensors.size();
-  if (checkpoint::is_safetensors(target)) {
-    checkpoint::write_safetensors(target, model.tensors, checkpoint::export_metadata(model.state));
-  } else {
-    n_tensors = save_imported(target, std::move(model.tensors), initial_state(model.state.at("model"), model.state));
-  }
-  print_text("{}: {} tensors, {} with the adapters of {}\n", target, n_tensors, base, file);
+  const std::vector<checkpoint::NamedTensor> tensors = checkpoint::all_tensors(model);
+  if (checkpoint::is_safetensors(target))
+    checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(model.state));
+  else
+    save_imported(target, tensors, initial_state(model.state.at("model"), model.state));
+  print_text("{}: {} tensors, {} with the adapters of {}\n", target, tensors.size(), base, file);
 }
 
 }  // namespace lockstep::commands

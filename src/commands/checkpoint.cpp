@@ -12,6 +12,7 @@
 #include "base/numbers.h"
 #include "base/printable.h"
 #include "checkpoint/compare.h"
+#include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
@@ -121,11 +122,11 @@ Json describe_model_file(const std::string& path) {
   }
   std::int64_t n_parameters = 0;
   Json tensors = Json::array(), not_finite = Json::array();
-  for (const checkpoint::NamedTensor& tensor : checkpoint::from_torchvision(file.tensors)) {
+  for (const checkpoint::NamedTensor& tensor : checkpoint::from_torchvision(checkpoint::all_tensors(file))) {
     if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.name)) n_parameters += tensor.shape.n_elements();
     tensors.push_back({{"name", checkpoint::tensor_name(tensor.name)},
                        {"shape", dimensions(tensor.shape)},
-                       {"size_bytes", tensor.n_elements() * sizeof(float)}});
+                       {"size_bytes", tensor.n_elements() * size_bytes(tensor.dtype)}});
     bool is_finite = true;
     checkpoint::for_each_piece(tensor, [&](std::size_t, std::span<const float> values) {
       is_finite = is_finite && checkpoint::is_finite(values);
@@ -175,12 +176,17 @@ int verify_model_of_others(const std::string& path) {
     Config config;
     inference::set_model(config, file);  // compares config.json with the tensors
   }
-  file.tensors.insert(file.tensors.end(), file.carried.begin(), file.carried.end());
+  const std::size_t n_carried = file.carried.size();
+  file.tensors = checkpoint::all_tensors(file);
   checkpoint::check_while_read(path, file.tensors);
   checkpoint::read_through(file.tensors);
   print_text("{} is complete: {} tensors, {} bytes; all values are finite{}. Files of this format have no checksums.\n",
              path, file.tensors.size(), weights_bytes(path),
-             file.config.empty() ? "" : ", and the tensors are those of its config.json");
+             file.config.empty() ? ""
+             : n_carried == 0    ? ", and the tensors are those of its config.json"
+                                 : fmt::format(", and the tensors of the decoder are those of its config.json (names "
+                                                  "and shapes of the vision tower's {} tensors are not checked)",
+                                               n_carried));
   return kExitDone;
 }
 
@@ -224,7 +230,8 @@ struct Names {
 
 void add_base(CLI::App& command, std::string& base, const std::string& otherwise) {
   add_value(command, "--base", "DIRECTORY", base,
-            "Of adapters: the model that they belong to; by default, " + otherwise);
+            "Of adapters: the model that they belong to; of a decoder: the model that it is part of. By default, " +
+                otherwise);
 }
 
 void add_force(CLI::App& command, Existing& existing, const std::string& target) {

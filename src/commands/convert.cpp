@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/model_files.h"
 #include "base/numbers.h"
 #include "base/version.h"
+#include "checkpoint/composite.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"
@@ -58,14 +60,23 @@ std::string family_of(const StateJson& state) { return text_in(state, "model", "
 
 // --------------------------------------------------------------------------------------------------------- export
 
-void export_safetensors(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
+void export_safetensors(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::Reader reader(source);
   const std::int64_t step = reader.step();
-  const auto tensors = checkpoint::to_torchvision(
-      weights == checkpoint::WeightsOf::model
-          ? checkpoint::load_all(source)
-          : checkpoint::from_torchvision(checkpoint::read_model_file(source, weights).tensors),
-      step);
+  const checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
+  auto tensors = checkpoint::to_torchvision(options.weights == checkpoint::WeightsOf::model
+                                                ? checkpoint::load_all(source)
+                                                : checkpoint::from_torchvision(file.tensors),
+                                            step);
+  const std::string described = checkpoint::recorded_config(file.state);
+  const bool has_all = options.weights == checkpoint::WeightsOf::model && !file.carried.empty();
+  if (checkpoint::is_composite(described) && !has_all) {
+    models::LlamaConfig model = models::parse_llama_config(described, source);
+    const Config::Model trained = config_of_run(run_of(source)).model;
+    for (checkpoint::NamedTensor& tensor : inference::carried_tensors(
+             model, file, {options.base, inference::base_of(trained), trained.initialize_from, source}))
+      tensors.push_back(std::move(tensor));
+  }
   require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
   checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
   print_text("{}: {} tensors of step {}, with the names of {}\n", target, tensors.size(), step,
@@ -172,7 +183,7 @@ void export_directory(const std::string& source, const std::string& target, cons
   if (!imported_config.empty() && name(model.dtype) != imported_dtype)
     model.config_json = with_dtype(imported_config, model.dtype);
   const Published out = published(source, target, file, options, model);
-  const std::size_t n_tensors = file.tensors.size();
+  const std::size_t n_tensors = file.tensors.size() + out.carried.size();
   write_directory(target, std::move(file.tensors), model.dtype, out);
   std::string names;
   for (const auto& [name, content] : out.files) names += (names.empty() ? "" : ", ") + name;
@@ -223,8 +234,7 @@ void import_llama(checkpoint::ModelFile file, const std::string& config_source, 
   if (!state.contains("inference"))
     if (const std::string hash = tokenizer_hash_of(file.path); !hash.empty())
       state["inference"] = {{"tokenizer_hash", hash}};
-  file.tensors.insert(file.tensors.end(), file.carried.begin(), file.carried.end());
-  const std::size_t n_tensors = save_imported(target, std::move(file.tensors), state);
+  const std::size_t n_tensors = save_imported(target, checkpoint::all_tensors(file), state);
   print_text("{}: {} tensors; {}, {} layers of width {}, {} parameters\n", target, n_tensors, kLlama, config.layers,
              config.width, config.n_parameters());
 }
@@ -282,7 +292,8 @@ Published published(const std::string& source, const std::string& target, const 
   out.files = published_files(source, published.tokenizer, out.config, model);
   if (!has_adapters) {
     const bool was_composite = !model.composite.empty();
-    out.carried = inference::carried_tensors(model, file, inference::base_of(out.config.model));
+    out.carried = inference::carried_tensors(
+        model, file, {options.base, inference::base_of(out.config.model), out.config.model.initialize_from, source});
     const bool is_made = published.config_json.empty() || was_composite == model.composite.empty();
     out.files[checkpoint::kHuggingFaceConfig] = is_made ? models::to_json(model).dump(2) + "\n" : published.config_json;
   }
@@ -348,16 +359,17 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
 void export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
   if (is_adapter_file(source)) return export_adapters(source, target, options);
-  require(options.base.empty(), ErrorCode::usage, "--base is for adapters (model.lora), and {} is a whole model",
-          source);
+  const StateJson state = checkpoint::Reader(source).state();
+  require(options.base.empty() || checkpoint::is_composite(checkpoint::recorded_config(state)), ErrorCode::usage,
+          "--base is for adapters (model.lora) and for decoders of larger models, and {} is a whole model", source);
   if (is_onnx || is_safetensors) {
     require(options.dtype.empty() && options.files.empty() && options.max_shard_size.empty() && options.license.empty(),
             ErrorCode::usage,
             "--dtype, --files, --max-shard-size and --license are for exported directories, and {} is a file", target);
     require_replaceable({source}, target, options.existing);
-    return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options.weights);
+    return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options);
   }
-  const bool is_text = models::is_language_model(family_of(checkpoint::Reader(source).state()));
+  const bool is_text = models::is_language_model(family_of(state));
   require(is_text && !names_a_file(target), ErrorCode::usage,
           "the target must end in {} or {}{}, found {}: no other format is supported", kSafetensors, kOnnx,
           is_text ? ", or be a directory" : "", target);
@@ -365,10 +377,11 @@ void export_file(const std::string& source, const std::string& target, const Exp
   return export_directory(source, target, options);
 }
 
-void import_file(const std::string& source, const std::string& target, const ImportOptions& options) {
+void import_file(const std::string& given, const std::string& target, const ImportOptions& options) {
+  const std::string source = find_model(given);
   const bool is_llama2c = options.format == "llama2c";
   const bool is_directory = fs::is_directory(source);
-  require(fs::exists(source), ErrorCode::cannot_open, "{} does not exist", source);
+  require(fs::exists(source), ErrorCode::cannot_open, "{} does not exist{}", source, hub_remedy(source));
   const std::string of_run = (fs::path(source) / "model").string();
   require(!is_directory || checkpoint::is_model_directory(source) || !checkpoint::is_model_directory(of_run),
           ErrorCode::usage, "{} is a run: give {}, the directory of its model", source, of_run);

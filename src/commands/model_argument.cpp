@@ -12,6 +12,7 @@
 
 #include "base/failure.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/json.h"
 #include "config/parser.h"
 #include "data/text_file.h"
@@ -40,7 +41,7 @@ void require_there(const std::string& path) {
   require(!error, ErrorCode::cannot_open, "cannot open {}: {}", path, error.message());
   const std::string broken = broken_link_text(path);
   require(broken.empty(), ErrorCode::cannot_open, "{}", broken);
-  fail(ErrorCode::cannot_open, "{} does not exist: {}", path, kExpected);
+  fail(ErrorCode::cannot_open, "{} does not exist: {}{}", path, kExpected, hub_remedy(path));
 }
 
 /// Decides by the name. The name of a special file, such as a pipe, means nothing.
@@ -50,7 +51,8 @@ bool is_configuration(const std::string& operand) {
   return extension == ".yaml" || extension == ".yml" || fs::is_other(operand, error);
 }
 
-NamedModel named(const std::string& path) {
+NamedModel named(const std::string& given) {
+  const std::string path = find_model(given);
   require_there(path);
   if (is_folder(path) && !checkpoint::is_model_directory(path)) return {.path = checkpoint_of_run(path), .run = path};
   return {.path = path, .run = run_of(path)};

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/hub_cache.h"
 #include "config/yaml_text.h"
 
 namespace lockstep::config {
@@ -158,6 +159,17 @@ Key path(std::string name, Field<std::string> field) {
   Key key = text(std::move(name), field);
   key.type = "a path";
   key.is_path = true;
+  return key;
+}
+
+Key model_path(std::string name, Field<std::string> field) {
+  Key key = path(std::move(name), field);
+  key.type = "a path, or the name of a model on the Hub";
+  key.set = [field, set = key.set](Config& config, const Value& value) {
+    const Fit fit = set(config, value);
+    if (fit == Fit::good) field(config) = find_model(value.text);
+    return fit;
+  };
   return key;
 }
 

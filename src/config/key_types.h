@@ -45,6 +45,8 @@ Key choice(std::string name, Field<std::string> field, const std::vector<std::st
 Key boolean(std::string name, Field<bool> field);
 Key text(std::string name, Field<std::string> field);
 Key path(std::string name, Field<std::string> field);
+/// A path. The name of a model on the Hub becomes that of its directory in the cache, if it is there.
+Key model_path(std::string name, Field<std::string> field);
 /// A list of some of the choices, each at most once.
 Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices);
 /// A list of any texts that are not empty. One text without brackets is a list of one.

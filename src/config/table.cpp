@@ -82,11 +82,12 @@ std::vector<Row> model_keys() {
        "Channels of the first stage. Tests use it to train small networks."},
       {kFixed, "classes", integer(KEY(model.classes), 1), "Number of outputs of the last layer."},
       {kLearning, "", boolean(KEY(model.zero_gamma)), "Initialize the last batch norm of each block with 0."},
-      {kLearning, "", path(KEY(model.initialize_from)),
+      {kLearning, "", model_path(KEY(model.initialize_from)),
        "Checkpoint or .safetensors file with the initial weights. Training starts at step 0."},
-      {kLearning, "", path(KEY(model.from)),
+      {kLearning, "", model_path(KEY(model.from)),
        "llama: directory in the format of Hugging Face with config.json, weights and tokenizer.json, from which "
-       "training starts. none: the weights are initialized at random."},
+       "training starts, or the name of a model in the local cache of the Hub, such as Qwen/Qwen2-0.5B. none: the "
+       "weights are initialized at random."},
       {kFixed, "", path(KEY(model.config)),
        "llama: a config.json of a Llama, Mistral, Qwen2, Qwen3, SmolLM3 or Gemma 3 model, or a preset: smollm-135m, "
        "qwen2-0.5b. "

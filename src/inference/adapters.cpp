@@ -1,7 +1,10 @@
 #include "inference/adapters.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -9,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/hub_cache.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
 #include "graph/nf4.h"
@@ -36,11 +40,11 @@ std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(s
 
 /// The path of the base of adapters: `given`, or if that is empty, the one that the file names.
 std::string find_base(const ModelFile& file, const std::string& given) {
-  const std::string base = given.empty() ? file.state.value("base_path", std::string()) : given;
+  const std::string base = find_model(given.empty() ? file.state.value("base_path", std::string()) : given);
   require(!base.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
           file.path, kNameBase);
-  require(is_there(base), ErrorCode::model_mismatch, "{} has adapters for {}, which does not exist here: {}", file.path,
-          base, kNameBase);
+  require(is_there(base), ErrorCode::model_mismatch, "{} has adapters for {}, which does not exist here: {}{}",
+          file.path, base, kNameBase, hub_remedy(base));
   return base;
 }
 
@@ -145,14 +149,30 @@ std::string base_of(const Config::Model& model) {
   return model.from != Config::Model{}.from ? model.from : model.initialize_from;
 }
 
-std::vector<NamedTensor> carried_tensors(models::LlamaConfig& model, const ModelFile& file, const std::string& base) {
+std::vector<NamedTensor> carried_tensors(models::LlamaConfig& model, const ModelFile& file,
+                                         const std::vector<std::string>& places) {
   if (model.composite.empty() || !file.carried.empty()) return file.carried;
-  std::vector<NamedTensor> carried;
-  if (!base.empty() && is_there(base)) carried = checkpoint::read_model_file(base).carried;
-  if (!carried.empty()) return carried;
+  for (const std::string& place : places) {
+    std::error_code error;
+    const std::filesystem::path checkpoint = std::filesystem::weakly_canonical(place, error);
+    for (const std::string& path : {place, (checkpoint.parent_path().parent_path() / "model").string()}) {
+      if (place.empty() || !is_there(path)) continue;
+      try {
+        std::vector<NamedTensor> carried = checkpoint::read_model_file(path).carried;
+        checkpoint::check_while_read(path, carried);
+        if (!carried.empty()) return carried;
+      } catch (const Error& problem) {
+        log::warning("{}", problem.what());
+      }
+    }
+  }
   model.composite.clear();
-  log::warning("the decoder is written alone, since the rest of its model is not in {}",
-               base.empty() ? "a file that is known" : base);
+  std::vector<std::string> tried = places;
+  std::erase(tried, "");
+  log::warning(
+      "the model is exported as its decoder alone, since its vision tower is not found{}: name the directory "
+      "that has it, in a training with model.from and in `checkpoint export` with --base",
+      tried.empty() ? "" : fmt::format(" in {}", fmt::join(tried, " or ")));
   return {};
 }
 

@@ -20,10 +20,11 @@ Config::Model::Lora lora_of(const checkpoint::ModelFile& file);
 /// The path of the base weights beside which adapters are trained: model.from, else model.initialize_from. Empty: there
 /// is none.
 std::string base_of(const Config::Model& model);
-/// What a composite model has besides its decoder (checkpoint/composite.h): from `file`, or else from the model at the
-/// path `base`. If there is none, `model` becomes that of the decoder alone, and the log says so.
+/// The vision tower of a composite model (checkpoint/composite.h): that of `file`, or else of the first of several
+/// models that has one. A place is a path or empty, and that of a checkpoint also stands for the RUN/model of its run.
+/// If there is none, `model` becomes that of the decoder alone, and the log says so.
 std::vector<checkpoint::NamedTensor> carried_tensors(models::LlamaConfig& model, const checkpoint::ModelFile& file,
-                                                     const std::string& base);
+                                                     const std::vector<std::string>& places);
 /// Computes the hash of the names, shapes and values of tensors while they are read: it is equal for all files with the
 /// same weights, whatever their format and order. Calls `done` once, when each tensor has been read from its first
 /// element to its last.

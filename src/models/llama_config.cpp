@@ -223,6 +223,8 @@ Architecture architecture_of(const Json& json, const std::string& source) {
     if (name.empty()) name = type;
   }
   for (const ArchitectureRow& row : kArchitectures) {
+    require(row.composite == nullptr || name != row.composite, ErrorCode::config_invalid,
+            "{}: text_config is missing, which describes the decoder of a {}", source, name);
     if (name != row.class_name) continue;
     require(!has_type || type == row.model_type, ErrorCode::config_conflict,
             "{}: model_type is {}, but the architecture {} has the model_type {}: correct the one that is wrong",
@@ -383,13 +385,19 @@ Json take_text_config(Json& json) {
   return text;
 }
 
-void require_composite(const Json& json, const ArchitectureRow& row, const std::string& source) {
+/// What a model may have beside its decoder. Images are not computed, so the values may be anything.
+void check_others(const Json& json, const ArchitectureRow& row, const std::string& source) {
   const Json classes = json.value("architectures", Json());
   require(
       row.composite != nullptr && classes == Json::array({row.composite}), ErrorCode::model_feature,
       "{}: architectures: a decoder in text_config is supported in Gemma3ForConditionalGeneration only, found {} with "
       "{}",
       source, Reader::shown(classes), row.class_name);
+  Reader reader(json, source);
+  for (const char* key : {"boi_token_index", "bos_token_id", "eoi_token_index", "eos_token_id", "image_token_index",
+                          "initializer_range", "mm_tokens_per_image", "tie_word_embeddings", "vision_config"})
+    reader.find(key);
+  reader.finish();
 }
 
 }  // namespace
@@ -410,7 +418,7 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
   out.architecture = architecture_of(json, source);
   const ArchitectureRow& row = row_of(out.architecture);
   if (is_composite) {
-    require_composite(others, row, source);
+    check_others(others, row, source);
     out.composite = others.dump();
   }
   out.vocabulary = reader.integer("vocab_size", 1, kMaxSize, row.vocabulary);

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/numbers.h"
 #include "checkpoint/huggingface.h"
 #include "config/parser.h"
@@ -33,14 +34,6 @@ std::string base_name(const std::string& path) {
   fs::path last = fs::path(path).lexically_normal();
   if (!last.has_filename()) last = last.parent_path();
   return last.filename().string();
-}
-
-/// Whether the text is "organisation/name", with characters that the Hub allows.
-bool is_hub_name(const std::string& text) {
-  const auto slash = text.find('/');
-  const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
-  return slash != std::string::npos && slash > 0 && slash + 1 < text.size() &&
-         text.find('/', slash + 1) == std::string::npos && text.front() != '.' && std::ranges::all_of(text, fits);
 }
 
 // ------------------------------------------------------------------------------------------------------------- events
@@ -266,20 +259,13 @@ void add_origin(const CardSource& source, ModelCard& card) {
 }  // namespace
 
 std::string name_of_model(const std::string& path) {
-  constexpr std::string_view kCache = "models--", kSeparator = "--";
   const fs::path config = fs::path(path) / checkpoint::kHuggingFaceConfig;
   std::error_code error;
   if (fs::is_regular_file(config, error) && fs::file_size(config, error) <= kMaxConfigBytes) {
     const Json json = Json::parse(read_file(config.string()), nullptr, /*allow_exceptions=*/false);
     if (const std::string name = text_in(json, "_name_or_path"); is_hub_name(name)) return name;
   }
-  for (const fs::path& part : fs::path(path)) {  // models--ORGANISATION--NAME/snapshots/COMMIT
-    std::string name = part.string();
-    const auto between = name.find(kSeparator, kCache.size());
-    if (!name.starts_with(kCache) || between == std::string::npos) continue;
-    name = name.substr(kCache.size()).replace(between - kCache.size(), kSeparator.size(), "/");
-    if (is_hub_name(name)) return name;
-  }
+  if (const std::string name = hub_name_of(path); !name.empty()) return name;
   return base_name(path);
 }
 

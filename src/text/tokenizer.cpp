@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/hub_cache.h"
 #include "base/pool.h"
 #include "base/signals.h"
 #include "base/utf8.h"
@@ -90,7 +91,7 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::open(const std::string& path) {
-  NamedContent file = read(find_file(path));
+  NamedContent file = read(find_file(find_model(path)));
   const std::string config = (std::filesystem::path(file.name).parent_path() / "tokenizer_config.json").string();
   TokenizerParts parts = is_there(config) ? read_parts(file, read(config)) : read_parts(file);
   return Tokenizer(std::make_unique<State>(std::move(file), std::move(parts)));

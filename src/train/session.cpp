@@ -10,6 +10,7 @@
 #include "checkpoint/huggingface.h"
 #include "comm/world.h"
 #include "graph/graph.h"
+#include "inference/adapters.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/memory_limit.h"
@@ -101,9 +102,12 @@ void Session::make_task() {
 void Session::read_model_files() {
   model_files = task->model_files();
   if (model_files.empty()) return;
-  model_files.merge(run::tokenizer_files(
-      config,
-      models::parse_llama_config(model_files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig)));
+  models::LlamaConfig model =
+      models::parse_llama_config(model_files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
+  model_files.merge(run::tokenizer_files(config, model));
+  if (leader() && !config.model.lora.is_on())  // warns now rather than at the end
+    (void)inference::carried_tensors(
+        model, {}, {inference::base_of(config.model), config.model.initialize_from, run.file("model")});
   data_sets = run::describe_data(config);
 }
 
@@ -233,6 +237,17 @@ void Session::require_memory() {
     require(needed <= there, ErrorCode::out_of_memory,
             "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank{}",
             gib(of_training), batch_.largest_micro_batch(), gib(there), limit);
+    const bool reads_weights = config.model.from != Config::Model{}.from || !config.model.initialize_from.empty();
+    if (!reads_weights || backend->memory_space() != MemorySpace::host) return;
+    std::size_t largest = 0;  // of the matrices that are read as a whole (inference::load_parameters())
+    for (const graph::Parameter& parameter : plan->parameters().parameters())
+      if (parameter.layout || parameter.is_in_nf4) largest = std::max(largest, parameter.n_elements * sizeof(float));
+    const MemoryReport& kept = plan->memory();
+    const std::size_t reading = kept.parameters + kept.compute_weights + kept.nf4_weights + 2 * largest;
+    require(reading <= there, ErrorCode::out_of_memory,
+            "reading the weights needs {:.1f} GiB, {:.1f} of them for two copies of the largest matrix, but {:.1f} GiB "
+            "are free for a rank{}",
+            gib(reading), gib(2 * largest), gib(there), limit);
   });
 }
 

@@ -78,8 +78,8 @@ std::string write_language_model(const Session& session, std::int64_t steps_done
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
   std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
   if (!config.model.lora.is_on()) {
-    const std::vector<checkpoint::NamedTensor> carried =
-        inference::carried_tensors(model, {}, inference::base_of(config.model));
+    const std::vector<checkpoint::NamedTensor> carried = inference::carried_tensors(
+        model, {}, {inference::base_of(config.model), config.model.initialize_from, session.run.file("model")});
     tensors.insert(tensors.end(), carried.begin(), carried.end());
     files[checkpoint::kHuggingFaceConfig] = models::to_json(model).dump(2) + "\n";
   }

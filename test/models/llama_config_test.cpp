@@ -218,6 +218,14 @@ TEST(LlamaConfig, TellsWhereItIsNotJson) {
     return "";
   };
   EXPECT_TRUE(message("{\n  \"vocab_size\": 7,\n}").starts_with("config.json is not valid JSON: line 3, column 1: "));
+  for (const auto& [begin, end] : {std::pair{"[", "]"}, std::pair{"{\"a\":", "}"}}) {
+    std::string deep = "{\"_x\":", closed;
+    for (int i = 0; i < 200000; ++i) {
+      deep += begin;
+      closed += end;
+    }
+    EXPECT_NE(message(deep + "1" + closed + "}").find("256 levels"), std::string::npos);
+  }
   EXPECT_TRUE(message("{} {}").starts_with("config.json is not valid JSON: line 1, column 4: "));
   const std::string twice = message(R"({"rope_scaling": {"factor": 2, "factor": 3}})");
   EXPECT_EQ(twice, "config.json: an object has the key \"factor\" twice; remove one of them");

@@ -101,12 +101,30 @@ check "  imports them" "$lockstep" checkpoint import "$work/adapters/model" "$wo
 check "  merges them" "$lockstep" checkpoint merge "$whole" "$work/adapters/model" "$work/merged"
 check "  with the tower" directories carried "$whole" "$work/merged"
 
+check "  with the tower, in one file" "$lockstep" checkpoint merge "$whole" "$work/adapters/model" "$work/merged.h5"
+check "  which is exported" "$lockstep" checkpoint export "$work/merged.h5" "$work/from-merged"
+check "  with the tower" directories carried "$whole" "$work/from-merged"
+check "a model and its import are equal" "$lockstep" checkpoint diff "$whole" "$work/whole.h5"
+check "  and others are not" refused 1 'vision_tower|language_model|model.layers' "$lockstep" checkpoint diff "$whole" "$work/merged"
+check "a run continues one by its checkpoint" train 1 chain model.config="$whole/config.json" \
+  model.initialize_from="$work/inside/checkpoints/latest"
+check "  with the tower of its model" directories carried "$whole" "$work/chain/model"
+
 mv "$whole" "$work/moved"
-check "without the model" "$lockstep" checkpoint export "$work/inside/checkpoints/latest" "$work/decoder"
-check "  the decoder is exported" has "$work/decoder/config.json" '"Gemma3ForCausalLM"'
+check "without the model, a run is completed again" train 1 inside model.from="$whole"
+check "  and keeps its tower" directories carried "$work/moved" "$work/inside/model"
+check "  which its checkpoints get, too" "$lockstep" checkpoint export "$work/inside/checkpoints/latest" "$work/kept"
+check "  really" directories carried "$work/moved" "$work/kept"
+rm -r "$work/inside/model"
+check "without that, the decoder is exported" "$lockstep" checkpoint export "$work/inside/checkpoints/latest" "$work/decoder"
+check "  alone" has "$work/decoder/config.json" '"Gemma3ForCausalLM"'
 check "  without a tower" not has "$work/decoder/model.safetensors" vision_tower
+check "unless the model is named" "$lockstep" checkpoint export "$work/inside/checkpoints/latest" "$work/named" --base "$work/moved"
+check "  again with the tower" directories carried "$work/moved" "$work/named"
 refuses() { sed "$2" "$work/moved/config.json" >"$work/other.json"; refused 2 "$1" "$lockstep" plan "${keys[@]}" model.config="$work/other.json"; }
 check "another model is refused" refuses 'architectures: a decoder in text_config is supported in Gemma3ForConditionalGeneration only' \
   's/Gemma3ForConditionalGeneration/Mistral3ForConditionalGeneration/'
+check "a key that is not known is refused" refuses 'the key "frames"' 's/"mm_tokens/"frames": 1, "mm_tokens/'
+check "a missing text_config is named" refuses 'text_config is missing' 's/"text_config"/"_text_config"/'
 check "a text_config that is none is refused" refuses 'text_config: expected a JSON object' 's/"text_config": {.*}, "vision/"text_config": 3, "vision/'
 finish

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "lockstep/error.h"
 #include "text/tokenizer.h"
 
@@ -43,11 +44,11 @@ models::LlamaConfig model_source(const Config::Model& model) {
   require(!path.empty(), ErrorCode::config_invalid,
           "model.config: expected a preset ({}) or the path of a config.json, or model.from: DIRECTORY, found nothing",
           presets);
-  require(is_there(path), ErrorCode::config_invalid, "{}: expected {}, found no {}",
+  require(is_there(path), ErrorCode::config_invalid, "{}: expected {}, found no {}{}",
           is_from_directory(model) ? "model.from" : "model.config",
           is_from_directory(model) ? "a directory with a config.json"
                                    : fmt::format("a preset ({}) or the path of a config.json", presets),
-          path);
+          path, is_from_directory(model) ? hub_remedy(model.from) : "");
   return models::parse_llama_config(read_file(path, kMaxFileBytes), path, model.ignore_keys);
 }
 
