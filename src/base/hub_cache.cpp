@@ -19,14 +19,14 @@ constexpr std::string_view kModels = "models--", kSeparator = "--";
 constexpr std::uint64_t kMaxRefBytes = 4096;
 
 fs::path cache() {
-  const auto is_set = [](const char* name) {
+  const auto given_in = [](const char* name) {
     const char* const value = std::getenv(name);
     return value != nullptr && *value != '\0' ? value : nullptr;
   };
-  if (const char* given = is_set("HF_HUB_CACHE")) return given;
-  if (const char* home = is_set("HF_HOME")) return fs::path(home) / "hub";
-  if (const char* home = is_set("XDG_CACHE_HOME")) return fs::path(home) / "huggingface/hub";
-  const char* const home = is_set("HOME");
+  if (const char* given = given_in("HF_HUB_CACHE")) return given;
+  if (const char* home = given_in("HF_HOME")) return fs::path(home) / "hub";
+  if (const char* home = given_in("XDG_CACHE_HOME")) return fs::path(home) / "huggingface/hub";
+  const char* const home = given_in("HOME");
   return fs::path(home != nullptr ? home : "/") / ".cache/huggingface/hub";
 }
 
@@ -36,19 +36,20 @@ std::pair<std::string, std::string> parts_of(const std::string& text) {
   return {text.substr(0, at), at == std::string::npos ? "main" : text.substr(at + 1)};
 }
 
+/// Names and revisions consist of these.
+bool is_allowed(unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; }
+
 bool is_revision(const std::string& text) {
-  const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
   return !text.empty() && text.front() != '/' && text.find("..") == std::string::npos &&
-         std::ranges::all_of(text, fits);
+         std::ranges::all_of(text, is_allowed);
 }
 
 }  // namespace
 
 bool is_hub_name(const std::string& text) {
   const auto slash = text.find('/');
-  const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
   return slash != std::string::npos && slash > 0 && slash + 1 < text.size() &&
-         text.find('/', slash + 1) == std::string::npos && text.front() != '.' && std::ranges::all_of(text, fits);
+         text.find('/', slash + 1) == std::string::npos && text.front() != '.' && std::ranges::all_of(text, is_allowed);
 }
 
 std::string find_model(const std::string& path) {

@@ -1,5 +1,5 @@
-// The local cache of the Hugging Face Hub: $HF_HUB_CACHE, or else $HF_HOME/hub, or else ~/.cache/huggingface/hub.
-// There,
+// The local cache of the Hugging Face Hub: $HF_HUB_CACHE, or else $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, or
+// ~/.cache/huggingface/hub. There,
 //   models--ORGANISATION--NAME/refs/REVISION        is a file with the commit of a branch or tag, and
 //   models--ORGANISATION--NAME/snapshots/COMMIT/    the directory of the model.
 // Source: huggingface_hub, "Understand caching" and "Environment variables".

@@ -359,9 +359,10 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
 void export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
   if (is_adapter_file(source)) return export_adapters(source, target, options);
-  const StateJson state = checkpoint::Reader(source).state();
-  require(options.base.empty() || checkpoint::is_composite(checkpoint::recorded_config(state)), ErrorCode::usage,
-          "--base is for adapters (model.lora) and for decoders of larger models, and {} is a whole model", source);
+  require(
+      options.base.empty() || checkpoint::is_composite(checkpoint::recorded_config(checkpoint::Reader(source).state())),
+      ErrorCode::usage,
+      "--base is for adapters (model.lora) and for decoders of larger models, and {} is a whole model", source);
   if (is_onnx || is_safetensors) {
     require(options.dtype.empty() && options.files.empty() && options.max_shard_size.empty() && options.license.empty(),
             ErrorCode::usage,
@@ -369,7 +370,7 @@ void export_file(const std::string& source, const std::string& target, const Exp
     require_replaceable({source}, target, options.existing);
     return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options);
   }
-  const bool is_text = models::is_language_model(family_of(state));
+  const bool is_text = models::is_language_model(family_of(checkpoint::Reader(source).state()));
   require(is_text && !names_a_file(target), ErrorCode::usage,
           "the target must end in {} or {}{}, found {}: no other format is supported", kSafetensors, kOnnx,
           is_text ? ", or be a directory" : "", target);

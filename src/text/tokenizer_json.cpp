@@ -13,7 +13,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 8;                     // of nested sequences
-constexpr int kMaxJsonDepth = 64;                // of the description of a normaliser or pre-tokenizer
 constexpr std::size_t kMaxAddedBytes = 1 << 20;  // contents of all added tokens, since the search for them needs memory
 constexpr const char* kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -68,12 +67,6 @@ struct Node {
     if (depth == kMaxDepth) unsupported(fmt::format("a Sequence in {} others", kMaxDepth));
     const Node list = array(parts);
     for (std::size_t i = 0; i < list.json.size(); ++i) list.at(i).each(parts, visit, depth + 1);
-  }
-  /// Printing JSON is recursive, so a deep value would exhaust the stack.
-  void refuse_depth(int max) const {
-    if (max == 0) unsupported("a value this deep");
-    if (!json.is_structured()) return;
-    for (const Json& part : json) Node{part, where}.refuse_depth(max - 1);
   }
   /// The text of a pattern {"String": "..."}.
   std::string fixed_pattern() const {
@@ -374,7 +367,6 @@ std::string canonical_text(const Node& root, const TokenizerParts& parts) {
                          token.single_word, token.strip_left, token.strip_right);
   for (const char* key : {"normalizer", "pre_tokenizer"})
     if (root.has(key)) {
-      root.at(key).refuse_depth(kMaxJsonDepth);
       out += root.json[key].dump() + '\n';
     }
   const BytePairModel& model = parts.model;

@@ -101,7 +101,7 @@ TEST(TokenizerFile, NamesWhatIsNotSupported) {
          for (int i = 0; i < 1000; ++i) deep = Json::array({std::move(deep)});
          j["normalizer"] = {{"type", "NFC"}, {"comment", std::move(deep)}};
        },
-       code, "t.json.normalizer: a value this deep is not supported"},
+       ErrorCode::model_file_damaged, "t.json: values are nested more than 256 levels deep"},
       {[](Json& j) { j["normalizer"] = nested(9); }, code, "a Sequence in 8 others"},
       {[](Json& j) {
          j["pre_tokenizer"] = {{"type", "Metaspace"}};

@@ -130,7 +130,7 @@ check "refuses modules that are not those of the tensors" refused 2 'target_modu
   "$lockstep" checkpoint import "$work/exported" "$work/bad.h5"
 check "refuses shards of adapters" refused 2 'adapters are exported as one file' "$lockstep" checkpoint export "$work/fp32/checkpoints/latest" "$work/bad" \
   --max-shard-size 1MB
-check "refuses a base of a whole model" refused 2 'is for adapters .model.lora., and .* is a whole model' "$lockstep" checkpoint export \
+check "refuses a base of a whole model" refused 2 'is for adapters .model.lora. and .* is a whole model' "$lockstep" checkpoint export \
   "$work/base/checkpoints/latest" "$work/bad" --base "$work/base/model"
 check "generates with the configuration of a language model only" refused 2 'the configuration describes a resnet' "$lockstep" generate \
   jobs/configs/quickstart.yaml --checkpoint "$work/base/checkpoints/latest" --prompt a
