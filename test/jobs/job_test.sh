@@ -59,16 +59,22 @@ check "near the time limit: the job trains" wait_for step_is "$runs/stopped" 2
 kill -USR2 $job
 ends "  it is requeued" 0 'requeueing the job, to resume from runs/stopped/checkpoints/step-'
 check "  its status is stopped" grep -qx stopped "$runs/stopped/status"
-begin_job train.sh stopped
-check "without LOCKSTEP_REQUEUE: the job trains" wait_for in_log 'resumed from'
+# A signal before the first step after resuming would not requeue the job.
+resume_job() { # [VARIABLE=VALUE]...
+  steps=$(grep -c '"event":"step"' "$runs/stopped/metrics.jsonl")
+  begin_job train.sh stopped "$@"
+}
+trains_on() { step_is "$runs/stopped" $((steps + 1)); }
+resume_job
+check "without LOCKSTEP_REQUEUE: the job trains" wait_for trains_on
 kill -USR2 $job
 ends "  it ends with 75" 75 'submit the same script again to resume from runs/stopped/checkpoints/step-'
-begin_job train.sh stopped REQUEUE_OF_JOB=1
-check "preempted, while Slurm requeues such jobs: the job trains" wait_for in_log 'resumed from'
+resume_job REQUEUE_OF_JOB=1
+check "preempted, while Slurm requeues such jobs: the job trains" wait_for trains_on
 kill -TERM $job
 ends "  the advice is not to submit it twice" 75 'Slurm may requeue it .*; otherwise submit the same script again'
-begin_job train.sh stopped LOCKSTEP_REQUEUE=yes
-check "LOCKSTEP_REQUEUE=yes: the job trains" wait_for in_log 'resumed from'
+resume_job LOCKSTEP_REQUEUE=yes
+check "LOCKSTEP_REQUEUE=yes: the job trains" wait_for trains_on
 kill -USR2 $job
 ends "  it is requeued" 0 'requeueing the job, to resume from'
 
