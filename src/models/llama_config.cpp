@@ -515,6 +515,8 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
   return composite;
 }
 
+std::string_view LlamaConfig::type() const { return row_of(architecture).model_type; }
+
 std::int64_t LlamaConfig::n_parameters() const {
   const std::int64_t q = heads * head_size, kv = key_value_heads * head_size;
   std::int64_t layer = width * (q + 2 * kv) + q * width + 3 * width * ffn_width + 2 * width;

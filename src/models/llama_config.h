@@ -12,6 +12,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/ops/activation_function.h"
@@ -57,6 +58,8 @@ struct LlamaConfig {
   std::string composite{};  // the rest of the config.json of a model of which the decoder is a part; empty: of none
 
   bool operator==(const LlamaConfig&) const = default;
+  /// The model_type of its config.json, such as qwen2.
+  std::string_view type() const;
   std::int64_t n_parameters() const;
   bool has_rope(std::int64_t layer) const;
   std::int64_t window_of(std::int64_t layer) const;

@@ -7,7 +7,7 @@ source test/support/check.sh
 check_output=$work/log
 for i in {1..40}; do echo "{\"text\": \"$(tail -c +$((150 * i)) LICENSE | head -c 120 | tr -s ' \n"' ' ')\"}"; done >"$work/lines.jsonl"
 cat >"$work/model.json" <<'JSON'
-{"architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 16, "intermediate_size": 24,
+{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 1024, "hidden_size": 16, "intermediate_size": 24,
  "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
 JSON
 check "imports 40 documents" "$lockstep" data import text "$work/lines.jsonl" "$work/all.h5" --tokenizer data/samples/tokenizer.json
@@ -25,7 +25,7 @@ names() { (cd "$work/$1/checkpoints" && echo *.h5); }
 check "trains on the documents 0 to 19" train 1 first data.end=20 train.epochs=2
 name=$(cd "$work/first/checkpoints" && ls | sed -n 's/_0-20-epoch-1.h5$//p')
 check "  whose checkpoints have the slice and the epoch in their names" test "$(names first)" == "${name}_0-20-epoch-1.h5 ${name}_0-20-epoch-2.h5"
-check "  and the name of the model" grep -qE '^llama-0\.[0-9]m$' <<<"$name"
+check "  and the name of the model" grep -qE '^qwen2-0\.[0-9]m$' <<<"$name"
 check "  as on two ranks, bit by bit" train 2 two data.end=20 train.epochs=2
 check "  after the last epoch" same "first/checkpoints/${name}_0-20-epoch-2.h5" "two/checkpoints/${name}_0-20-epoch-2.h5"
 

@@ -185,8 +185,9 @@ class LanguageModelling final : public Task {
   ModelName model_name() const override {
     const double millions = static_cast<double>(model_.n_parameters()) / 1e6;
     const std::string size = fmt::format("{:.{}f}m", millions, millions < 10 ? 1 : 0);
-    return {.file_name = fmt::format("{}-{}", config_.model.family, size),
-            .title = fmt::format("{}-{}", config_.model.family, size),
+    const std::string name = fmt::format("{}-{}", model_.type(), size);
+    return {.file_name = name,
+            .title = name,
             .details = fmt::format("{} layers, width {}, {} heads, {} key-value heads, vocabulary {}", model_.layers,
                                    model_.width, model_.heads, model_.key_value_heads, model_.vocabulary)};
   }
