@@ -1,4 +1,5 @@
-"""Fine-tunes a language model with the Trainer of transformers on conversations that `lockstep data import chat` wrote.
+"""Fine-tunes a language model on conversations that `lockstep data import chat` wrote, with the Trainer of transformers or
+with TRL's SFTTrainer (of the setting "sft").
 
     chat_peer.py SETTINGS           (JSON; chat.py makes it)
     chat_peer.py --make DIRECTORY   makes a random model of the shape of SmolLM-135M with 2 of its 30 layers
@@ -7,9 +8,12 @@ Prints events as RUN/metrics.jsonl has them: the loss of steps, and the held-out
 src/data/text_set.h, in the order of the file; attention does not cross conversations. Needs h5py and accelerate,
 and peft for adapters.
 """
+import functools
 import json
+import resource
 import sys
 import tempfile
+import time
 
 import h5py
 import torch
@@ -95,22 +99,30 @@ def held_out_loss(model, windows, batch):
     return total / count
 
 
-class InOrder(transformers.Trainer):
-    """Neither shuffles nor evaluates: the batches are those of the other program."""
+def in_order(trainer):
+    """A trainer that neither shuffles nor evaluates: the batches are those of the other program."""
 
-    def _get_train_sampler(self, *_):
-        return torch.utils.data.SequentialSampler(self.train_dataset)
+    class InOrder(trainer):
+        def _get_train_sampler(self, *_):
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    return InOrder
 
 
 class Events(transformers.TrainerCallback):
     def __init__(self, model, windows, every, batch):
         self.model, self.windows, self.every, self.batch = model, windows, every, batch
 
+    def on_step_begin(self, *_, **kwargs):
+        self.begin = time.perf_counter()
+
     def on_log(self, _, state, control, logs=None, **kwargs):
         if logs and "loss" in logs:
-            torch_peer.output(event="step", step=state.global_step, loss=logs["loss"])
+            torch_peer.output(event="step", step=state.global_step, loss=logs["loss"], step_seconds=self.seconds,
+                              memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
     def on_step_end(self, _, state, control, **kwargs):
+        self.seconds = time.perf_counter() - self.begin
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             loss = held_out_loss(self.model, self.windows, self.batch)
             torch_peer.output(event="evaluation", step=state.global_step, loss=loss)
@@ -153,15 +165,20 @@ def main():
         adamw, lambda step: torch_peer.learning_rate(min(step, steps - 1), s["warmup"], steps, s["rate"], s["final_rate"]) / s["rate"])
     torch_peer.output(event="evaluation", step=0, loss=held_out_loss(model, held_out, micro))
     with tempfile.TemporaryDirectory() as directory:
-        arguments = transformers.TrainingArguments(
+        whole = train[:len(train) // s["batch"] * s["batch"]]  # A step must not reach into the next epoch.
+        trainer, options = transformers.Trainer, transformers.TrainingArguments
+        if s["sft"]:
+            import datasets
+            import trl
+            whole = datasets.Dataset.from_list([{name: values.tolist() for name, values in window.items()} for window in whole])
+            whole = whole.with_format("torch")
+            trainer, options = trl.SFTTrainer, functools.partial(trl.SFTConfig, bf16=False, dataset_kwargs={"skip_prepare_dataset": True})
+        arguments = options(
             output_dir=directory, use_cpu=True, max_steps=steps, per_device_train_batch_size=micro,
             gradient_accumulation_steps=s["accumulate"], max_grad_norm=s["clip_norm"], logging_steps=1, save_strategy="no",
             report_to=[], dataloader_drop_last=True, remove_unused_columns=False, disable_tqdm=True)
-        # A step must not reach into the next epoch.
-        whole = train[:len(train) // s["batch"] * s["batch"]]
-        trainer = InOrder(model=model, args=arguments, train_dataset=whole, data_collator=collate,
-                          optimizers=(adamw, schedule), callbacks=[Events(model, held_out, s["every"], micro)])
-        trainer.train()
+        in_order(trainer)(model=model, args=arguments, train_dataset=whole, data_collator=collate,
+                          optimizers=(adamw, schedule), callbacks=[Events(model, held_out, s["every"], micro)]).train()
 
 
 if __name__ == "__main__":

@@ -38,12 +38,16 @@ def theirs(script, arguments, args):
     return [json.loads(line) for line in out.splitlines() if line.startswith('{"event"')]
 
 
+def losses_of(lines):
+    """The losses that the result file and the picture need, and what each step took."""
+    return ({event: [[line["step"], round(line["loss"], 6)] for line in lines if line["event"] == event] for event in ("step", "evaluation")}
+            | {key: [line[key] for line in lines if line["event"] == "step" and key in line] for key in ("step_seconds", "memory_bytes")})
+
+
 def side_by_side(ours, theirs):
-    """Runs both sides at the same time. Returns the losses that the result file and the picture need."""
+    """Runs both sides at the same time."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        found = [run.result() for run in (pool.submit(ours), pool.submit(theirs))]
-    return [{event: [[line["step"], round(line["loss"], 5)] for line in lines if line["event"] == event]
-             for event in ("step", "evaluation")} for lines in found]
+        return [losses_of(run.result()) for run in (pool.submit(ours), pool.submit(theirs))]
 
 
 def begin(parser, modules):
