@@ -44,7 +44,7 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
     other.train.batch_per_rank = config.train.micro_batches > 0 ? 0 : batch;
     other.train.global_batch = config.train.micro_batches * batch;
     const StepPlan plan(other, task, batch_shape(other, 0, ranks), backend, topology);
-    return static_cast<double>(plan.memory().total());
+    return static_cast<double>(memory_of_device(plan.memory(), backend.memory_space()));
   };
   // An op may refuse a batch that would fit, for example a convolution with too many elements.
   const auto needed_by = [&](std::int64_t batch) {
@@ -87,6 +87,16 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space) {
   const std::size_t of_host = memory.loader + memory.checkpoint + memory.node_buffers;
   return memory.total() - (space == MemorySpace::device ? of_host : 0);
+}
+
+void require_host_memory(const MemoryReport& memory, std::size_t there) {
+  const std::size_t needed = memory.total() - memory_of_device(memory, MemorySpace::device);
+  const auto gib = [](std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); };
+  require(
+      needed <= there, ErrorCode::out_of_memory,
+      "a rank needs {:.1f} GiB of host memory, {:.1f} of them for the copy that a checkpoint writes, but {:.1f} GiB "
+      "are free for it: request more memory for the job (sbatch --mem), or use fewer ranks per node",
+      gib(needed), gib(memory.checkpoint), gib(there));
 }
 
 bool has_automatic_batch(const Config& config) {

@@ -23,6 +23,8 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
 
 /// The memory of a step that counts against DeviceInfo's memory: on a GPU, host memory is not included.
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space);
+/// Throws out_of_memory unless the rest of a step on a GPU fits into `there` bytes of host memory.
+void require_host_memory(const MemoryReport& memory, std::size_t there);
 
 /// Whether train.batch_per_rank or train.accumulate is auto.
 bool has_automatic_batch(const Config& config);

@@ -237,6 +237,11 @@ void Session::require_memory() {
     require(needed <= there, ErrorCode::out_of_memory,
             "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank{}",
             gib(of_training), batch_.largest_micro_batch(), gib(there), limit);
+    if (backend->memory_space() == MemorySpace::device) {
+      BackendOptions host = device_of(config, world);
+      host.device = "cpu";
+      require_host_memory(plan->memory(), make_backend(host)->device().memory_bytes);
+    }
     const bool reads_weights = config.model.from != Config::Model{}.from || !config.model.initialize_from.empty();
     if (!reads_weights || backend->memory_space() != MemorySpace::host) return;
     std::size_t largest = 0;  // of the matrices that are read as a whole (inference::load_parameters())

@@ -72,6 +72,23 @@ struct OnH200 {
   std::unique_ptr<Backend> backend = make_planning_backend("h200");
 };
 
+// Host copies, such as that of a checkpoint, take no memory of a device.
+TEST(BatchFit, CountsOnlyTheMemoryOfTheDevice) {
+  const auto t4 = make_planning_backend("t4");
+  const auto of_device = [&](std::int64_t batch) {
+    const Config config = test::small_config(32, batch);
+    const auto task = a_task(config);
+    const MemoryReport memory = StepPlan(config, *task, batch_shape(config, 0, 1), *t4, {}).memory();
+    EXPECT_LT(memory_of_device(memory, t4->memory_space()), memory.total());
+    return static_cast<double>(memory_of_device(memory, t4->memory_space()));
+  };
+  constexpr std::size_t kMemory = 300 * kMib;
+  const Config config = test::small_config(32, 16);
+  const std::int64_t found = batch_that_fits(config, *a_task(config), 1, *t4, {}, kMemory, 1 << 20);
+  EXPECT_LE(of_device(found), kUsableMemory * kMemory) << found;
+  EXPECT_GT(of_device(found + 16), kUsableMemory * kMemory) << found;
+}
+
 // 2,752 images fit into 141 GB, but after the first convolution they have more elements than cuDNN's kernels can
 // address.
 TEST(BatchFit, TriesASmallerBatchIfAnOpRefusesIt) {
@@ -104,6 +121,12 @@ TEST(BatchFit, OneSampleThatDoesNotFitIsReported) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
   }
+}
+
+TEST(BatchFit, HostMemoryIsCheckedToo) {
+  const MemoryReport memory{.optimizer = 100 * kMib, .loader = 10 * kMib, .checkpoint = 20 * kMib};
+  EXPECT_NO_THROW(require_host_memory(memory, 30 * kMib));
+  EXPECT_THROW(require_host_memory(memory, 30 * kMib - 1), Error);
 }
 
 TEST(ResolveBatch, AsFewMicroBatchesAsFit) {
