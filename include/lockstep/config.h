@@ -200,8 +200,9 @@ struct Config {
     std::string mlflow_experiment = "lockstep";
   } log;
 
-  /// The contents of a hardware file, which describes a machine for `plan` only. 0: unknown.
+  /// What a hardware file says of its machine, for `plan` only. 0: unknown.
   struct Hardware {
+    std::vector<std::string> families;  // of models that the file is for; empty: all
     int cores_per_rank = 0;
     double core_samples_per_second = 0;                     // encoded (JPEG, PNG), read and decoded by one core
     double core_gb_per_second = 0;                          // 1e9 bytes/s of decoded samples, read by one core

@@ -236,6 +236,14 @@ void check_fine_tuning(const Config& c) {
   }
 }
 
+void check_hardware(const Config& c) {
+  const std::vector<std::string>& families = c.hardware.families;
+  require(families.empty() || std::ranges::find(families, c.model.family) != families.end(), ErrorCode::config_conflict,
+          "{}this hardware file is for models of the family {}, but model.family is {}: use another file of "
+          "jobs/configs/hardware, or none",
+          c.places({"hardware.families"}), fmt::join(families, " or "), c.model.family);
+}
+
 void check_evaluation(const Config& c) {
   require(c.evaluation.patience == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}evaluation.patience={} compares evaluations and needs data.validation, found nothing",
@@ -294,6 +302,7 @@ void check(const Config& config) {
   check_schedule(config);
   check_log(config);
   check_fine_tuning(config);
+  check_hardware(config);
   check_evaluation(config);
   check_publishing(config);
 }

@@ -361,6 +361,8 @@ std::vector<Row> hardware_keys() {
   const Range rates{.high = 1e9, .accepts = "0 to 1e9"};
   const Range gigabytes{.high = 1e6, .accepts = "0 to 1e6"};
   return {
+      {kNone, "", list_of_choices(KEY(hardware.families), {"resnet", "llama"}),
+       "Families of models that a hardware file is for. Others are refused. Empty: all."},
       {kNone, "cores", integer(KEY(hardware.cores_per_rank), 0),
        "plan: cores of a rank that can read and decode samples. 0: unknown."},
       {kNone, "samples/s", real(KEY(hardware.core_samples_per_second), rates),

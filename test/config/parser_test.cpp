@@ -87,6 +87,12 @@ cpu:        {threads: 4}
   EXPECT_EQ(parse({"cpu.threads=4", "cpu.threads=auto"}).cpu.threads, 0);
 }
 
+TEST_F(ParserTest, AHardwareFileIsForFamilies) {
+  const std::string hardware = file("hardware: {families: [resnet]}\n");
+  EXPECT_NO_THROW(parse({hardware}));
+  expect_error({hardware, "model.family=llama"}, ErrorCode::config_conflict, "or none");
+}
+
 TEST_F(ParserTest, LaterSettingsWin) {
   const std::string first = file("train: {epochs: 5}\nrun: {seed: 2}\n", "first.yaml");
   const std::string second = file("train: {epochs: 6}\n", "second.yaml");
@@ -408,10 +414,10 @@ TEST_F(ParserTest, WrittenYamlIsReadBackUnchanged) {
 
 /// A value that the key accepts and that is not its default.
 std::string other_value(const Key& key) {
-  const std::vector<std::string> candidates = {"true",      "false",  "1",    "2",    "0.5",      "[crop]",   "[0.5]",
-                                               "text",      "cpu",    "bf16", "50",   "34",       "imagenet", "adamw",
-                                               "step",      "shared", "all",  "auto", "constant", "block",    "llama",
-                                               "optimizer", "quick",  "on",   "[q]",  "nf4",      "epoch"};
+  const std::vector<std::string> candidates = {
+      "true",  "false",     "1",        "2",     "0.5",  "[crop]", "[0.5]", "text",    "cpu",      "bf16",
+      "50",    "34",        "imagenet", "adamw", "step", "shared", "all",   "auto",    "constant", "block",
+      "llama", "optimizer", "quick",    "on",    "[q]",  "nf4",    "epoch", "[resnet]"};
   for (const std::string& candidate : candidates) {
     Value value{candidate.front() == '[', candidate, {}};
     if (value.is_list) value.items = {candidate.substr(1, candidate.size() - 2)};
