@@ -76,8 +76,8 @@ def mpirun(ranks):
 
 
 def environment(threads):
-    """Allows Open MPI to run as root, and limits the threads of libraries to those of a rank."""
-    return dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+    """Allows Open MPI to run as root, limits the threads of libraries to those of a rank, and lets `precision: auto` be fp32."""
+    return dict(os.environ, LOCKSTEP_AUTO_PRECISION="fp32", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                 OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
 
 

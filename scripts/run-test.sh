@@ -17,6 +17,8 @@ export LOCKSTEP=$build/lockstep
 if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 # Convolution algorithms are not autotuned, so that what a test computes does not depend on the load.
 export LOCKSTEP_CACHE=none
+# `precision: auto` does not depend on the processor.
+export LOCKSTEP_AUTO_PRECISION=fp32
 # Tests have more threads and ranks than cores: waiting threads must sleep, not spin.
 export OMP_WAIT_POLICY=passive
 export GTEST_COLOR=no

@@ -40,6 +40,15 @@ struct DeviceInfo {
 /// device.
 enum class MemorySpace : std::uint8_t { host, device };
 
+/// What a model computes most of the time.
+enum class Workload : std::uint8_t { convolutions, matrix_products };
+
+/// What `precision: auto` stands for on a device, and the property of the device that decides it: "AVX-512 with bf16".
+struct AutomaticPrecision {
+  Precision precision = Precision::fp32;
+  std::string reason;
+};
+
 /// How all processes together use a device, as its driver reports it. Empty if the driver does not report it.
 struct DeviceUsage {
   std::optional<std::size_t> memory_bytes;
@@ -100,6 +109,9 @@ class Backend {
   /// Throws not_supported if the device cannot compute in this precision. Otherwise returns a warning for the user, or
   /// an empty string.
   virtual std::string check_precision(Precision precision) const = 0;
+  /// The fastest precision that reaches the loss of fp32 here, by what is known of this kind of device; nothing is
+  /// timed.
+  virtual AutomaticPrecision automatic_precision(Workload) const { return {Precision::fp32, name()}; }
 
   /// Plans the op of a description: make(Conv2dDescription{...}) checks the description, chooses an algorithm and
   /// returns a Conv2d. Throws op_description for an impossible description, and not_supported, with a sentence, where

@@ -27,6 +27,7 @@ struct Config {
 
   std::string device = "auto";  // auto | cpu | cuda
   Precision precision = Precision::fp32;
+  bool precision_is_automatic = true;  // train/precision.h replaces the value above by one that suits the device
 
   struct Model {
     std::string family = "resnet";  // resnet | llama

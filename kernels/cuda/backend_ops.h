@@ -22,6 +22,8 @@ class OpsBackend : public Backend {
   /// cuDNN's fast kernels need nhwc.
   Layout activation_layout(const Shape&, DType) const override { return Layout::nhwc; }
 
+  AutomaticPrecision automatic_precision(Workload workload) const override;
+
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return cuda::make_op(request, context_); }
 
  protected:

@@ -170,9 +170,7 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const NamedModels& na
   const std::vector<std::string> notes = open_data(*task, config, file);
   if (world.rank() == 0)
     for (const std::string& note : notes) log::info("{}", note);
-  const bool is_configured =
-      !configuration_of_run(model).empty() || describes_model(named) || sets_precision(named.configuration);
-  const auto backend = open_model_backend(config, file, is_configured ? PrecisionOf::user : PrecisionOf::model);
+  const auto backend = open_model_backend(config, file);
   const bool has_answers = answers_too(arguments, config, model, world);
   const std::shared_ptr<const data::Dataset> set = task->validation_set();
   auto inference = std::make_unique<inference::Inference>(config, *task, set->fields(), *backend,

@@ -352,7 +352,7 @@ int evaluate_choices(const EvaluateArguments& a, const Arguments& program) {
   check_outputs({a.json, a.answers.file}, {source.base});
   const ChoiceQuestions questions = read_choice_questions(a.choices, source.config.evaluation.max_samples);
   const std::vector<inference::ScoredText> texts = encode(questions, a.choices, source);
-  const auto backend = open_model_backend(source.config, source.file, source.precision);
+  const auto backend = open_model_backend(source.config, source.file);
   const Clock::time_point begin = Clock::now();
   const std::vector<double> log_likelihoods = score_part(texts, source, *backend, world);
   const double seconds = seconds_since(begin);

@@ -269,7 +269,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
           "several ranks cannot read standard input: give --prompts a file");
   TextModelSource source = open_text_model(a.model);
   check_outputs({a.json}, {source.base});
-  const auto backend = open_model_backend(source.config, source.file, source.precision);
+  const auto backend = open_model_backend(source.config, source.file);
   return a.chat ? converse(a, source, *backend) : generate_prompts(a, source, *backend, world);
 }
 

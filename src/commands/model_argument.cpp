@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -61,10 +60,6 @@ NamedModel named(const std::string& given) {
 }  // namespace
 
 bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !is_there(operand); }
-
-bool sets_precision(const std::vector<std::string>& overrides) {
-  return std::ranges::any_of(overrides, [](const std::string& o) { return o.starts_with("precision="); });
-}
 
 std::string run_argument(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
@@ -154,8 +149,8 @@ ConfiguredImages configured_images(const Config& config) {
   return {.inference = tasks::to_json(description), .missing = ""};
 }
 
-std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::ModelFile& file, PrecisionOf precision) {
-  if (precision == PrecisionOf::model && file.state.contains("precision"))
+std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::ModelFile& file) {
+  if (config.precision_is_automatic && file.state.contains("precision"))
     config.precision =
         inference::parse_recorded({"precision=" + file.state["precision"].get<std::string>()}, file.path).precision;
   BackendOptions options{.device = config.device, .threads = config.cpu.threads};
@@ -170,7 +165,7 @@ std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::Mo
     warning = backend->check_precision(config.precision);
     if (!warning.empty()) warning = "precision: " + warning;
   } catch (const Error& error) {
-    if (precision == PrecisionOf::user) throw;
+    if (!config.precision_is_automatic) throw;
     warning = fmt::format("the model is used in fp32: {}", error.what());
     config.precision = Precision::fp32;
   }
@@ -278,7 +273,6 @@ TextModelSource open_text_model(const ModelRequest& request) {
           all.models.back().path);
   TextModelSource out;
   out.config = config::parse(all.configuration);
-  if (all.has_files || sets_precision(all.configuration)) out.precision = PrecisionOf::user;
   out.file = checkpoint::read_model_file(named.path, request.weights);
   for (const char* key : {"model.family", "model.depth"})
     require(!out.config.origins.contains(key) || models::is_language_model(out.config.model.family), ErrorCode::usage,

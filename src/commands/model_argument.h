@@ -22,8 +22,6 @@ namespace lockstep::commands {
 
 /// Whether an operand is key=value. A file that exists may have a `=` in its name.
 bool is_override(const std::string& operand);
-/// Whether the overrides set the precision.
-bool sets_precision(const std::vector<std::string>& overrides);
 
 /// The directory of a run, RUN, without a slash at its end. Throws usage if it is not one.
 std::string run_argument(std::string path);
@@ -66,11 +64,10 @@ struct ConfiguredImages {
 };
 ConfiguredImages configured_images(const Config& config);
 
-/// The backend for a model. If the user did not choose the precision, it becomes the one in which the model was
-/// trained, or fp32 if the device lacks that; rank 0 logs what is notable about it. Throws not_supported if the device
-/// lacks the one that the user chose.
-enum class PrecisionOf : std::uint8_t { user, model };
-std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::ModelFile& file, PrecisionOf precision);
+/// The backend for a model. `precision: auto` becomes the one in which the model was trained, or fp32 if the file
+/// records none or the device lacks it; rank 0 logs what is notable about it. Throws not_supported if the device lacks
+/// the one that the user chose.
+std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::ModelFile& file);
 
 /// A language model with its tokenizer, and the tokens that end a reply.
 struct TextModelSource {
@@ -81,7 +78,6 @@ struct TextModelSource {
   std::string tokenizer_folder;  // with tokenizer_config.json, if there is one; may be empty
   std::vector<std::int32_t> end_tokens;
   std::string base;  // of adapters: where their base was read; may be empty
-  PrecisionOf precision = PrecisionOf::model;
 };
 
 /// The files that a request names, and another one. Those of a base model are known only after reading

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/buckets.h"
+#include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/plan_speed.h"
 #include "commands/report.h"
@@ -19,6 +20,7 @@
 #include "train/banner.h"
 #include "train/batch_fit.h"
 #include "train/micro_batch.h"
+#include "train/precision.h"
 #include "train/schedule.h"
 
 namespace lockstep::commands {
@@ -45,7 +47,7 @@ struct Planned {
   std::optional<DataRates> rates;                    // no value: no key of `hardware` is set
   std::optional<PlannedCost> cost;                   // no value: no cost model was given
   std::int64_t fits = 0;                             // samples that fit per rank, or per micro-batch, at once
-  std::string precision_warning;                     // empty: none
+  std::string precision_reason, precision_warning;   // of `precision: auto`, and of the device; empty: none
 
   bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
   bool fits_in(train::MemoryOf of, double part) const {
@@ -104,6 +106,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   };
   const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
   planned.backend = backend_of(config, ranks, device, algorithms);
+  planned.precision_reason = train::resolve_precision(config, *planned.backend, *comm::single_world());
   planned.precision_warning = planned.backend->check_precision(config.precision);
   // Fixed algorithms, because the algorithms of plans that only determine sizes must not be stored.
   const auto planner = backend_of(config, ranks, device, nullptr);
@@ -166,6 +169,7 @@ Json json_of_recomputation(const Planned& planned) {
 
 Json json_of(const Planned& planned, const Ranks& ranks) {
   const train::MemoryReport m = planned.plan->memory();
+  const std::size_t of_device = train::memory_of_device(m, planned.backend->memory_space());
   Json buckets = Json::array();
   for (const comm::Bucket& b : planned.plan->buckets())
     buckets.push_back({{"first", b.first_name},
@@ -181,6 +185,7 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
           {"batch_that_fits", planned.fits},
           {"fits", planned.step_fits()},
           {"device", planned.backend->device().name},
+          {"precision", name(planned.config.precision)},
           {"parameters", planned.plan->parameters().n_canonical()},
           {"trained_parameters", planned.plan->parameters().n_canonical_trainable()},
           {"memory_bytes",
@@ -201,6 +206,8 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
             {"uploads", m.uploads},
             {"loader", m.loader},
             {"checkpoint", m.checkpoint},
+            {"total_on_device", of_device},
+            {"total_on_host", m.total() - of_device},
             {"total", m.total()}}},
           {"sent_between_nodes_bytes", sent},
           {"recomputation", json_of_recomputation(planned)},
@@ -223,14 +230,16 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const train::StepPlan& plan = *planned.plan;
   const std::vector<std::string> lines = train::learning_lines(plan);
   const bool shards = !plan.shard().is_whole();
-  std::string text = fmt::format(
-      "{}, {}, {}; batch {}\n{}\nMemory per rank\n{}\n{}{}, {:.1f} MiB per step{} in {} buckets\n",
-      planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
-      train::batch_text(plan.batch()), fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
-      train::memory_text(plan.memory()), planned.recomputation ? recomputation_text(planned) : "",
-      shards ? "Reduce-scatter, and all-gather of the weights" : "All-reduce",
-      static_cast<double>(plan.memory().gradients) / (1 << 20), ranks.nodes == 1 ? "" : traffic_text(planned),
-      plan.buckets().size());
+  std::string text =
+      fmt::format("{}, {}, {}{}; batch {}\n{}\nMemory per rank\n{}\n{}{}, {:.1f} MiB per step{} in {} buckets\n",
+                  planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
+                  planned.precision_reason, train::batch_text(plan.batch()),
+                  fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
+                  train::memory_text(plan.memory(), planned.backend->memory_space()),
+                  planned.recomputation ? recomputation_text(planned) : "",
+                  shards ? "Reduce-scatter, and all-gather of the weights" : "All-reduce",
+                  static_cast<double>(plan.memory().gradients) / (1 << 20),
+                  ranks.nodes == 1 ? "" : traffic_text(planned), plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);

@@ -256,8 +256,7 @@ int run_predict(const PredictArguments& arguments) {
   inference::set_model(config, file);
   require(!models::is_language_model(config.model.family), ErrorCode::usage,
           "predict classifies images, but {} is a language model; `lockstep evaluate` reports its loss", model);
-  const auto backend =
-      open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model);
+  const auto backend = open_model_backend(config, file);
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   for (const std::string& note : task->adopt(inference_of(file, config), file.path)) log::info("{}", note);
   const tasks::ImageDescription input =

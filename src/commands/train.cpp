@@ -175,7 +175,10 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
   if (world.rank() != 0) return kExitDone;
   run::RunLock::require_free(session.run.path());
   session.run.check_can_be_created();
-  log::info("This is a dry run: nothing is trained or written.\n{}", plan_text(config, world.size(), world.n_nodes()));
+  Config planned = config;
+  planned.precision = session.config.precision;
+  planned.precision_is_automatic = false;
+  log::info("This is a dry run: nothing is trained or written.\n{}", plan_text(planned, world.size(), world.n_nodes()));
   for (const std::string& note : session.notes) log::info("{}", note);
   checkpoint::Reader* from = session.first_checkpoint();
   if (from == nullptr)

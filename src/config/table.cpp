@@ -27,6 +27,22 @@ struct Row {
   const char* meaning;
 };
 
+Key precision() {
+  Key key = choice_of<Precision>(
+      KEY(precision),
+      {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}});
+  key.accepts = "auto | " + key.accepts;
+  key.choices.insert(key.choices.begin(), "auto");
+  key.set = [set = key.set](Config& config, const Value& value) {
+    const bool is_automatic = !value.is_list && value.text == "auto";
+    const Fit fit = is_automatic ? Fit::good : set(config, value);
+    if (fit == Fit::good) config.precision_is_automatic = is_automatic;
+    return fit;
+  };
+  key.get = [get = key.get](const Config& config) { return config.precision_is_automatic ? "auto" : get(config); };
+  return key;
+}
+
 std::vector<Row> run_and_device_keys() {
   return {
       {kNone, "", text(KEY(run.name)), "Name of the run. Its directory is run.directory/run.name."},
@@ -39,12 +55,10 @@ std::vector<Row> run_and_device_keys() {
        "quick: run the checks of `lockstep doctor --quick` before the first step. Problems are logged, and training "
        "continues."},
       {kNone, "", choice(KEY(device), {"auto", "cpu", "cuda"}), "Device that computes the step."},
-      {kLearning, "",
-       choice_of<Precision>(KEY(precision), {{"fp32", Precision::fp32},
-                                             {"tf32", Precision::tf32},
-                                             {"bf16", Precision::bf16},
-                                             {"fp16", Precision::fp16}}),
-       "Precision of the computation. bf16, fp16: mixed precision with fp32 master weights. fp16 and tf32 need a GPU."},
+      {kLearning, "", precision(),
+       "Precision of the computation. auto: the fastest one that is known to reach the loss of fp32 on this kind of "
+       "device, which a resumed run keeps. bf16, fp16: mixed precision with fp32 master weights. fp16 and tf32 need a "
+       "GPU."},
   };
 }
 

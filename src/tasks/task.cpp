@@ -100,7 +100,9 @@ const Measure* Task::find_measure(std::string_view key) const {
   return found == measures().end() ? nullptr : &*found;
 }
 
-std::unique_ptr<TextSampler> Task::make_text_sampler(Backend&, graph::ParameterTable&) const { return nullptr; }
+std::unique_ptr<TextSampler> Task::make_text_sampler(Precision, Backend&, graph::ParameterTable&) const {
+  return nullptr;
+}
 
 std::unique_ptr<Task> make_task(const Config& config) {
   const bool is_text = models::family_of(config.model.family).is_language_model;

@@ -139,7 +139,8 @@ class Task {
   virtual std::unique_ptr<Tally> make_tally() const = 0;
   /// The sampler that writes samples of text in evaluations (evaluation.generate), with the parameters of graphs that
   /// are already wired; null: no samples are written. After open_train_set().
-  virtual std::unique_ptr<TextSampler> make_text_sampler(Backend& backend, graph::ParameterTable& table) const;
+  virtual std::unique_ptr<TextSampler> make_text_sampler(Precision precision, Backend& backend,
+                                                         graph::ParameterTable& table) const;
 
   // Model
   virtual ModelName model_name() const = 0;

@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "lockstep/gpu_report.h"
 #include "lockstep/log.h"
+#include "train/batch_fit.h"
 #include "train/schedule.h"
 
 namespace lockstep::train {
@@ -33,10 +34,10 @@ std::vector<std::string> network_settings() {
 
 }  // namespace
 
-std::string memory_text(const MemoryReport& m) {
+std::string memory_text(const MemoryReport& m, MemorySpace space) {
   std::string text;
   const auto line = [&](const std::string& what, std::size_t size_bytes, const std::string& note) {
-    text += fmt::format("  {:<18} {:>9.1f} MiB{}\n", what, mib(size_bytes), note.empty() ? "" : "  " + note);
+    text += fmt::format("  {:<19} {:>9.1f} MiB{}\n", what, mib(size_bytes), note.empty() ? "" : "  " + note);
   };
   constexpr const char* kShard = "of this rank's shard";
   line("parameters", m.parameters, m.shards_masters ? kShard : "");
@@ -55,11 +56,13 @@ std::string memory_text(const MemoryReport& m) {
   line("workspace", m.workspace, "");
   if (m.second_workspace > 0) line("second workspace", m.second_workspace, "of weight gradients on a second stream");
   line("exchange", m.exchange, "");
-  if (m.node_buffers > 0) line("node buffers", m.node_buffers, "for gradients that nodes exchange");
+  if (m.node_buffers > 0) line("node buffers", m.node_buffers, "in host memory: for gradients that nodes exchange");
   line("uploaded batches", m.uploads, "");
   line("prefetched batches", m.loader, "in host memory");
   line("checkpoint", m.checkpoint, "in host memory: the copy that is written while training continues");
-  line("total", m.total(), "");
+  const std::size_t of_device = memory_of_device(m, space);
+  line(space == MemorySpace::device ? "total on the device" : "total", of_device, "");
+  if (space == MemorySpace::device) line("total on the host", m.total() - of_device, "");
   return text;
 }
 
@@ -134,7 +137,7 @@ void write_banner(Session& s) {
             counted(s.plan->buckets().size(), "bucket"), s.config.comm.bucket_mb);
   if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())
     log::info("network settings: {}", fmt::join(settings, " "));
-  log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));
+  log::info("memory of rank 0:\n{}", memory_text(s.plan->memory(), s.backend->memory_space()));
   for (const std::string& note : s.notes) log::info("{}", note);
   if (!s.resumed_from.empty()) log::info("resumed from {} (step {})", s.resumed_from, s.progress.step);
 }

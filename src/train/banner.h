@@ -11,7 +11,7 @@ namespace lockstep::train {
 void write_banner(Session& session);
 
 /// The memory of a rank by kind, in MiB, as lines of text.
-std::string memory_text(const MemoryReport& memory);
+std::string memory_text(const MemoryReport& memory, MemorySpace space);
 /// "11173962 parameters, 5130 of them trained"
 std::string parameters_text(const graph::ParameterTable& table);
 /// What differs from training all parameters alike with optimizer.learning_rate, one line each: the learning rate that

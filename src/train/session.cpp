@@ -18,6 +18,7 @@
 #include "run/metrics.h"
 #include "train/algorithm_store.h"
 #include "train/batch_fit.h"
+#include "train/precision.h"
 #include "train/resume_changes.h"
 #include "train/schedule.h"
 #include "train/weight_gradient_stream.h"
@@ -60,6 +61,9 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   });
   require_same_data_on_all_ranks();
   on_all_ranks([this] { open_backend(); });
+  if (config.precision_is_automatic) precision_reason_ = resolve_precision(config, *backend, world);
+  notes.push_back(fmt::format("precision: {}{}", name(config.precision), precision_reason_));
+  on_all_ranks([this] { check_precision(); });
   batch_ = divide_batch();
   config.train.global_batch = batch_.global_batch;
   const std::int64_t n = task->train_set()->info().n_samples;
@@ -151,6 +155,9 @@ void Session::open_backend() {
   backend = make_backend(options);
   const bool is_device = backend->memory_space() == MemorySpace::device;  // a CPU has few algorithms
   if (algorithms_ && is_device) algorithms_->limit_timing(config.cuda.tuning_seconds);
+}
+
+void Session::check_precision() const {
   if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
     log::warning("precision: {}", warning);
 }

@@ -107,6 +107,7 @@ class Session {
   void require_none_lost();
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
   std::string recorded_configuration() const;
+  void keep_precision(const std::string& yaml_before);
   void check_unchanged(const checkpoint::StateJson& state, const SessionOptions& options);
   void check_data() const;
   void restore();
@@ -126,11 +127,14 @@ class Session {
   void choose_algorithms();
   void share_algorithms(const Algorithms& known);
   void open_backend();
+  /// Throws not_supported if the device of this rank does not compute in the precision.
+  void check_precision() const;
   /// The batch of this run on these ranks; `auto` is replaced by numbers.
   BatchShape divide_batch();
   void check_ranks_agree() const;
 
   SessionOptions options_;
+  std::string precision_reason_;  // as resolve_precision() returns it
   BatchShape batch_;
   std::shared_ptr<Algorithms> algorithms_;      // null: fixed ones
   std::vector<std::string> checkpoints_;        // to begin from, the best candidate last

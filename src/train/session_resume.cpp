@@ -14,6 +14,7 @@
 #include "checkpoint/model_file.h"
 #include "checkpoint/tensor_names.h"
 #include "config/parser.h"
+#include "config/table.h"
 #include "inference/adapters.h"
 #include "inference/inference.h"
 #include "lockstep/error.h"
@@ -172,10 +173,21 @@ std::string Session::recorded_configuration() const {
   return text;
 }
 
+/// `precision: auto` does not change the precision of a run that resumes, perhaps on other devices.
+void Session::keep_precision(const std::string& yaml_before) {
+  const config::Key& key = *config::find_key("precision");
+  const std::vector<config::Difference> changes = config::learning_differences(yaml_before, config);
+  const auto found = std::ranges::find(changes, key.name, &config::Difference::key);
+  if (found == changes.end()) return;
+  key.set(config, {.is_list = false, .text = found->before, .items = {}});
+  precision_reason_ = " (auto: that of the run that is resumed)";
+}
+
 /// Checks the changes since the last start, or since the checkpoint was written if RUN has no record of the last start.
 void Session::check_unchanged(const checkpoint::StateJson& state, const SessionOptions& options) {
   Recorded before{.yaml = options.fresh ? "" : recorded_configuration(), .source = run.file(kConfigFile)};
   if (before.yaml.empty()) before = {.yaml = state.value("configuration", ""), .source = reader_->path()};
+  if (config.precision_is_automatic) keep_precision(before.yaml);
   for (std::string& note : require_allowed_changes(before, config, options.allow_change, reader_->path()))
     notes.push_back(std::move(note));
 }

@@ -181,7 +181,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
     evaluation_batch_ = given > 0 ? given : batch.largest_micro_batch();
     evaluation_ = build(graph::Mode::inference, task.evaluation_fields(), evaluation_batch_,
                         evaluation_batch_ * batch.ranks, backend);
-    sampler_ = task.make_text_sampler(backend, table_);
+    sampler_ = task.make_text_sampler(config.precision, backend, table_);
   }
   for (PlannedGraph* g : all()) {
     exchange_bytes_ = std::max(exchange_bytes_, g->graph->exchange_bytes());

@@ -154,7 +154,7 @@ check "momentum 0" train run.name=e train.max_steps=3 optimizer.momentum=0 --all
 check "  becomes 0.9" train run.name=e train.max_steps=4 --allow-change optimizer.momentum
 copy f
 check "fp32 becomes bf16" train run.name=f train.max_steps=3 precision=bf16 --allow-change precision
-check "  and fp32 again" train run.name=f train.max_steps=4 --allow-change precision
+check "  and fp32 again" train run.name=f train.max_steps=4 precision=fp32 --allow-change precision
 check "  reported" grep -q 'precision changes from bf16 to fp32' "$work/f/log.txt"
 # A run that was stopped before its first checkpoint: config.yaml has the new kind, and the checkpoint the old one.
 copy g

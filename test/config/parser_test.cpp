@@ -87,6 +87,14 @@ cpu:        {threads: 4}
   EXPECT_EQ(parse({"cpu.threads=4", "cpu.threads=auto"}).cpu.threads, 0);
 }
 
+TEST_F(ParserTest, ThePrecisionIsAutomaticUnlessItIsGiven) {
+  EXPECT_TRUE(parse({}).precision_is_automatic);
+  EXPECT_EQ(parse({"precision=bf16", "precision=auto"}).precision_is_automatic, true);
+  const Config given = parse({"precision=auto", "precision=fp16"});
+  EXPECT_EQ(given.precision, Precision::fp16);
+  EXPECT_FALSE(given.precision_is_automatic);
+}
+
 TEST_F(ParserTest, AHardwareFileIsForFamilies) {
   const std::string hardware = file("hardware: {families: [resnet]}\n");
   EXPECT_NO_THROW(parse({hardware}));
@@ -230,7 +238,7 @@ TEST_F(ParserTest, ImpossibleValuesAreReportedWithThePossibleOnes) {
   expect_error({"run.seed=4294967296"}, ErrorCode::config_invalid, "0 to 4294967295, found \"4294967296\"");
   expect_error({"train.max_steps=99999999999999999999"}, ErrorCode::config_invalid, "found \"99999999999999999999\"");
   expect_error({"precision=int8"}, ErrorCode::config_invalid,
-               "expected one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
+               "expected one of auto | fp32 | tf32 | bf16 | fp16, found \"int8\"");
   expect_error({"schedule.kind=linear"}, ErrorCode::config_invalid,
                "expected one of constant | step | cosine | polynomial, found \"linear\"");
   expect_error({"model.depth=100"}, ErrorCode::config_invalid,

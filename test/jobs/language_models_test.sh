@@ -21,7 +21,7 @@ job() { # SCRIPT KEY=VALUE...
     "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$lockstep" "${words[@]}" >"$work/log" 2>&1
 }
 prints() { check "$1" grep -Eq -- "$2" "$work/log"; }
-small=(device=cpu cpu.threads=1 log.progress=false log.tensorboard=false data.sequence_length=32 evaluation.max_samples=8
+small=(device=cpu cpu.threads=1 precision=bf16 log.progress=false log.tensorboard=false data.sequence_length=32 evaluation.max_samples=8
   schedule.warmup_steps=1 comm.watchdog_seconds=120)
 
 check "gpt_small_shakespeare.yaml" job gpt_small_1gpu.sh "${small[@]}" train.max_steps=2 log.every_steps=1

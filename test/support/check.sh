@@ -5,7 +5,7 @@ lockstep=${LOCKSTEP:-$PWD/build/lockstep}
 work=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/lockstep-checks.XXXXXX")")
 trap 'rm -rf "$work"' EXIT
 if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-export OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY=passive LOCKSTEP_AUTO_PRECISION=fp32
 passed=0 failed=0
 check_output=$work/.check  # a failed check prints the end of this file
 good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }

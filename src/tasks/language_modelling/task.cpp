@@ -169,14 +169,15 @@ class LanguageModelling final : public Task {
   const Measure& quality_measure() const override { return loss_measure(); }
   std::unique_ptr<Tally> make_tally() const override { return std::make_unique<NoTally>(); }
 
-  std::unique_ptr<TextSampler> make_text_sampler(Backend& backend, graph::ParameterTable& table) const override {
+  std::unique_ptr<TextSampler> make_text_sampler(Precision precision, Backend& backend,
+                                                 graph::ParameterTable& table) const override {
     if (sample_prompts_.texts.empty()) return nullptr;
     return std::make_unique<TextSampler>(
         TextSampler::Model{.config = model_,
                            .options = model_options(),
                            .positions = n_positions(),
-                           .dtype = storage_type(config_.precision),
-                           .tf32 = config_.precision == Precision::tf32},
+                           .dtype = storage_type(precision),
+                           .tf32 = precision == Precision::tf32},
         sample_prompts_,
         [tokenizer = tokenizer_](std::span<const std::int32_t> ids) { return text::decode_known(*tokenizer, ids); },
         backend, table);
