@@ -25,8 +25,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
 
 /// What `precision: auto` stands for on processors with these instructions (product_instructions()); fp32 on all
-/// others. In docs/figures.md, bf16 is 1.9 to 3.5 times as fast as fp32 for ResNets with AMX, and at most 1.2 times for
-/// ResNets but 1.8 times for language models with AVX-512.
+/// others. Measured (bench/results/): with AMX, bf16 is 1.9 to 3.5 times as fast as fp32 for ResNets. With the bf16
+/// instructions of AVX-512, it is 1.2 times as fast for ResNets, and 1.8 times for products of matrices.
 struct ProcessorKind {
   const char* instructions;
   Precision of_convolutions, of_products;
