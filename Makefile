@@ -22,7 +22,7 @@ $(MAKECMDGOALS): one-by-one ; @:
 one-by-one: ; @set -e; for goal in $(MAKECMDGOALS); do $(MAKE) --no-print-directory $$goal; done
 else
 
-all: $(OUT)/lockstep compile_commands.json
+all: $(OUT)/lockstep lockstep-arrow compile_commands.json
 
 # Make's built-in rules would compile the objects of another build with the flags of this one.
 MAKEFLAGS += --no-builtin-rules
@@ -46,6 +46,14 @@ HAS_DNNL    := $(if $(filter 0,$(DNNL)),,$(or $(IS_X86_64),$(DNNL_ROOT),$(has_dn
 ONEDNN_HOME := $(if $(HAS_DNNL),$(or $(DNNL_ROOT),$(if $(has_dnnl_package),,$(CURDIR)/.deps/onednn)))
 DNNL_CFLAGS := $(if $(HAS_DNNL),-DLOCKSTEP_DNNL $(call headers,$(ONEDNN_HOME),dnnl))
 DNNL_LIBS   := $(if $(HAS_DNNL),$(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl))
+
+# Parquet and Arrow files are read by a program of its own, the only one that is linked with Arrow (21 or newer):
+# ARROW_HOME, or pkg-config, or what scripts/deps.sh unpacked. Without Arrow, the program is left out.
+has_arrow_package := $(shell pkg-config --atleast-version=21 arrow parquet 2>/dev/null && echo 1)
+ARROW_HOME  ?= $(if $(has_arrow_package),,$(if $(IS_X86_64),$(wildcard $(CURDIR)/.deps/arrow)))
+HAS_ARROW   := $(if $(filter 0,$(ARROW)),,$(or $(ARROW_HOME),$(has_arrow_package)))
+ARROW_PROGRAM := $(if $(HAS_ARROW),$(OUT)/lockstep-arrow)
+ARROW_LIBS  := -Wl,-rpath,'$$ORIGIN' $(call libraries,$(ARROW_HOME),parquet arrow,-lparquet -larrow)
 
 mpi_show    := $(shell $(MPICXX) -show 2>/dev/null)
 MPI_CFLAGS  := $(patsubst -I%,-isystem %,$(filter -I%,$(mpi_show))) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
@@ -136,7 +144,7 @@ precompiled_for = $(if $(filter 0,$(PRECOMPILED)),,$(if $(filter test/%,$(filter
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 EMBEDDED  := $(patsubst %,$(BUILD)/generated/commands/completion.%.inc,bash zsh)
-SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%) $(if $(HAS_DNNL),,%onednn.cpp),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
+SOURCES   := $(filter-out src/main.cpp src/arrow/% $(if $(HAS_CUDA),,src/comm/nccl%) $(if $(HAS_DNNL),,%onednn.cpp),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 # The commands are mostly tested by scripts, so a build of unit tests leaves out the commands that have no unit test.
 SOURCES   := $(if $(UNIT_TESTS_ONLY),$(filter-out $(filter-out $(patsubst test/%_test.cpp,src/%.cpp,$(wildcard test/commands/*_test.cpp)),$(wildcard src/commands/*.cpp)),$(SOURCES)),$(SOURCES))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
@@ -200,6 +208,11 @@ BENCH_PROGRAMS := $(BENCHES:%.cpp=$(OUT)/%)
 # ---- Rules ----------------------------------------------------------------------------------------------------------
 $(OUT)/lockstep: $(BUILD)/src/main.o $(OUT)/liblockstep.a
 	$(link)
+lockstep-arrow: $(ARROW_PROGRAM)
+$(OUT)/lockstep-arrow: src/arrow/main.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  compile  $<"
+	@$(CXX) -std=c++20 -O2 $(sysroot) $(WARNINGS) $(call headers,$(ARROW_HOME),arrow parquet) -o $@ $< $(LDFLAGS) $(ARROW_LIBS)
 $(OWN_PROGRAMS): $(OUT)/%: $(BUILD)/%.o $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
 $(OUT)/test/kernels/emulated_amx_test: $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.o) $(EMULATED_AMX_TESTS:%.cpp=$(TEST_BUILD)/%.o)
@@ -339,7 +352,7 @@ chosen_scripts := $(filter test/%,$(chosen))
 chosen += $(if $(chosen_scripts),$(shell grep -ohwE '[a-z]+_test' $(chosen_scripts) | sort -u))
 runs_scripts := $(if $(ONLY),$(chosen_scripts),yes)
 chosen_of = $(if $(ONLY),$(filter $(chosen:%=$(OUT)/test/%),$(1)),$(1))
-tests-here: $(call chosen_of,$(TEST_PROGRAMS) $(OWN_PROGRAMS)) $(FAKES) $(OUT)/test/list \
+tests-here: $(call chosen_of,$(TEST_PROGRAMS) $(OWN_PROGRAMS)) $(FAKES) $(OUT)/test/list lockstep-arrow \
   $(if $(UNIT_TESTS_ONLY),,$(if $(runs_scripts),$(OUT)/lockstep $(PLANS)))
 test-objects: $(TEST_UNITS)
 cuda-objects: $(filter $(RELEASE)/kernels/cuda/% $(RELEASE_OUT)/kernels/cuda/% $(RELEASE_OUT)/units/kernels/cuda/%,$(OBJECTS))
@@ -349,7 +362,7 @@ fuzzers: $(FUZZERS)
 
 include scripts/targets.mk
 
-.PHONY: all tests tests-here test-objects cuda-objects nccl-objects benches fuzzers always
+.PHONY: all lockstep-arrow tests tests-here test-objects cuda-objects nccl-objects benches fuzzers always
 .DELETE_ON_ERROR:
 # Only these are kept as intermediate files. Without a list, Make would not compile a new source that is older than the
 # library.

@@ -11,7 +11,7 @@
 #   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base, models base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
-#   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
+#   arrow, a program of its own, includes nothing; only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
 #
 # scripts/check-arrows.sh [ROOT]
 set -uo pipefail
@@ -58,6 +58,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     may["data"] = " text hdf5 base "
     may["checkpoint"] = " hdf5 base "
     may["base"] = " "
+    may["arrow"] = " "
     # For each vendor, how the name of the header begins, and the files (regular expressions) that may include it.
     owner["mpi.h"] = "^src/comm/"
     owner["hdf5.h"] = owner["H5"] = "^src/hdf5/"
@@ -75,6 +76,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     owner["cuda"] = "^kernels/cuda/|^src/comm/nccl"
     owner["cudnn"] = owner["cublas"] = owner["nvtx3/"] = "^kernels/cuda/"
     owner["nccl.h"] = "^src/comm/nccl"
+    owner["arrow/"] = owner["parquet/"] = "^src/arrow/"
     owner["omp.h"] = "^kernels/cpu/"
   }
   function broken(rule) { printf "%s:%s: %s\n    %s\n", file, line, rule, text; count++ }

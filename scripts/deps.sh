@@ -5,6 +5,8 @@
 #     .deps/onednn. The wheels are for x86-64; on other processors Lockstep's own kernels are used if there is no oneDNN.
 #   - If there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which consists of headers only:
 #     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
+#   - Arrow 21 or newer, which reads Parquet files, unless ARROW=0: ARROW_HOME, or pkg-config, or the Python wheel of
+#     pyarrow, for x86-64, unpacked into .deps/arrow.
 # Packages whose location is given by MPI_HOME, HDF5_HOME and so on are not installed. libcurl, for MLflow, is not
 # needed to build, and is installed only as a package of Debian and Ubuntu.
 set -euo pipefail
@@ -73,6 +75,22 @@ fetch_frontend=
 if ! has_frontend; then
   fetch_frontend=yes
   if [[ -z $fetch_onednn ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
+fi
+
+# Arrow
+arrow=.deps/arrow
+has_arrow() {
+  [[ ${ARROW:-} == 0 || (-z ${ARROW_HOME:-} && $(uname -m) != x86_64) ]] && return 0
+  [[ -n ${ARROW_HOME:-} && $ARROW_HOME != "$PWD/$arrow" ]] && { [[ -e $ARROW_HOME/include/parquet/arrow/reader.h ]] && return 0
+    echo "deps: ARROW_HOME=$ARROW_HOME has no include/parquet/arrow/reader.h; give the folder that contains include and lib" >&2
+    exit 1; }
+  pkg-config --atleast-version=21 arrow parquet 2>/dev/null && return 0
+  [[ -e $arrow/include/parquet/arrow/reader.h && -e $arrow/lib/libparquet.so ]]
+}
+fetch_arrow=
+if ! has_arrow; then
+  fetch_arrow=yes
+  if [[ -z $fetch_onednn$fetch_frontend ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
 fi
 
 # Loaded when it is used (src/base/curl_library.h), so it is installed here if missing; elsewhere its absence is no
@@ -149,6 +167,33 @@ SUMS
   )
   rm -rf "$frontend"
   mv "$frontend_work/whole" "$frontend"
+fi
+
+# The wheel of pyarrow contains the C++ libraries and their headers, which do not depend on the version of Python.
+if [[ -n $fetch_arrow ]]; then
+  echo "deps: fetching Arrow 25 into $arrow"
+  mkdir -p .deps
+  arrow_work=$(mktemp -d .deps/arrow.XXXXXX)
+  trap 'rm -rf "${work:-}" "${frontend_work:-}" "$arrow_work"' EXIT
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.11 \
+    --platform manylinux_2_28_x86_64 --dest "$arrow_work" pyarrow==25.0.1
+  (
+    cd "$arrow_work"
+    sha256sum --quiet --check <<'SUMS'
+25f8720bf6387d5dc2ebd2622112de630760419e4b66134405dd24110d15f37e  pyarrow-25.0.1-cp311-cp311-manylinux_2_28_x86_64.whl
+SUMS
+    python3 -m zipfile -e ./*.whl wheel
+    mkdir -p whole/include whole/lib
+    mv wheel/pyarrow/include/{arrow,parquet} whole/include/
+    mv wheel/pyarrow-25.0.1.dist-info/licenses whole/licenses
+    for name in arrow parquet; do
+      mv "wheel/pyarrow/lib$name.so.2500" whole/lib/
+      ln -s "lib$name.so.2500" "whole/lib/lib$name.so"
+    done
+    chmod 755 whole/lib/*.so.2500
+  )
+  rm -rf "$arrow"
+  mv "$arrow_work/whole" "$arrow"
 fi
 
 if [[ ${1:-} != --quiet ]]; then echo "deps: everything is installed"; fi

@@ -119,7 +119,7 @@ format:
 	@scripts/check-format.sh --fix
 
 # ---- Dependencies ---------------------------------------------------------------------------------------------------
-export CUDA CUDA_HOME DNNL
+export ARROW CUDA CUDA_HOME DNNL
 export MODULE_PREREQS
 export DNNL_ROOT MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PNG_HOME PROTOBUF_HOME \
   XXHASH_HOME PCRE2_HOME UTF8PROC_HOME GTEST_HOME BENCHMARK_HOME
@@ -131,6 +131,7 @@ deps-test:
 # ---- Installing -----------------------------------------------------------------------------------------------------
 # The oneDNN of .deps/ is installed too, and the installed program looks for it there. Other libraries stay where they are.
 BUNDLED := $(filter $(CURDIR)/.deps/%,$(ONEDNN_HOME))
+BUNDLED_ARROW := $(if $(HAS_ARROW),$(filter $(CURDIR)/.deps/%,$(ARROW_HOME)))
 INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib64,,$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib ,-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib/lockstep' ,$(LDLIBS))),$(LDLIBS))
 SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
 COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
@@ -143,11 +144,13 @@ INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' -o -name '*.json' 
 # The installed files have the layout of the repository; LOCKSTEP_HOME is SHARE for an installation, and the root of the
 # repository otherwise. In configurations, paths below data/ become paths below LOCKSTEP_DATA, and those below jobs/
 # become paths below LOCKSTEP_HOME.
-install: $(OUT)/lockstep
+install: $(OUT)/lockstep lockstep-arrow
 	@mkdir -p $(BUILD)/install
 	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(OUT)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
 	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
+	@$(if $(ARROW_PROGRAM),install -D -m 755 $(ARROW_PROGRAM) $(DESTDIR)$(PREFIX)/lib/lockstep/lockstep-arrow)
+	@$(if $(BUNDLED_ARROW),install -m 755 $(wildcard $(ARROW_HOME)/lib/lib*.so.*) $(DESTDIR)$(PREFIX)/lib/lockstep/)
 	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
 	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed -e 's#: data/#: $${LOCKSTEP_DATA}/#' -e 's#: jobs/#: $${LOCKSTEP_HOME}/jobs/#' $(file) > $(SHARE)/$(file) &&) true
 	@install -D -m 644 src/commands/completion.bash $(COMPLETION)

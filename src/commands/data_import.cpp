@@ -47,7 +47,7 @@ auto run_with_bar(Import import) {
   std::unique_ptr<ProgressBar> bar;
   return import(data::ImportProgress([&](std::int64_t done, std::int64_t total) {
     throw_if_stopped();
-    if (!bar) bar = std::make_unique<ProgressBar>("import", total, true);
+    if (!bar) bar = std::make_unique<ProgressBar>("import", total, true, WithoutTerminal::lines);
     bar->update(done, "");
   }));
 }
@@ -139,6 +139,9 @@ void add_file_options(CLI::App& app, ImageArguments& arguments) {
                  "device")
       ->check(CLI::Range(1, kMaxShortSide))
       ->type_name("N");
+  add_value(app, "--field", "NAME", options.field,
+            "The column of images in Parquet and Arrow files; by default, the one with images");
+  add_value(app, "--label", "NAME", options.label_field, "Their column of labels; by default, the one with labels");
   app.add_flag("--skip-bad", options.skip_bad,
                "Skip image files that cannot be decoded, instead of ending with an error");
 }
@@ -174,7 +177,7 @@ void add_image_import(CLI::App& parent, Run& run, const std::string& kind, const
   add_value(*app, "source", "SOURCE", options.source, "What to import: " + source)->required();
   add_value(*app, "output", "OUT.h5", options.output, "The data set to create")->required();
   add_choice(*app, "--split", options.split, {"train", "val", "test"},
-             "The split to import; for an imagefolder, the name of the split");
+             "The split to import; for a folder of image files, the name of the split");
   add_selection_options(*app, *arguments);
   add_file_options(*app, *arguments);
   add_placement_options(*app, *arguments);
@@ -203,6 +206,11 @@ void add_max_line(CLI::App& app, std::uint64_t& max_line_bytes) {
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40, ""))
       ->default_str("1GiB")
       ->type_name("BYTES");
+}
+
+void add_split(CLI::App& app, std::string& split) {
+  add_value(app, "--split", "NAME", split,
+            "The split to import from a folder of tables; by default, train, or the only one");
 }
 
 struct TextArguments {
@@ -246,12 +254,15 @@ void add_text_import(CLI::App& parent, Run& run) {
   data::TextImportOptions& options = arguments->options;
   add_value(*app, "files", "FILE", arguments->files,
             "The sources, then the data set to create: SOURCE... OUT.h5. A source is a text file, which is one "
-            "document; JSON Lines (*.jsonl), with one document per line; or a folder, whose *.txt and *.jsonl "
-            "files are imported in the order of their paths")
+            "document; JSON Lines (*.jsonl, *.jsonl.gz, *.jsonl.zst), with one document per line; a table (*.parquet, "
+            "*.arrow, *.csv, *.tsv), with one document per row; or a folder of them, such as a data set of the Hugging "
+            "Face Hub, whose files are imported in the order of their paths")
       ->required();
   add_tokenizer(*app, arguments->tokenizer);
-  add_value(*app, "--field", "NAME", options.field, "The field of each line of JSON that contains the text")
+  add_value(*app, "--field", "NAME", options.field,
+            "The field of each line of JSON, or the column, that contains the text")
       ->capture_default_str();
+  add_split(*app, options.split);
   add_range(*app, options.start, options.end, "document", "counted from 0 over all sources");
   add_max_line(*app, options.max_line_bytes);
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
@@ -341,6 +352,8 @@ void import_chat(const ChatArguments& arguments) {
 
 void add_chat_selection(CLI::App& app, ChatArguments& arguments) {
   data::ChatImportOptions& options = arguments.options;
+  add_value(app, "--field", "NAME", options.field, "The field with the list of messages, if it has another name");
+  add_split(app, options.split);
   add_range(app, options.start, options.end, "conversation", "counted from 0");
   add_value(app, "--fraction", "N|A:B", arguments.fraction,
             "Import a random fraction of the conversations: 0.9 takes about nine in ten, 0.9:1 exactly the others")
@@ -354,12 +367,13 @@ void add_chat_selection(CLI::App& app, ChatArguments& arguments) {
 }
 
 void add_chat_import(CLI::App& parent, Run& run) {
-  CLI::App* app = parent.add_subcommand("chat", "Import conversations: FILE OUT.h5 --tokenizer tokenizer.json");
+  CLI::App* app = parent.add_subcommand("chat", "Import conversations: SOURCE OUT.h5 --tokenizer tokenizer.json");
   const auto arguments = std::make_shared<ChatArguments>();
   data::ChatImportOptions& options = arguments->options;
-  add_value(*app, "source", "FILE", options.source,
-            "The conversations: JSON Lines, or one JSON array, of objects with \"messages\" (a list of role and "
-            "content), or with \"instruction\", \"input\" and \"output\"")
+  add_value(*app, "source", "SOURCE", options.source,
+            "The conversations: JSON Lines, one JSON array, a table, or a folder of them, with \"messages\" or "
+            "\"conversations\" (a list of role and content, or of from and value), with \"instruction\", \"input\" and "
+            "\"output\", or with \"prompt\" and \"completion\"")
       ->required();
   add_value(*app, "output", "OUT.h5", options.output, "The data set to create")->required();
   add_tokenizer(*app, arguments->tokenizer);
@@ -387,8 +401,10 @@ void add_data_import(CLI::App& data, Run& run) {
   add_image_import(*app, run, "cifar10",
                    "the binary version of CIFAR-10: the folder cifar-10-batches-bin, or one of its .bin files",
                    import_cifar10);
-  add_image_import(*app, run, "imagefolder", "a folder that contains one folder of JPEG and PNG files per class",
-                   data::import_image_folder);
+  add_image_import(
+      *app, run, "imagefolder",
+      "a folder that contains one folder of JPEG and PNG files per class, or images in Parquet or Arrow files",
+      data::import_image_folder);
   add_image_import(*app, run, "tiny-imagenet", "Tiny ImageNet as it is distributed: the folder tiny-imagenet-200",
                    data::import_tiny_imagenet);
   add_text_import(*app, run);

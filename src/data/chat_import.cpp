@@ -46,12 +46,6 @@ bool begins_array(const InputFile& file) {
   return first != std::string_view::npos && text[first] == '[';
 }
 
-const std::string& not_a_folder(const std::string& path) {
-  require(!is_folder(path), ErrorCode::data_source,
-          "{} is a folder; expected a file with one conversation per line, or with one JSON array of them", path);
-  return path;
-}
-
 /// The text of a field. It is empty if the field is missing or null, where that is allowed.
 std::string text_field(const Json& object, const char* name, const std::string& where, bool may_be_missing = false) {
   const auto found = object.find(name);
@@ -86,13 +80,29 @@ void require_objects(const Json& of, const char* name, const std::string& where)
           "{}: \"{}\": expected a list of JSON objects, found {}", where, name, value.dump().substr(0, 60));
 }
 
-std::vector<text::ChatMessage> list_of_messages(const Json& list, const std::string& place) {
-  require(list.is_array(), ErrorCode::data_source, "{}: \"messages\": expected a list, found a JSON {}", place,
+/// A message of ShareGPT, {"from", "value"}, as {"role", "content"}; others as they are.
+Json with_role(const Json& message) {
+  if (!message.is_object() || message.contains("role") || !message.contains("from")) return message;
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNames{
+      {{"human", "user"}, {"gpt", "assistant"}, {"observation", "tool"}}};
+  Json out = Json::object();
+  for (const auto& [key, value] : message.items()) {
+    Json& target = out[key == "from" ? "role" : key == "value" ? "content" : key];
+    target = value;
+    const auto name = std::ranges::find_if(kNames, [&](const auto& names) { return value == names.first; });
+    if (key == "from" && name != kNames.end()) target = name->second;
+  }
+  return out;
+}
+
+std::vector<text::ChatMessage> list_of_messages(const Json& list, const char* name, const std::string& place) {
+  require(list.is_array(), ErrorCode::data_source, "{}: \"{}\": expected a list, found a JSON {}", place, name,
           list.type_name());
   require(!list.empty(), ErrorCode::data_source, "{}: the conversation is empty: remove it, or give it messages",
           place);
   std::vector<text::ChatMessage> out;
-  for (const Json& message : list) {
+  for (const Json& given : list) {
+    const Json message = with_role(given);
     const std::string where = fmt::format("{}: message {}", place, out.size() + 1);
     require(message.is_object(), ErrorCode::data_source, "{}: expected {{\"role\", \"content\"}}, found a JSON {}",
             where, message.type_name());
@@ -129,6 +139,25 @@ std::vector<text::ChatMessage> alpaca_messages(const Json& object, const std::st
   return out;
 }
 
+/// Each is a text or a list of messages.
+std::vector<text::ChatMessage> prompt_messages(const Json& object, const std::string& place) {
+  std::vector<text::ChatMessage> out;
+  for (const auto& [name, role] : {std::pair{"prompt", "user"}, std::pair{"completion", "assistant"}}) {
+    if (object.at(name).is_array())
+      std::ranges::move(list_of_messages(object.at(name), name, place), std::back_inserter(out));
+    else
+      out.push_back({role, text_field(object, name, place + ": the object")});
+  }
+  return out;
+}
+
+/// "\"a\", \"b\"", or "nothing"
+std::string names_of(const Json& object) {
+  std::vector<std::string> names;
+  for (const auto& field : object.items()) names.push_back(field.key());
+  return names.empty() ? "nothing" : fmt::format("\"{}\"", fmt::join(names, "\", \""));
+}
+
 struct Batch {
   std::vector<ChatRecord> records;
   std::size_t n_bytes = 0;
@@ -141,11 +170,12 @@ bool has_assistant(const std::vector<text::ChatMessage>& messages) {
 
 class ChatImport {
  public:
-  ChatImport(const ChatImportOptions& options, const ChatEncoder& encoder, const ImportProgress& progress)
+  ChatImport(const ChatImportOptions& options, const ChatEncoder& encoder, const ImportProgress& progress,
+             ChatSource source)
       : options_(options),
         encoder_(encoder),
         progress_(progress),
-        source_(options.source, options.max_line_bytes),
+        source_(std::move(source)),
         writer_(options.output, options.replace, encoder.description.vocabulary_size) {}
 
   ChatImportResult run() {
@@ -271,10 +301,12 @@ class ChatImport {
 
 }  // namespace
 
-ChatSource::ChatSource(const std::string& path, std::uint64_t max_line_bytes)
-    : path_(not_a_folder(path)), lines_({path}, SourceFormat::json_lines, max_line_bytes) {
-  const InputFile file(path);
-  is_array_ = begins_array(file);
+ChatSource::ChatSource(const std::string& path, const std::string& split, std::string field,
+                       std::uint64_t max_line_bytes)
+    : path_(path),
+      field_(std::move(field)),
+      lines_({path}, {.format = SourceFormat::json_lines, .split = split, .max_line_bytes = max_line_bytes}) {
+  is_array_ = !is_folder(path) && begins_array(InputFile(path));
   if (is_array_) read_array();
 }
 
@@ -304,50 +336,54 @@ bool ChatSource::next(ChatRecord& record) {
   record = {};
   if (is_array_) {
     if (next_ == array_.size()) return false;
-    record.number = static_cast<std::int64_t>(next_);
+    record.line.line = static_cast<std::int64_t>(next_);
     record.n_bytes = static_cast<std::uint64_t>(total_bytes()) / array_.size();
     record.object = std::move(array_[next_++]);
     return true;
   }
-  TextDocument line;
-  if (!lines_.next(line)) return false;
-  record.n_bytes = line.text.size();
-  record.line = std::move(line.text);
-  record.number = line.line;
+  if (!lines_.next(record.line)) return false;
+  record.n_bytes = record.line.text.size();
   return true;
 }
 
 std::string ChatSource::place_of(const ChatRecord& record) const {
-  return fmt::format(fmt::runtime(is_array_ ? "{}, element {}" : "{}:{}"), path_, record.number);
+  return is_array_ ? fmt::format("{}, element {}", path_, record.line.line) : record.line.place();
 }
 
 text::Chat ChatSource::chat_of(const ChatRecord& record) const {
   const std::string place = place_of(record);
   Json parsed;
   if (!is_array_)
-    parsed = parse_line(record.line, place, "expected one conversation per line, or one JSON array of them",
-                        [&] { return parse(record.line, place); });
+    parsed = parse_line(record.line.text, place, "expected one conversation per line, or one JSON array of them",
+                        [&] { return parse(record.line.text, place); });
   const Json& object = is_array_ ? record.object : parsed;
   require(object.is_object(), ErrorCode::data_source,
           "{}: expected an object with \"messages\", or with \"instruction\" and \"output\", found the type {}", place,
           object.type_name());
   require_objects(object, "tools", place);
   Json variables{{"tools", object.value("tools", Json())}};
-  if (const auto list = object.find("messages"); list != object.end())
-    return {list_of_messages(*list, place), std::move(variables)};
+  const auto has = [&](const char* name) { return object.contains(name) && !object.at(name).is_null(); };
+  if (!field_.empty()) {
+    const Json* list = find_field(object, field_);
+    require(list != nullptr, ErrorCode::data_source, "{}: the object has no field \"{}\", but {}: choose with --field",
+            place, field_, names_of(object));
+    return {list_of_messages(*list, field_.c_str(), place), std::move(variables)};
+  }
+  for (const char* name : {"messages", "conversations"})
+    if (has(name)) return {list_of_messages(object.at(name), name, place), std::move(variables)};
   if (object.contains("instruction") || object.contains("output"))
     return {alpaca_messages(object, place), std::move(variables)};
+  if (has("prompt") && has("completion")) return {prompt_messages(object, place), std::move(variables)};
   require(
       !object.contains("chosen") || !object.contains("rejected"), ErrorCode::data_source,
       "{}: this is a pair of a chosen and a rejected answer, as for DPO, which Lockstep does not train: to train on "
       "the chosen answers, convert each pair to \"messages\" with the prompt and \"chosen\"",
       place);
-  std::vector<std::string> names;
-  for (const auto& field : object.items()) names.push_back(field.key());
   fail(ErrorCode::data_source,
-       "{}: the object has neither \"messages\" nor \"instruction\" and \"output\", but {}: convert it to "
+       "{}: the object has neither \"messages\" or \"conversations\", nor \"instruction\" and \"output\", nor "
+       "\"prompt\" and \"completion\", but {}: name a list of messages with --field, or convert it to "
        R"({{"messages": [{{"role": "user", "content": "..."}}, {{"role": "assistant", "content": "..."}}]}})",
-       place, names.empty() ? "nothing" : fmt::format("\"{}\"", fmt::join(names, "\", \"")));
+       place, names_of(object));
 }
 
 ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder& encoder,
@@ -356,8 +392,10 @@ ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder
           "--start {} --end {}: the first conversation must be before the end", options.start, options.end);
   require(options.from >= 0 && options.from < options.to && options.to <= 1, ErrorCode::data_range,
           "--fraction {}:{} is not a part of the numbers from 0 to 1", options.from, options.to);
-  require_no_input(options.output, std::vector{options.source, encoder.tokenizer_path});
-  return ChatImport(options, encoder, progress).run();
+  ChatSource source(options.source, options.split, options.field, options.max_line_bytes);
+  require_no_input(options.output, source.paths());
+  require_no_input(options.output, std::vector{encoder.tokenizer_path});
+  return ChatImport(options, encoder, progress, std::move(source)).run();
 }
 
 }  // namespace lockstep::data

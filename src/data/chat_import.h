@@ -19,29 +19,34 @@
 namespace lockstep::data {
 
 struct ChatRecord {
-  std::string line;                 // of a file of lines; otherwise empty
+  TextDocument line;                // of JSON, or a row of a table; of an array, `line` is the element from 0 on
   nlohmann::ordered_json object{};  // of an array
-  std::int64_t number = 0;          // the line, or the element of the array from 0 on
   std::uint64_t n_bytes = 0;        // of the file
 };
 
-/// Reads the conversations of a file one after the other. The file has one JSON object per line, or is one JSON array
-/// of them. An object has the field "messages", a list of {"role", "content"}, or the fields of Alpaca: "instruction",
-/// "input" (may be missing) and "output", and possibly "system". Templates get all fields of messages, and "tools" of
-/// the object, as from transformers.
+/// Reads conversations one after the other: the lines of JSON Lines, the elements of one JSON array, the rows of
+/// tables, or those of a folder of such files (source_files.h). Each is an object with one of
+///
+/// - "messages" or "conversations", a list of {"role", "content"}, or of ShareGPT's {"from", "value"};
+/// - Alpaca's "instruction", "input" (may be missing) and "output", and possibly "system";
+/// - "prompt" and "completion", each a text or a list of messages.
+///
+/// Templates get all fields of messages, and "tools" of the object, as from transformers.
 class ChatSource {
  public:
-  /// Throws data_source if the file is missing or cannot be read, and if it is an array that is not valid JSON.
-  explicit ChatSource(const std::string& path, std::uint64_t max_line_bytes = kMaxDocumentBytes);
+  /// `field`: the list of messages, instead of those above. Throws data_source if a file is missing or cannot be read,
+  /// and if it is an array that is not valid JSON.
+  explicit ChatSource(const std::string& path, const std::string& split = "", std::string field = "",
+                      std::uint64_t max_line_bytes = kMaxDocumentBytes);
 
-  const std::string& path() const { return path_; }
-  /// Its name, without folders.
+  const std::vector<std::string>& paths() const { return lines_.paths(); }
+  /// Its name, without folders, and the split, if there was a choice.
   const std::string& description() const { return lines_.description(); }
   std::int64_t total_bytes() const { return lines_.total_bytes(); }
   std::uint64_t done_bytes() const;
   /// Returns false at the end.
   bool next(ChatRecord& record);
-  /// "FILE:12", or "FILE, element 11"
+  /// "FILE:12", "FILE, row 11" or "FILE, element 11"
   std::string place_of(const ChatRecord& record) const;
   /// Throws data_source, with the place, unless the record has messages with known roles. Thread-safe.
   text::Chat chat_of(const ChatRecord& record) const;
@@ -49,7 +54,7 @@ class ChatSource {
  private:
   void read_array();
 
-  std::string path_;
+  std::string path_, field_;
   TextSource lines_;
   bool is_array_ = false;
   nlohmann::ordered_json array_;
@@ -70,8 +75,9 @@ enum class TooLong : std::uint8_t { truncate, drop };
 
 struct ChatImportOptions {
   std::string source{}, output{};
-  std::int64_t start = 0;  // the first conversation
-  std::int64_t end = 0;    // the conversation after the last; 0: all
+  std::string split{}, field{};  // ChatSource
+  std::int64_t start = 0;        // the first conversation
+  std::int64_t end = 0;          // the conversation after the last; 0: all
   // Among those from start to end, only conversations whose random number is in [from, to) are imported. It is a
   // function of the seed and the number of the conversation, so [0, a) and [a, 1) together select each conversation
   // once.

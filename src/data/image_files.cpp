@@ -73,12 +73,17 @@ bool has_image_name(const std::string& path) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
-bool FileDecoder::open(SourceFile& file, int short_side) {
+bool FileDecoder::open(SourceFile& file, int short_side, std::string_view given) {
   if (!file.bad.empty()) return false;
   try {
-    const InputFile input(file.path);
-    file.n_bytes = input.size_bytes();
-    read_bytes(input, bytes_);
+    if (file.row >= 0) {
+      file.n_bytes = given.size();
+      bytes_.assign(given.begin(), given.end());
+    } else {
+      const InputFile input(file.path);
+      file.n_bytes = input.size_bytes();
+      read_bytes(input, bytes_);
+    }
   } catch (const Error& error) {
     file.bad = error.what();
     return false;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/pool.h"
@@ -65,7 +66,8 @@ struct SourceFile {
   std::uint64_t n_bytes = 0;
   bool is_grey = false;
   ImageFormat format = ImageFormat::jpeg;
-  std::string bad{};  // why it cannot be decoded
+  std::string bad{};      // why it cannot be decoded
+  std::int64_t row = -1;  // of tables, whose bytes are given (image_tables.h); -1: a file
 
   std::uint64_t stored_pixels() const { return std::uint64_t(stored_height) * std::uint64_t(stored_width); }
 };
@@ -75,8 +77,9 @@ struct SourceFile {
 class FileDecoder {
  public:
   /// Reads the bytes and the header of a file. Returns false if it is bad, with the reason in file.bad. The image will
-  /// be resized so that its shorter side is `short_side` pixels, unless it is not longer; 0: never.
-  bool open(SourceFile& file, int short_side);
+  /// be resized so that its shorter side is `short_side` pixels, unless it is not longer; 0: never. `given`: the bytes
+  /// of a row.
+  bool open(SourceFile& file, int short_side, std::string_view given = {});
   /// (stored_height, stored_width, channels). If the image is bad, the reason is in file.bad.
   std::span<const std::uint8_t> decode(SourceFile& file, int channels);
   /// The bytes of the file.

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/file.h"
 #include "base/model_files.h"
@@ -13,6 +14,7 @@
 #include "data/batches.h"
 #include "data/file.h"
 #include "data/image_files.h"
+#include "data/image_tables.h"
 #include "data/import.h"
 #include "lockstep/error.h"
 
@@ -30,7 +32,8 @@ struct Source {
   std::vector<SourceFile> files;
   std::vector<std::string> lists;  // other files that were read, such as class names and labels
   std::string description;
-  int channels = 0;  // 0: as in the images
+  int channels = 0;                     // 0: as in the images
+  std::optional<TableImages> tables{};  // of which `files` are the rows
 };
 
 // ---- Listing files --------------------------------------------------------------------------------------------------
@@ -85,8 +88,22 @@ void append_images(const std::string& folder, std::int32_t label, std::vector<So
   }
 }
 
-Source list_image_folder(const ImportOptions& options) {
+Source list_tables(const ImageFolderOptions& options) {
+  Source source;
+  source.tables = list_table_images(options);
+  source.classes = std::move(source.tables->classes);
+  source.files = std::move(source.tables->rows);
+  for (const ListedFile& table : source.tables->tables.files) source.lists.push_back(table.path);
+  source.description = fs::path(options.source).filename().string();
+  if (!source.tables->tables.split.empty()) source.description += "; split " + source.tables->tables.split;
+  return source;
+}
+
+Source list_image_folder(const ImageFolderOptions& options) {
+  if (contains_tables(options.source)) return list_tables(options);
   require_folder(options.source);
+  require(options.field.empty() && options.label_field.empty(), ErrorCode::usage,
+          "--field and --label name columns of Parquet and Arrow files, but {} has none", options.source);
   Source source;
   const std::vector<fs::path> folders = sorted_entries(options.source, true);
   require(!folders.empty(), ErrorCode::data_source, "{} contains no folders; expected one per class", options.source);
@@ -138,7 +155,7 @@ void list_annotated(const std::string& folder, const std::map<std::string, std::
   }
 }
 
-Source list_tiny_imagenet(const ImportOptions& options) {
+Source list_tiny_imagenet(const ImageFolderOptions& options) {
   require(options.split != "test", ErrorCode::usage,
           "the test images of Tiny ImageNet have no labels: import --split val");
   require_folder(options.source);
@@ -170,6 +187,18 @@ Source list_tiny_imagenet(const ImportOptions& options) {
 
 // ---- Import ---------------------------------------------------------------------------------------------------------
 
+/// The bytes of the rows of tables, in their order; of files, none.
+class RowBytes {
+ public:
+  explicit RowBytes(const std::optional<TableImages>& tables) {
+    if (tables) reader_.emplace(*tables);
+  }
+  std::string of(const SourceFile& file) { return reader_ ? reader_->read(file.row) : ""; }
+
+ private:
+  std::optional<TableImageReader> reader_;
+};
+
 class Import {
  public:
   Import(const ImageFolderOptions& options, const ImportProgress& progress, Source source)
@@ -198,6 +227,7 @@ class Import {
   void require_no_source() const {
     if (!fs::exists(options_.output)) return;  // usually; otherwise, a million files may have to be compared
     require_no_input(options_.output, source_.lists);
+    if (source_.tables) return;
     for (const SourceFile& file : source_.files) require_no_input(options_.output, std::array{file.path});
   }
 
@@ -222,19 +252,24 @@ class Import {
   void examine() {
     struct Examined {
       SourceFile& file;
-      std::size_t n_bytes = 0;  // nothing is kept
+      std::string given;        // the bytes of a row of a table
+      std::size_t n_bytes = 0;  // of `given`; nothing else is kept
       ChannelSums sums{};
     };
     std::size_t n_given = 0, n_done = 0;
-    const auto next = [&] {
-      const bool is_over = n_given == source_.files.size();
-      return is_over ? nullptr : std::make_unique<Examined>(Examined{source_.files[n_given++]});
+    RowBytes rows(source_.tables);
+    const auto next = [&]() -> std::unique_ptr<Examined> {
+      if (n_given == source_.files.size()) return nullptr;
+      SourceFile& file = source_.files[n_given++];
+      std::string given = rows.of(file);
+      const std::size_t n_bytes = given.size();
+      return std::make_unique<Examined>(Examined{file, std::move(given), n_bytes});
     };
     Pool<FileDecoder> decoders;
     const auto decode = [&](Examined& examined) {
       auto decoder = decoders.lend();
       SourceFile& file = examined.file;
-      if (!decoder->open(file, options_.short_side)) return;
+      if (!decoder->open(file, options_.short_side, examined.given)) return;
       const int channels = requested_channels_ > 0 ? requested_channels_ : file.is_grey ? 1 : 3;
       const auto pixels = decoder->decode(file, channels);
       if (!file.bad.empty()) return;
@@ -334,21 +369,24 @@ class Import {
     struct Image {
       const SourceFile* examined = nullptr;
       std::size_t n_bytes = 0;
+      std::string given{};                // the bytes of a row of a table
       std::vector<std::uint8_t> bytes{};  // that will be stored
     };
     std::size_t n_given = 0, n_written = 0;
+    RowBytes rows(source_.tables);
     const auto next = [&]() -> std::unique_ptr<Image> {
       if (n_given == source_.files.size()) return nullptr;
       const SourceFile& file = source_.files[n_given++];
       return std::make_unique<Image>(Image{
-          &file, form_ == Form::encoded ? file.n_bytes : static_cast<std::uint64_t>(channels_) * file.stored_pixels()});
+          &file, form_ == Form::encoded ? file.n_bytes : static_cast<std::uint64_t>(channels_) * file.stored_pixels(),
+          rows.of(file)});
     };
     Pool<FileDecoder> decoders;
     const auto read = [&](Image& image) {
       auto decoder = decoders.lend();
       SourceFile file = *image.examined;
       std::span<const std::uint8_t> bytes;
-      if (decoder->open(file, options_.short_side))
+      if (decoder->open(file, options_.short_side, image.given))
         bytes = form_ == Form::encoded ? decoder->bytes() : decoder->decode(file, channels_);
       require(file.bad.empty() && file.n_bytes == image.examined->n_bytes && file.height == image.examined->height &&
                   file.width == image.examined->width,
@@ -392,7 +430,7 @@ class Import {
 };
 
 ImportResult import_from(const ImageFolderOptions& options, const ImportProgress& progress,
-                         Source (*list)(const ImportOptions&)) {
+                         Source (*list)(const ImageFolderOptions&)) {
   check_options(options);
   require(options.short_side == 0 || options.storage != ImageStorage::encoded, ErrorCode::usage,
           "--short-side resizes images, but --store encoded keeps the bytes of their files: use --store decoded");

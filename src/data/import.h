@@ -51,13 +51,15 @@ struct ImageFolderOptions : ImportOptions {
   ImageStorage storage = ImageStorage::automatic;
   int short_side = 0;     // images are stored decoded, with a shorter side of at most this many pixels; 0: as they are
   bool skip_bad = false;  // skip images that cannot be decoded instead of ending the import
+  std::string field, label_field;  // of tables: the columns of images and labels; empty: found (image_tables.h)
 };
 
 /// Imports `source`/CLASS/**/*.jpg, .jpeg and .png, in upper or lower case. If no channels are requested, the set has
 /// one channel if all of its images are grey, otherwise three. The folders are the classes, sorted by the bytes
 /// of their names; the files of a class are sorted by path. Links to folders inside a class are not followed. Image
 /// files of other formats count as files that cannot be decoded. Files whose name is not that of an image are ignored.
-/// Throws usage if short_side is combined with encoded storage.
+/// Throws usage if short_side is combined with encoded storage. A source that is a table, or a folder with files of
+/// Parquet or Arrow, is read as list_table_images() says.
 ImportResult import_image_folder(const ImageFolderOptions& options, const ImportProgress& progress);
 
 /// Imports the folder tiny-imagenet-200 (or the folder that contains it): train/WNID/images/*.JPEG, or val/images with

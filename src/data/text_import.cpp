@@ -14,35 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBufferBytes = 1u << 20;
 constexpr std::size_t kMaxNames = 5;
 
-bool is_json_lines(const fs::path& path) { return path.extension() == ".jsonl"; }
-
-/// The *.txt and *.jsonl files below a folder, sorted by path.
-void append_folder(const std::string& folder, std::vector<std::string>& out) {
-  const std::vector<std::string> found =
-      list_files(folder, [](const fs::path& path) { return path.extension() == ".txt" || is_json_lines(path); });
-  require(!found.empty(), ErrorCode::data_source, "{} contains no *.txt and no *.jsonl files", folder);
-  out.insert(out.end(), found.begin(), found.end());
-}
-
-std::vector<std::string> list_sources(const std::vector<std::string>& sources, SourceFormat format) {
-  std::vector<std::string> out;
-  for (const std::string& source : sources) {
-    std::error_code ignored;
-    if (fs::is_directory(source, ignored)) {
-      append_folder(source, out);
-      continue;
-    }
-    require(fs::exists(source, ignored) || ignored, ErrorCode::data_source, "there is no text {}", source);
-    require(format != SourceFormat::by_name || fs::path(source).extension() != ".json", ErrorCode::data_source,
-            "{} has the name of one JSON value; expected a text file, or JSON Lines with one object per line and a "
-            "name that ends in .jsonl",
-            source);
-    out.push_back(source);
-  }
-  return out;
+bool is_json_lines(const ListedFile& file) {
+  const fs::path path(file.path);
+  const std::string extension = (file.is_compressed ? path.stem() : path).extension().string();
+  return extension == ".jsonl" || (file.is_compressed && extension == ".json");
 }
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
@@ -58,22 +35,6 @@ void require_known_size(const InputFile& file) {
           file.path(), file.path());
 }
 
-/// Throws, with the command that converts the file, if it begins like one of a format that is not text.
-void require_text(const InputFile& file) {
-  constexpr const char* kFormats[][3] = {
-      {"\x1f\x8b", "compressed with gzip", "gzip -dc {} > OUT.jsonl"},
-      {"\x28\xb5\x2f\xfd", "compressed with zstd", "zstd -dc {} > OUT.jsonl"},
-      {"PAR1", "a Parquet file",
-       "python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(\"OUT.jsonl\", orient=\"records\", "
-       "lines=True)' {}"}};
-  std::string head(std::min<std::uint64_t>(4, file.size_bytes()), '\0');
-  file.read(0, std::as_writable_bytes(std::span(head)), "its first bytes");
-  for (const auto& [begin, name, command] : kFormats)
-    require(!head.starts_with(begin), ErrorCode::data_source,
-            "{} is {}, which is not read as it is: convert it with {}", file.path(), name,
-            fmt::format(fmt::runtime(command), file.path()));
-}
-
 struct Batch {
   std::vector<TextDocument> documents;
   std::size_t n_bytes = 0;        // of text
@@ -85,13 +46,13 @@ struct Batch {
 /// The text of one field of a line of JSON. Values of other fields are skipped and not stored.
 std::string field_of(const TextDocument& line, const std::string& field) {
   using Json = nlohmann::json;
-  const std::string place = fmt::format("{}:{}", *line.path, line.line);
+  const std::string place = line.place();
   int n_found = 0;
+  const std::string outer = field.substr(0, field.find('.'));  // which may have the field as a member
   const auto keep_field = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (event != Json::parse_event_t::key || depth != 1) return true;
-    const bool is_field = parsed == field;
-    n_found += is_field ? 1 : 0;
-    return is_field;
+    n_found += parsed == field ? 1 : 0;
+    return parsed == field || parsed == outer;
   };
   Json object = parse_line(line.text, place, "JSON Lines have one object per line",
                            [&] { return parse_stoppable<Json>(line.text, keep_field); });
@@ -99,8 +60,8 @@ std::string field_of(const TextDocument& line, const std::string& field) {
           "{}: this line is not an object; expected {{\"{}\": \"...\"}} in each line", place, field);
   require(n_found <= 1, ErrorCode::data_source, "{}: the object has the field \"{}\" {} times; remove all but one",
           place, field, n_found);
-  const auto found = object.find(field);
-  require(found != object.end(), ErrorCode::data_source,
+  Json* found = find_field(object, field);
+  require(found != nullptr, ErrorCode::data_source,
           "{}: the object has no field \"{}\"; --field names the field that contains the text", place, field);
   require(found->is_string(), ErrorCode::data_source, "{}: the field \"{}\": expected a string, found a JSON {}", place,
           field, found->type_name());
@@ -138,6 +99,7 @@ class TextImport {
                     .end_token = encoder_.end_token,
                     .source = description()},
                    encoder_.json);
+    result_.n_empty += source_.n_null();
     result_.n_documents = writer_.n_documents();
     result_.n_tokens = writer_.n_tokens();
     result_.n_files = source_.paths().size();
@@ -198,13 +160,25 @@ class TextImport {
 
 }  // namespace
 
-TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat format, std::uint64_t max_line_bytes)
-    : format_(format), max_line_bytes_(max_line_bytes), paths_(list_sources(sources, format)) {
-  for (const std::string& path : paths_) {
-    const InputFile file(path);
+TextSource::TextSource(const std::vector<std::string>& sources, TextSourceOptions options)
+    : options_(std::move(options)) {
+  std::string split;
+  for (const std::string& source : sources) {
+    SourceFiles listed = list_source(source, options_.split);
+    files_.insert(files_.end(), listed.files.begin(), listed.files.end());
+    if (!listed.split.empty()) split = listed.split;
+  }
+  for (const ListedFile& listed : files_) {
+    require(options_.format != SourceFormat::by_name || fs::path(listed.path).extension() != ".json" ||
+                listed.is_compressed,
+            ErrorCode::data_source,
+            "{} has the name of one JSON value; expected a text file, or JSON Lines with one object per line and a "
+            "name that ends in .jsonl",
+            listed.path);
+    const InputFile file(listed.path);
     require_known_size(file);
-    require_text(file);
     total_bytes_ += file.size_bytes();
+    paths_.push_back(listed.path);
   }
   std::vector<std::string> names;
   for (const std::string& source : sources) {
@@ -215,102 +189,108 @@ TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat for
   description_ =
       fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_named), ", "));
   if (n_named < names.size()) description_ += fmt::format(" and {} more", names.size() - n_named);
+  if (!split.empty()) description_ += "; split " + split;
 }
 
 bool TextSource::next(TextDocument& document) {
   while (file_ || open_next_file()) {
     document.is_json = is_json_;
+    document.is_row = is_row_;
     document.path = path_;
     document.text.clear();
-    const bool found = is_json_ ? next_line(document) : whole_file(document);
-    if (found) return true;
-    file_->require_unchanged();
-    file_.reset();
+    if (table_ ? next_row(document) : is_json_ ? next_line(document) : whole_file(document)) return true;
+    close_file();
   }
   return false;
 }
 
+std::uint64_t TextSource::done_bytes() const {
+  return done_bytes_ + (table_ ? table_->done_bytes() : bytes_ ? bytes_->done_bytes() : 0);
+}
+
 bool TextSource::open_next_file() {
-  if (next_path_ == paths_.size()) return false;
-  const std::string& path = paths_[next_path_++];
-  file_ = std::make_unique<InputFile>(path);
-  path_ = std::make_shared<const std::string>(path);
-  is_json_ = format_ == SourceFormat::json_lines || is_json_lines(path);
-  offset_ = 0;
+  if (next_file_ == files_.size()) return false;
+  const ListedFile& listed = files_[next_file_++];
+  file_ = std::make_unique<InputFile>(listed.path);
+  path_ = std::make_shared<const std::string>(listed.path);
+  is_row_ = listed.table == TableFormat::parquet || listed.table == TableFormat::arrow;
+  if (listed.table != TableFormat::none) {
+    is_json_ = options_.field.empty();
+    TableRequest request{.fields = {}, .max_row_bytes = options_.max_line_bytes};
+    if (!is_json_) request.fields = {options_.field};
+    table_ = open_table(listed.path, listed.table, request);
+    require(is_json_ || table_->is_plain(0), ErrorCode::data_source,
+            "{}: the column \"{}\" is not text; it has {}: choose one with --field", listed.path, options_.field,
+            table_->description().list_of_columns());
+    return true;
+  }
+  is_json_ = options_.format == SourceFormat::json_lines || is_json_lines(listed);
+  bytes_ = std::make_unique<ByteSource>(listed.path);
   line_ = 0;
-  buffer_.clear();
-  used_ = 0;
   was_read_ = false;
   return true;
+}
+
+void TextSource::close_file() {
+  file_->require_unchanged();
+  done_bytes_ += file_->size_bytes();
+  table_.reset();
+  bytes_.reset();
+  file_.reset();
 }
 
 bool TextSource::whole_file(TextDocument& document) {
   if (was_read_) return false;
   was_read_ = true;
-  const std::uint64_t size_bytes = file_->size_bytes();
-  require(size_bytes <= kMaxDocumentBytes, ErrorCode::data_source,
-          "{} has {} bytes; a text file is one document, which can have at most {}: split it, or convert it to JSON "
-          "Lines with one document per line (.jsonl)",
-          file_->path(), size_bytes, kMaxDocumentBytes);
-  document.text.reserve(size_bytes);
-  for (std::string_view part = buffered(); !part.empty(); part = buffered()) {
+  const auto require_short = [&](std::uint64_t n_bytes) {
+    require(n_bytes <= kMaxDocumentBytes, ErrorCode::data_source,
+            "{} has {} bytes; a text file is one document, which can have at most {}: split it, or convert it to JSON "
+            "Lines with one document per line (.jsonl)",
+            file_->path(), n_bytes, kMaxDocumentBytes);
+  };
+  require_short(file_->size_bytes());
+  document.text.reserve(file_->size_bytes());
+  for (std::string_view part = bytes_->buffered(); !part.empty(); part = bytes_->buffered()) {
+    require_short(document.text.size() + part.size());
     document.text += part;
-    used_ = buffer_.size();
+    bytes_->use(part.size());
   }
   const std::size_t zero = document.text.find('\0');
   require(zero == std::string::npos, ErrorCode::data_source,
           "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
           ".jsonl",
           file_->path(), zero);
-  done_bytes_ += size_bytes;
   return true;
 }
 
 bool TextSource::next_line(TextDocument& document) {
   do {
     document.text.clear();
-    if (!read_line(document.text)) return false;
+    if (!bytes_->read_line(document.text, options_.max_line_bytes, line_ + 1)) return false;
+    if (document.text.ends_with('\n')) document.text.pop_back();
     document.line = ++line_;
   } while (is_blank(document.text));
   return true;
 }
 
-bool TextSource::read_line(std::string& line) {
-  bool found = false;
-  for (std::string_view rest = buffered(); !rest.empty(); rest = buffered()) {
-    found = true;
-    const std::size_t end = rest.find('\n');
-    const std::size_t n = std::min(end, rest.size());
-    require(line.size() + n <= max_line_bytes_, ErrorCode::data_source,
-            "{}:{}: this line has more than {} bytes; --max-line allows longer ones, but a document is held in memory "
-            "as a whole, which takes up to 50 times as much",
-            file_->path(), line_ + 1, max_line_bytes_);
-    line.append(rest.substr(0, n));
-    const std::size_t n_used = end == std::string_view::npos ? n : n + 1;
-    used_ += n_used;
-    done_bytes_ += n_used;
-    if (end != std::string_view::npos) break;
+bool TextSource::next_row(TextDocument& document) {
+  while (table_->next(row_)) {
+    document.line = table_->number();
+    if (row_.front()) {
+      document.text = std::move(*row_.front());
+      return true;
+    }
+    ++n_null_;
   }
-  return found;
-}
-
-std::string_view TextSource::buffered() {
-  if (used_ == buffer_.size()) {
-    throw_if_stopped();
-    const std::uint64_t n = std::min<std::uint64_t>(kBufferBytes, file_->size_bytes() - offset_);
-    buffer_.resize(n);
-    used_ = 0;
-    file_->read(offset_, std::as_writable_bytes(std::span(buffer_)), "the text");
-    offset_ += n;
-  }
-  return std::string_view(buffer_).substr(used_);
+  return false;
 }
 
 TextImportResult import_text(const TextImportOptions& options, const TextEncoder& encoder,
                              const ImportProgress& progress) {
   require(options.end == 0 || options.start < options.end, ErrorCode::data_range,
           "--start {} --end {}: the first document must be before the end", options.start, options.end);
-  TextSource source(options.sources, SourceFormat::by_name, options.max_line_bytes);
+  TextSource source(options.sources,
+                    {.split = options.split, .field = options.field, .max_line_bytes = options.max_line_bytes});
   require_no_input(options.output, source.paths());
   require_no_input(options.output, std::vector{encoder.path});
   return TextImport(options, encoder, progress, std::move(source)).run();

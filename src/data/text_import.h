@@ -1,6 +1,8 @@
-// Imports text: documents from text files and JSON Lines are tokenised by several threads and written as a text set
-// (text_file.h), in the order of the sources. Memory is bounded, whatever the number of documents.
+// Imports text: documents from text files, JSON Lines and tables are tokenised by several threads and written as a text
+// set (text_file.h), in the order of the sources. Memory is bounded, whatever the number of documents.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +16,10 @@
 #include <vector>
 
 #include "base/signals.h"
-#include "data/file.h"
+#include "data/byte_source.h"
 #include "data/import.h"
+#include "data/source_files.h"
+#include "data/table.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
 
@@ -27,28 +31,43 @@ namespace lockstep::data {
 inline constexpr std::uint64_t kMaxDocumentBytes = std::uint64_t{1} << 30;
 
 struct TextDocument {
-  std::string text;                         // of the document, or the line of JSON that contains it
-  bool is_json = false;                     // a line of JSON
+  std::string text;                         // of the document, or the JSON that contains it
+  bool is_json = false;                     // a line of JSON, or a row of a table as JSON
   std::shared_ptr<const std::string> path;  // of its file
-  std::int64_t line = 0;                    // of JSON, from 1
+  std::int64_t line = 0;                    // from 1; of Parquet and Arrow: the row from 0
+  bool is_row = false;                      // of Parquet or Arrow
+
+  /// "FILE:12", or "FILE, row 11"
+  std::string place() const { return fmt::format(fmt::runtime(is_row ? "{}, row {}" : "{}:{}"), *path, line); }
 };
 
-/// What decides how a file is read: its name, which ends in .jsonl for JSON Lines; or every file is JSON Lines.
+/// What decides how a file that is no table is read: its name, which ends in .jsonl for JSON Lines; or every file is
+/// JSON Lines.
 enum class SourceFormat : std::uint8_t { by_name, json_lines };
 
-/// Reads the documents of text files and JSON Lines one after the other. It needs memory only for the longest document.
+struct TextSourceOptions {
+  SourceFormat format = SourceFormat::by_name;
+  std::string split{};  // source_files.h
+  std::string field{};  // of tables: the text; empty: the whole row as JSON
+  std::uint64_t max_line_bytes = kMaxDocumentBytes;
+};
+
+/// Reads the documents of text files, JSON Lines and tables one after the other. It needs memory only for the longest
+/// document.
 class TextSource {
  public:
   /// Lists the files of `sources` (TextImportOptions::sources). Throws data_source if one of them is missing or, by
   /// name, has one that is neither that of text nor of JSON Lines.
-  explicit TextSource(const std::vector<std::string>& sources, SourceFormat format = SourceFormat::by_name,
-                      std::uint64_t max_line_bytes = kMaxDocumentBytes);
+  explicit TextSource(const std::vector<std::string>& sources, TextSourceOptions options = {});
 
   const std::vector<std::string>& paths() const { return paths_; }
   std::int64_t total_bytes() const { return static_cast<std::int64_t>(total_bytes_); }
-  std::uint64_t done_bytes() const { return done_bytes_; }
-  /// The names of the sources: "shakespeare.txt", "a.jsonl, b.jsonl, c.jsonl, d.jsonl, e.jsonl and 3 more"
+  std::uint64_t done_bytes() const;
+  /// The names of the sources: "shakespeare.txt", "a.jsonl, b.jsonl, c.jsonl, d.jsonl, e.jsonl and 3 more"; and the
+  /// split, if there was a choice
   const std::string& description() const { return description_; }
+  /// Rows whose text is null, which were skipped.
+  std::int64_t n_null() const { return n_null_; }
 
   /// Returns false at the end. Blank lines in JSON Lines are not documents. Throws data_source if a file is not text or
   /// if a document is too long, data_changed if a file changed while it was read, and what throw_if_stopped() throws.
@@ -56,30 +75,29 @@ class TextSource {
 
  private:
   bool open_next_file();
+  void close_file();
   // The next document of the current file. They return false at its end.
   bool whole_file(TextDocument& document);
   bool next_line(TextDocument& document);
-  /// Appends the next line, without its end. Returns false at the end of the file.
-  bool read_line(std::string& line);
-  /// The unused bytes of the buffer, which is refilled if there are none. Empty at the end of the file.
-  std::string_view buffered();
+  bool next_row(TextDocument& document);
 
-  SourceFormat format_;
-  std::uint64_t max_line_bytes_;
+  TextSourceOptions options_;
+  std::vector<ListedFile> files_;
   std::vector<std::string> paths_;
   std::string description_;
-  std::uint64_t total_bytes_ = 0, done_bytes_ = 0;  // of all files
-  std::size_t next_path_ = 0;
+  std::uint64_t total_bytes_ = 0, done_bytes_ = 0;  // of all files, and of those before the current one
+  std::size_t next_file_ = 0;
+  std::int64_t n_null_ = 0;
 
   // The current file
   std::unique_ptr<InputFile> file_;
+  std::unique_ptr<ByteSource> bytes_;
+  std::unique_ptr<Table> table_;  // or `bytes_`
+  TableRow row_;
   std::shared_ptr<const std::string> path_;
-  bool is_json_ = false;
-  bool was_read_ = false;     // a text file
-  std::uint64_t offset_ = 0;  // behind the buffer
+  bool is_json_ = false, is_row_ = false;
+  bool was_read_ = false;  // a text file
   std::int64_t line_ = 0;
-  std::string buffer_;
-  std::size_t used_ = 0;  // bytes of the buffer
 };
 
 // ---- JSON, of which a line can have 1 GiB ---------------------------------------------------------------------------
@@ -129,6 +147,17 @@ Json parse_stoppable(std::string_view text, Callback&&... callback) {
                      std::forward<Callback>(callback)...);
 }
 
+/// The member with this name, or of one of its objects ("row.text"); null if there is none.
+template <typename Json>
+Json* find_field(Json& object, std::string_view name) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(std::string(name)); found != object.end()) return &*found;
+  for (std::size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1))
+    if (const auto outer = object.find(std::string(name.substr(0, dot))); outer != object.end())
+      if (Json* found = find_field<Json>(*outer, name.substr(dot + 1))) return found;
+  return nullptr;
+}
+
 // ---- The import -----------------------------------------------------------------------------------------------------
 
 /// What the import needs of a tokenizer.
@@ -142,11 +171,12 @@ struct TextEncoder {
 };
 
 struct TextImportOptions {
-  /// Text files (one document each), JSON Lines (*.jsonl: one document per line) and folders (their *.txt and *.jsonl
-  /// files, sorted by path).
+  /// Text files (one document each), JSON Lines (*.jsonl: one document per line), tables (one document per row), and
+  /// folders of them (source_files.h).
   std::vector<std::string> sources{};
   std::string output{};
-  std::string field = "text";                        // of a line of JSON
+  std::string split{};                               // source_files.h
+  std::string field = "text";                        // of a line of JSON, or a column
   std::int64_t start = 0;                            // the first document, over all sources
   std::int64_t end = 0;                              // the document after the last; 0: all
   bool replace = false;                              // replace an existing output
@@ -156,7 +186,7 @@ struct TextImportOptions {
 
 struct TextImportResult {
   std::int64_t n_documents = 0, n_tokens = 0;
-  std::int64_t n_empty = 0;      // documents without a token, which were left out
+  std::int64_t n_empty = 0;      // documents without a token, and rows without a text, which were left out
   std::uint64_t text_bytes = 0;  // of the documents
   std::uint64_t size_bytes = 0;  // of the output
   std::size_t n_files = 0;
