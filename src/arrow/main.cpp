@@ -167,12 +167,14 @@ struct JsonOf {
     using Type = typename Array::TypeClass;
     if constexpr (arrow::is_boolean_type<Type>::value) {
       out += array.Value(i) ? "true" : "false";
-    } else if constexpr (std::is_base_of_v<arrow::IntegerType, Type> || std::is_same_v<Type, arrow::FloatType> ||
-                         std::is_same_v<Type, arrow::DoubleType>) {
-      if (!std::isfinite(static_cast<double>(array.Value(i)))) return append_null();
-      char digits[64];
-      const auto result = std::to_chars(digits, digits + sizeof digits, array.Value(i));
-      out.append(digits, result.ptr);
+    } else if constexpr (std::is_base_of_v<arrow::IntegerType, Type>) {
+      append_number(array.Value(i));
+    } else if constexpr (std::is_same_v<Type, arrow::FloatType> || std::is_same_v<Type, arrow::DoubleType>) {
+      const double value = array.Value(i);
+      if (std::isfinite(value))
+        append_number(value);
+      else
+        out += "null";
     } else if constexpr (requires { array.value_offset(i), array.value_length(i), array.values(); }) {
       out += '[';
       for (std::int64_t k = 0; k < array.value_length(i); ++k) {
@@ -186,9 +188,9 @@ struct JsonOf {
     }
     return arrow::Status::OK();
   }
-  arrow::Status append_null() const {
-    out += "null";
-    return arrow::Status::OK();
+  void append_number(auto value) const {
+    char digits[32];
+    out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
   }
 };
 

@@ -142,6 +142,27 @@ TEST_F(ChatImport, AlpacaAndArrays) {
   EXPECT_EQ(texts(), (Texts{expected[1], "a|[b|]"}));
 }
 
+TEST_F(ChatImport, ShareGptAndPromptsWithCompletions) {
+  run_import(
+      R"({"conversations": [{"from": "system", "value": "s", "weight": 0}, {"from": "human", "value": "q"}, )"
+      R"({"from": "gpt", "value": "a", "weight": 1}, {"from": "user", "value": "r"}, {"from": "assistant", "value": "b"}]})"
+      "\n"
+      R"({"prompt": "p", "completion": "c", "messages": null})"
+      "\n"
+      R"({"prompt": [{"role": "user", "content": "p"}], "completion": [{"role": "assistant", "content": "d"}]})"
+      "\n"
+      R"({"prompt": "unused", "messages": [{"role": "user", "content": "m"}, {"role": "assistant", "content": "e"}]})");
+  EXPECT_EQ(texts(), (Texts{"s|q|[a|]r|[b|]", "p|[c|]", "p|[d|]", "m|[e|]"}));
+  const std::string chosen = R"({"row": {"chosen": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]}})";
+  run_import(chosen, {.field = "row.chosen"});
+  EXPECT_EQ(texts(), Texts{"x|[y|]"});
+  EXPECT_ERROR(ErrorCode::data_source,
+               "in.jsonl:1: the object has no field \"rejected\", but \"row\": choose with --field",
+               run_import(chosen, {.field = "rejected"}));
+  EXPECT_ERROR(ErrorCode::data_source, "message 1 has the role \"narrator\", which is not known",
+               run_import(R"({"conversations": [{"from": "narrator", "value": "x"}]})"));
+}
+
 TEST_F(ChatImport, SlicesAreDisjointAndDoNotDependOnEachOther) {
   std::string many;
   for (int i = 0; i < 400; ++i) many += line(std::to_string(i), "a");
@@ -211,13 +232,13 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
           "in.jsonl:2: the template refuses this", ErrorCode::usage);
   refuses(line("a", "b") + "{\"messages\": [}\n", "in.jsonl:2: this line is not valid JSON (column");
   refuses(line("a", "b") + "3\n", "in.jsonl:2: expected an object");
-  refuses(R"({"conversations": [], "id": 1})",
-          R"(but "conversations", "id": convert it to {"messages": [{"role": "user", )"
-          R"("content": "..."}, {"role": "assistant", "content": "..."}]})");
+  refuses(R"({"conversations": [], "id": 1})", "in.jsonl:1: the conversation is empty");
+  refuses(
+      R"({"prompt": "a", "id": 1})",
+      R"(but "prompt", "id": name a list of messages with --field, or convert it to {"messages": [{"role": "user", )"
+      R"("content": "..."}, {"role": "assistant", "content": "..."}]})");
   refuses(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
           "in.jsonl:1: this is a pair of a chosen and a rejected");
-  refuses("\x1f\x8b\b", "in.jsonl is compressed with gzip");
-  refuses("PAR1 PAR1", "in.jsonl is a Parquet file");
   refuses("{}", "but nothing");
   refuses(R"([{"instruction": "i"}])", "in.jsonl, element 0: the object has no \"output\"");
   refuses(R"([{"instruction": "", "output": ""}])", "element 0: the conversation is empty");
@@ -228,8 +249,9 @@ TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
           ErrorCode::data_source);
   refuses(R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0}]})",
           "(0 without an assistant, 1 whose answers all have weight 0", ErrorCode::data_source);
-  EXPECT_ERROR(ErrorCode::data_source, "is a folder",
-               import_chat({.source = folder.path(), .output = output}, byte_encoder()));
+  fs::create_directory(folder / "empty");
+  EXPECT_ERROR(ErrorCode::data_source, "empty contains no files of text",
+               import_chat({.source = folder / "empty", .output = output}, byte_encoder()));
   EXPECT_ERROR(ErrorCode::data_source, "there is no text",
                import_chat({.source = folder / "none", .output = output}, byte_encoder()));
 }
