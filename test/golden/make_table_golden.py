@@ -157,6 +157,14 @@ def main():
     for split, dataset in images.items():
         dataset.to_parquet(OUT / f"images/data/{split}-00000-of-00001.parquet")
     record("images", images)
+    (OUT / "conversations/data").mkdir(parents=True)  # the fields of HuggingFaceH4/no_robots
+    chats = {split: datasets.Dataset.from_list([
+        {"prompt": f"Who is there, {k}?", "prompt_id": f"{k:08x}", "category": "Open QA",
+         "messages": [{"content": f"Who is there, {k}?", "role": "user"}, {"content": f"Answer {k}.", "role": "assistant"}]}
+        for k in range(n)]) for split, n in (("train", 5), ("test", 2))}
+    for split, dataset in chats.items():
+        dataset.to_parquet(OUT / f"conversations/data/{split}-00000-of-00001.parquet")
+    record("conversations", chats)
 
     # What save_to_disk writes, and files of Arrow with other options.
     whole.save_to_disk(OUT / "saved", num_shards=2)

@@ -42,6 +42,7 @@ class Lockstep(MakefilePackage, CudaPackage):
     depends_on("xxhash")
     depends_on("pcre2+jit")
     depends_on("utf8proc")
+    depends_on("arrow@21:+parquet+brotli+lz4+snappy+zlib+zstd")
     with when("+cuda"):
         depends_on("cuda@12.4:")
         depends_on("cudnn@9.8:")
@@ -85,6 +86,7 @@ class Lockstep(MakefilePackage, CudaPackage):
             "XXHASH_HOME": "xxhash",
             "PCRE2_HOME": "pcre2",
             "UTF8PROC_HOME": "utf8proc",
+            "ARROW_HOME": "arrow",
         }
         if spec.satisfies("+cuda"):
             places.update({"CUDA_HOME": "cuda", "CUDNN_HOME": "cudnn", "NCCL_HOME": "nccl"})
