@@ -218,6 +218,8 @@ struct Config {
   bool reproducible = false;
   bool trace = false;  // write RUN/trace.json
 
+  /// What the user should know about how the configuration was read.
+  std::vector<std::string> notes;
   /// Where each key was set, if it was: "train.yaml:12" or "command line".
   std::map<std::string, std::string, std::less<>> origins;
   /// The beginning of a message about these keys: "train.yaml:12, command line: ", the places where they were set.

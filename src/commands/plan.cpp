@@ -308,13 +308,14 @@ std::string plan_text(const Config& config, int ranks, int nodes) {
 void add_plan(CLI::App& app, Run& run) {
   struct CommandLine {
     std::vector<std::string> configuration;
-    std::string json, device, model;
+    std::string deepspeed, json, device, model;
     Ranks ranks;
     bool steps = false;
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("plan", "Report the memory and communication of a step, without training");
   add_configuration(*command, options->configuration);
+  add_deepspeed(*command, options->deepspeed);
   add_number(*command, "--ranks", options->ranks.n, 1, kMaxRanks, "Number of ranks");
   add_number(*command, "--nodes", options->ranks.nodes, 1, kMaxRanks,
              "Number of nodes. Consecutive ranks are on one node; if they cannot be divided equally, the first nodes "
@@ -331,8 +332,9 @@ void add_plan(CLI::App& app, Run& run) {
                     "bytes, and the update");
   add_json(*command, options->json);
   set_run(*command, run, [options] {
-    const Config config = config::parse(options->configuration);
+    const Config config = config::parse(options->configuration, options->deepspeed);
     std::vector<std::string> inputs = configuration_files(options->configuration, config);
+    inputs.push_back(options->deepspeed);
     inputs.push_back(options->device);
     inputs.push_back(options->model);
     inputs.push_back(run::RunDirectory(config).file("algorithms.json"));

@@ -92,6 +92,11 @@ void add_configuration(CLI::App& app, std::vector<std::string>& configuration) {
       ->required();
 }
 
+void add_deepspeed(CLI::App& app, std::string& deepspeed) {
+  add_value(app, "--deepspeed", "FILE", deepspeed,
+            "A configuration of DeepSpeed (ds.json), which overrides the YAML files; overrides after them override it");
+}
+
 CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& value,
                         const std::vector<std::string>& words, const std::string& text) {
   return app.add_option(name, value, text)->check(CLI::IsMember(words))->capture_default_str();

@@ -26,6 +26,8 @@ namespace lockstep::commands {
 void add_json(CLI::App& app, std::string& json);
 /// CONFIG: YAML files and overrides.
 void add_configuration(CLI::App& app, std::vector<std::string>& configuration);
+/// --deepspeed: a configuration of DeepSpeed.
+void add_deepspeed(CLI::App& app, std::string& deepspeed);
 /// An argument that must be given.
 template <typename Value>
 CLI::Option* add_required(CLI::App& app, const std::string& name, Value& value, const std::string& text) {

@@ -37,6 +37,7 @@ namespace {
 
 struct TrainArguments {
   std::vector<std::string> configuration;
+  std::string deepspeed;
   train::SessionOptions session;
   bool dry_run = false;
   std::string printed;  // kWholeConfiguration, or a key
@@ -68,7 +69,7 @@ void begin_run(train::Session& session, bool fresh) {
       session.notes.emplace_back(
           "mpirun leaves the ranks one second to save after Ctrl-C or SIGTERM: start it with "
           "`scripts/launch mpirun ...` so that no step is lost");
-    run.write_file("config.yaml", config::to_yaml(session.config));
+    run.write_file("config.yaml", config::to_yaml(session.config, true));
   });
   fails();
   log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
@@ -192,7 +193,7 @@ int check_start(const Config& config, World& world, const train::SessionOptions&
 }
 
 Config configuration_of(const TrainArguments& arguments) {
-  Config config = config::parse(arguments.configuration);
+  Config config = config::parse(arguments.configuration, arguments.deepspeed);
   for (const std::string& key : arguments.session.allow_change)
     require(config::find_key(key) != nullptr, ErrorCode::config_invalid, "--allow-change: there is no key {}{}", key,
             config::nearest_text(key));
@@ -241,6 +242,7 @@ void add_train(CLI::App& app, Run& run, const Arguments& program) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model, or resume an existing run");
   add_configuration(*command, arguments->configuration);
+  add_deepspeed(*command, arguments->deepspeed);
   command->add_flag("--fresh", arguments->session.fresh, "Start over; an existing run is moved aside");
   add_value(*command, "--allow-change", "KEY", arguments->session.allow_change,
             "A key that may differ from the configuration of the resumed run")

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -59,25 +58,6 @@ std::size_t distance_to(const Key& key, std::string_view name) {
   return group.empty() || by_last <= 1 ? by_last + 4 : kFar;
 }
 
-/// Names that other programs use for our keys, where the spelling is not similar.
-std::string_view key_of_other_programs(std::string_view last) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kElsewhere{
-      {{"lr", "optimizer.learning_rate"},
-       {"batch_size", "train.global_batch"},
-       {"wd", "optimizer.weight_decay"},
-       {"num_workers", "data.readers"},
-       {"workers", "data.readers"},
-       {"num_classes", "model.classes"},
-       {"optimizer", "optimizer.kind"},
-       {"amp", "precision"},
-       {"init_scale", "loss_scale.initial"},
-       {"growth_interval", "loss_scale.growth_steps"},
-       {"resume", "checkpoint.resume_from"}}};
-  for (const auto& [other, ours] : kElsewhere)
-    if (last == other) return ours;
-  return "";
-}
-
 std::vector<std::string> groups() {
   std::vector<std::string> names;
   for (const Key& key : table()) {
@@ -103,8 +83,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
 std::string nearest_text(std::string_view unknown) {
   const std::string name = lower(unknown);
   const auto [group, last] = group_and_key(name);
-  if (const std::string_view ours = key_of_other_programs(last); !ours.empty())
-    return fmt::format("; the nearest is {}", ours);
+  if (const std::string text = text_of_other_programs(name); !text.empty()) return text;
 
   std::vector<std::pair<std::size_t, std::string>> near;
   for (const Key& key : table())

@@ -24,10 +24,22 @@ std::string shown(const Value& value) {
   return value.text.empty() ? "nothing" : "\"" + printable(value.text) + "\"";
 }
 
+/// Names all unknown keys at once, since a file of another program has many.
+void check_keys(const std::vector<Setting>& settings) {
+  constexpr int kMaxNamed = 20;
+  int n = 0;
+  std::string text;
+  for (const Setting& setting : settings) {
+    if (find_key(setting.key) != nullptr || ++n > kMaxNamed) continue;
+    text += fmt::format("{}{}: there is no key {}{}", n > 1 ? "\n" : "", setting.place, printable(setting.key),
+                        nearest_text(setting.key));
+  }
+  require(n == 0, ErrorCode::config_invalid, "{}{}", text,
+          n > kMaxNamed ? fmt::format("\nand {} more", n - kMaxNamed) : "");
+}
+
 void apply(const Setting& setting, Config& config) {
   const Key* key = find_key(setting.key);
-  require(key != nullptr, ErrorCode::config_invalid, "{}: there is no key {}{}", setting.place, printable(setting.key),
-          nearest_text(setting.key));
   const Fit fit = key->set(config, setting.value);
   require(fit == Fit::good, ErrorCode::config_invalid, "{}: {}: expected {}, found {}", setting.place, setting.key,
           expected(*key), shown(setting.value));
@@ -44,7 +56,7 @@ bool is_learned(const Key& key, const Config& config) {
 }
 
 template <typename Select>
-std::string yaml_of(const Config& config, Select selected) {
+std::string yaml_of(const Config& config, Select selected, bool has_origins = false) {
   std::string text;
   std::string group_before;
   const Config defaults;
@@ -55,23 +67,36 @@ std::string yaml_of(const Config& config, Select selected) {
     if (!group.empty() && group != group_before) text += group + ":\n";
     group_before = group;
     text += group.empty() ? key.name : "  " + key.name.substr(dot + 1);
-    text += ": " + key.get(config) + "\n";
+    text += ": " + key.get(config);
+    if (const auto origin = config.origins.find(key.name); has_origins && origin != config.origins.end())
+      text += "  # " + printable(origin->second);
+    text += "\n";
   }
   return text;
 }
 
 }  // namespace
 
-Config parse(const std::vector<std::string>& arguments) {
+Config parse(const std::vector<std::string>& arguments, const std::string& deepspeed) {
   std::vector<Setting> settings;
   for (const std::string& argument : arguments) add_argument(argument, settings);
+  Config config;
+  if (!deepspeed.empty()) {
+    const auto is_of_file = [](const Setting& setting) { return setting.place != kCommandLine; };
+    const auto last_of_file = std::find_if(settings.rbegin(), settings.rend(), is_of_file);
+    std::vector<Setting> of_deepspeed;
+    add_deepspeed(deepspeed, of_deepspeed, config.notes);
+    settings.insert(last_of_file.base(), of_deepspeed.begin(), of_deepspeed.end());
+  }
+  std::erase_if(settings,
+                [](Setting& setting) { return setting.place == kCommandLine && !translate_variable(setting); });
+  check_keys(settings);
   std::map<std::string, const Setting*> last;
   for (const Setting& setting : settings) last[setting.key] = &setting;
-  Config config;
   for (Setting& setting : settings) {
     // In a value that is overridden later, environment variables need not be set.
     const bool is_overridden = last.at(setting.key) != &setting;
-    if (is_overridden && has_variables(setting) && find_key(setting.key) != nullptr) continue;
+    if (is_overridden && has_variables(setting)) continue;
     expand_variables(setting);
     apply(setting, config);
     config.origins[setting.key] = setting.place;
@@ -82,8 +107,9 @@ Config parse(const std::vector<std::string>& arguments) {
   return config;
 }
 
-std::string to_yaml(const Config& config) {
-  return yaml_of(config, [](const Key&) { return true; });
+std::string to_yaml(const Config& config, bool has_origins) {
+  return yaml_of(
+      config, [](const Key&) { return true; }, has_origins);
 }
 
 std::vector<std::pair<std::string, std::string>> values_in(const std::string& yaml) {

@@ -9,11 +9,13 @@
 
 namespace lockstep::config {
 
-/// `arguments`: YAML files and key=value overrides; later ones override earlier ones. `${NAME}` is replaced by the
-/// environment variable. Throws Error (config_*) with file, line and the nearest known key.
-Config parse(const std::vector<std::string>& arguments);
+/// `arguments`: YAML files and key=value overrides; later ones override earlier ones. `deepspeed`: a configuration of
+/// DeepSpeed, which overrides the files and is overridden by what follows them; empty: none. `${NAME}` is replaced by
+/// the environment variable. Throws Error (config_*) with file, line and the nearest known key.
+Config parse(const std::vector<std::string>& arguments, const std::string& deepspeed = "");
 /// All keys with their values, as YAML that parse() reads back to the same Config.
-std::string to_yaml(const Config& config);
+/// `has_origins`: with comments that tell where keys were set.
+std::string to_yaml(const Config& config, bool has_origins = false);
 /// The keys that affect what is learned, without paths. A checkpoint stores them, so they do not depend on the machine
 /// or the number of ranks.
 std::string learning_yaml(const Config& config);

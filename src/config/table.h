@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/config.h"
@@ -55,6 +56,10 @@ bool is_group(std::string_view name);
 /// The end of a message about an unknown key: "; the nearest is train.epochs", "; the nearest are ...", or the command
 /// that lists the keys of its group. Empty if nothing is near.
 std::string nearest_text(std::string_view unknown);
+/// The same for a key in lower case that another program has; empty if none has it.
+std::string text_of_other_programs(std::string_view unknown);
+/// The keys of other programs, each with ours, which may be empty.
+std::vector<std::pair<std::string_view, std::string_view>> keys_of_other_programs();
 /// The most similar of these words; empty if none is similar.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 /// The number of insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).

@@ -138,6 +138,13 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::vector<std::string_view> words(std::string_view text) {
+  std::vector<std::string_view> found;
+  for (; !text.empty(); text.remove_prefix(std::min(text.size(), found.back().size() + 1)))
+    found.push_back(text.substr(0, text.find(' ')));
+  return found;
+}
+
 std::string quoted(const std::string& text) {
   const auto is_safe = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-'; };
   // Other YAML readers must not read a name as a number or a boolean.

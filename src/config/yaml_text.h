@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::config {
 
@@ -34,5 +35,7 @@ std::string quoted(const std::string& text);
 
 /// Letters of ASCII in lower case.
 std::string lower(std::string_view text);
+/// The words of a text, which are separated by one blank.
+std::vector<std::string_view> words(std::string_view text);
 
 }  // namespace lockstep::config

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <string_view>
 
@@ -137,6 +138,8 @@ void write_banner(Session& s) {
             counted(s.plan->buckets().size(), "bucket"), s.config.comm.bucket_mb);
   if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())
     log::info("network settings: {}", fmt::join(settings, " "));
+  if (const char* seconds = std::getenv("NCCL_TIMEOUT"); s.world.size() > 1 && seconds != nullptr)
+    log::warning("NCCL_TIMEOUT has no effect: set comm.watchdog_seconds={} instead", seconds);
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory(), s.backend->memory_space()));
   for (const std::string& note : s.notes) log::info("{}", note);
   if (!s.resumed_from.empty()) log::info("resumed from {} (step {})", s.resumed_from, s.progress.step);

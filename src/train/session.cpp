@@ -46,7 +46,7 @@ void check_threads(const Config& config) {
 }  // namespace
 
 Session::Session(Config configured, World& the_world, const SessionOptions& options)
-    : config(std::move(configured)), world(the_world), run(config), options_(options) {
+    : config(std::move(configured)), world(the_world), run(config), notes(config.notes), options_(options) {
   progress.patience = Patience(config.evaluation.patience);
   find_checkpoints();
   on_all_ranks([this] {

@@ -17,7 +17,7 @@ check "a short run with a trace" in_browser "$work/a/report.html"
 
 mkdir "$work/b"
 name=a-name-of-a-run-that-is-much-longer-than-a-phone-is-wide-and-has-no-blank
-sed "s/^  name: a$/  name: $name/" "$work/a/config.yaml" >"$work/b/config.yaml"
+sed "s/^  name: a  # .*$/  name: $name/" "$work/a/config.yaml" >"$work/b/config.yaml"
 python3 - "$work/b/metrics.jsonl" <<'PYTHON'
 import json, math, sys
 ranks = range(70)

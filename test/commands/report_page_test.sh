@@ -127,7 +127,7 @@ check "  shows the ranks of the last start" has_not '<title>1, computing'
 # Names, hosts and log lines are shown as text, whatever they contain.
 page=$work/b/report.html
 evil='</title><script>alert(1)</script><img src=x onerror=alert(2)>&"'"'"
-sed -i "s|^  name: a$|  name: \"</h1><script>alert(1)</script>\"|" "$work/b/config.yaml"
+sed -i "s|^  name: a  # .*$|  name: \"</h1><script>alert(1)</script>\"|" "$work/b/config.yaml"
 printf '2026-01-01 00:00:00 | %s \033[31m \xff\n' "$evil" >>"$work/b/log.txt"
 check "a name with markup" report "$work/b"
 check "  is text" has '<h1>&lt;/h1&gt;&lt;script&gt;alert\(1\)&lt;/script&gt;</h1>'

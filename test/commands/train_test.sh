@@ -37,6 +37,17 @@ check "another learning rate is refused" refused 2 'optimizer.learning_rate' "$l
 check "  unless it is allowed" train 1 run.name=uninterrupted1 train.epochs=3 train.max_steps=17 optimizer.learning_rate=0.3 \
   --allow-change optimizer.learning_rate
 
+# A configuration of DeepSpeed. The record of the run names it.
+echo '{"zero_optimization": {"stage": 1, "overlap_comm": true}, "gradient_clipping": 9} // one line' >"$work/ds.json"
+export NCCL_TIMEOUT=90
+check "a file of DeepSpeed" train 2 run.name=deepspeed train.max_steps=1 --deepspeed "$work/ds.json"
+unset NCCL_TIMEOUT
+check "  is recorded" grep -qx "  shard: optimizer  # $work/ds.json:1" "$work/deepspeed/config.yaml"
+check "  but the command line wins" grep -qx "  clip_norm: 1  # command line" "$work/deepspeed/config.yaml"
+check "  what has no effect is named" grep -q 'no use for zero_optimization.overlap_comm' "$work/deepspeed/log.txt"
+check "  and NCCL_TIMEOUT too" grep -q 'set comm.watchdog_seconds=90 instead' "$work/deepspeed/log.txt"
+check "a file of DeepSpeed that is not there" refused 2 'no.json' "$lockstep" train "${small[@]}" --deepspeed "$work/no.json"
+
 # Each of the 500 samples is counted exactly once on any number of ranks.
 for n in 1 2 3; do
   check "evaluates on $n ranks" ranks "$n" evaluate jobs/configs/quickstart.yaml cpu.threads=1 train.global_batch=63 \

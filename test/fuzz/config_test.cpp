@@ -1,7 +1,7 @@
 // also: Corpus.config
-// Fuzz target: configuration files and overrides. Input: the YAML file, and after each zero byte an override. A
-// configuration that can be parsed must be written as YAML that parses to the same configuration, and must not differ
-// from itself on resume.
+// Fuzz target: configuration files, DeepSpeed's included, and overrides. Input: the YAML file, and after each zero byte
+// an override. A configuration that can be parsed must be written as YAML that parses to the same configuration, and
+// must not differ from itself on resume.
 #include "config/parser.h"
 
 #include "test/fuzz/fuzz.h"
@@ -39,6 +39,7 @@ FUZZ_TARGET(config) {
     if (is_override(argument)) arguments.push_back(argument);
     at = end;
   }
+  fuzz::no_crash([&] { config::parse({}, file.path()); });  // as a file of DeepSpeed
   fuzz::no_crash([&] {
     const Config config = config::parse(arguments);
     const std::string text = config::to_yaml(config);
