@@ -8,8 +8,33 @@ endif
 LAUNCH := $(MPIRUN) --oversubscribe --bind-to none
 export MPIRUN
 
+# TRAIN_BATCH_SIZE=1, MODEL_MAX_SEQ_LEN=1024 and so on: lockstep translates them, and refuses those that it does not know.
+VARIABLES = $(foreach v,$(sort $(filter TRAIN_% MODEL_% TUNING_%,$(.VARIABLES))),$(if $(call given,$(v)),'$(v)=$($(v))'))
+SETTINGS = $(CONFIG) $(SHARD) $(VARIABLES) $(OVERRIDES) $(addprefix --deepspeed ,$(call given,DEEPSPEED_CONFIG))
 train: $(BUILD)/lockstep
-	scripts/launch $(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(CONFIG) $(OVERRIDES)
+	scripts/launch $(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(SETTINGS)
+
+# ---- What users of Accelerate and DeepSpeed type (docs/coming-from.md) ------------------------------------------------
+N_GPUS = $(shell $(BUILD)/lockstep gpu-info 2>/dev/null | sed -n 's/^Number of GPUs: //p')
+RUNS = "$$($(BUILD)/lockstep train $(SETTINGS) --print-config=run.directory)"
+train-distributed train-deepspeed train-distributed-tb train-deepspeed-tb: DEFAULT_RANKS = $(or $(filter-out 0,$(N_GPUS)),2)
+# Sharding the optimizer gives the same results, so it is what DeepSpeed means without a file of its own.
+train-deepspeed train-deepspeed-tb: SHARD = $(if $(call given,DEEPSPEED_CONFIG),,train.shard=optimizer)
+train-distributed train-deepspeed train-distributed-tb train-deepspeed-tb: $(BUILD)/lockstep
+	$(if $(filter %-tb,$@),@runs=$(RUNS) && scripts/tensorboard.sh --background "$$runs")
+	scripts/launch $(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(SETTINGS)
+tensorboard: $(BUILD)/lockstep
+	@runs=$(RUNS) && exec scripts/tensorboard.sh "$$runs"
+gpu-info: $(BUILD)/lockstep
+	@$(BUILD)/lockstep gpu-info
+memory-check: $(BUILD)/lockstep
+	@$(BUILD)/lockstep gpu-info || true
+	@echo "\`$(BUILD)/lockstep plan CONFIG --ranks N\` predicts what a training takes, and \`$(BUILD)/lockstep top RUN\` shows one that runs."
+setup-accelerate: $(BUILD)/lockstep
+	@echo "Nothing has to be set up:"
+	@echo "  GPUs       $(or $(N_GPUS),0) here; make train-distributed starts one rank on each, or NUM_GPUS=N"
+	@echo "  precision  $$($(BUILD)/lockstep train $(SETTINGS) --print-config=precision) in $(firstword $(CONFIG)); OVERRIDES=precision=bf16 sets another"
+	@echo "  nodes      the job scripts of jobs/ start the ranks of all nodes, without addresses and ports: sbatch --nodes=2 ..."
 
 # Make looks up libraries when it starts, so it is started again after `deps`.
 quickstart:
@@ -159,6 +184,7 @@ install: $(OUT)/lockstep lockstep-arrow
 	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep and its modulefiles. To use it:"
 	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
 	@echo "  $(PREFIX)/share/lockstep/scripts/launch $(notdir $(MPIRUN)) --bind-to none -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
+	@echo "The libraries that it needs are installed by \`make deps\`, not by \`make install\`."
 	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) $(COMPLETION_OF_ZSH) \
@@ -173,6 +199,12 @@ Targets
   make quickstart      installs missing dependencies, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates it;
                        MODEL=text trains a small language model instead
   make train           trains: CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
+  make train-distributed, train-deepspeed
+                       the same on all GPUs; NUM_GPUS=2 TRAIN_BATCH_SIZE=1 DEEPSPEED_CONFIG=ds.json (docs/coming-from.md)
+  make train-distributed-tb, train-deepspeed-tb
+                       the same, with TensorBoard in the background; make tensorboard: only TensorBoard
+  make gpu-info, memory-check, setup-accelerate
+                       the GPUs; their memory; what is automatic
   make test            builds and runs the tests; ONLY=PATTERN: only those whose name matches, and their programs; TIMINGS=FILE: their times
   make test-sanitized  the unit tests of one process, built with the address and undefined-behaviour sanitizers
   make test-long       the tests that take many minutes and are not part of `make test`
@@ -219,5 +251,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test arm64 test-arm64 tests-sanitized test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train train-distributed train-deepspeed train-distributed-tb train-deepspeed-tb tensorboard gpu-info memory-check setup-accelerate quickstart test arm64 test-arm64 tests-sanitized test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install uninstall clean help

@@ -68,10 +68,11 @@ std::string gpu_text(std::size_t number, const GpuReport::Gpu& gpu) {
 }
 
 std::string text_of(const GpuReport& report, const std::string& nccl) {
-  if (report.gpus.empty()) return fmt::format("No GPU can be used: {}.\n", report.problem);
-  std::string text = fmt::format("NVIDIA driver {}, for CUDA {}; this program was built with CUDA {}\n",
-                                 report.driver.empty() ? "(unknown version)" : report.driver, report.driver_cuda,
-                                 report.built_with_cuda);
+  std::string text = fmt::format("Number of GPUs: {}\n", report.gpus.size());
+  if (report.gpus.empty()) return text + fmt::format("No GPU can be used: {}.\n", report.problem);
+  text += fmt::format("NVIDIA driver {}, for CUDA {}; this program was built with CUDA {}\n",
+                      report.driver.empty() ? "(unknown version)" : report.driver, report.driver_cuda,
+                      report.built_with_cuda);
   for (std::size_t i = 0; i < report.gpus.size(); ++i) text += gpu_text(i, report.gpus[i]);
   text += reach_text(report.reaches);
   for (const GpuReport::Library& library : report.libraries)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lockstep gpu-info: one sentence and exit status 1 without a GPU; with one, the GPU and its libraries.
+# lockstep gpu-info: the number of GPUs; one sentence and exit status 1 without a GPU; with one, the GPU and its libraries.
 . test/support/check.sh
 
 "$lockstep" gpu-info >"$work/text" 2>"$work/errors"
@@ -11,6 +11,8 @@ o = json.load(open('$work/json'))
 assert o['usable'] == ($status == 0), o
 assert bool(o['gpus']) or o['problem'], o
 assert len(o['reaches']) == len(o['gpus'])"
+check "the number of GPUs comes first" test "$(head -1 "$work/text")" = \
+  "Number of GPUs: $(python3 -c "import json; print(len(json.load(open('$work/json'))['gpus']))")"
 if grep -q '^GPU 0: ' "$work/text"; then
   check "names the driver" grep -q '^NVIDIA driver' "$work/text"
   check "names the GPU" grep -Eq '^  compute capability [0-9.]+, [0-9]+ multiprocessors at up to [0-9]+ MHz' "$work/text"
@@ -19,7 +21,7 @@ if grep -q '^GPU 0: ' "$work/text"; then
 else
   check "exit status 1" test "$status" = 1
   check "one sentence" grep -Exq 'No GPU can be used: .*\.' "$work/text"
-  check "and no more" test "$(wc -l <"$work/text")" = 1
+  check "and no more" test "$(wc -l <"$work/text")" = 2
 fi
 # With the shared library of the CUDA runtime, which cudnn-frontend opens, hidden.
 hide=${lockstep%/lockstep}/test/kernels/hidden_library.so
