@@ -1,36 +1,19 @@
 #include "base/curl_library.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
 #include <string>
 
 #include "lockstep/error.h"
 
 namespace lockstep {
-namespace {
-
-void* open_libcurl() {
-  const char* given = std::getenv("LOCKSTEP_LIBCURL");
-  const bool is_given = given != nullptr && *given != '\0';
-  std::string reason;
-  for (const char* path : {is_given ? given : "libcurl.so.4", is_given ? given : "libcurl-gnutls.so.4"}) {
-    // Never closed: its TLS library registers exit handlers.
-    if (void* handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL)) return handle;
-    if (reason.empty()) reason = ::dlerror();
-  }
-  fail(ErrorCode::not_supported,
-       "sending to MLflow needs the library libcurl.so.4, which cannot be loaded ({}): install libcurl (Debian: "
-       "libcurl4), or load a module that has it",
-       reason);
-}
-
-}  // namespace
 
 curl::Symbol::Symbol(const char* name) {
-  static void* const library = open_libcurl();
-  address = ::dlsym(library, name);
-  require(address != nullptr, ErrorCode::not_supported, "the libcurl that was loaded is too old: it has no {}", name);
+  constexpr LoadedLibrary kLibcurl{.name = "libcurl",
+                                   .use = "sending to MLflow",
+                                   .package = "libcurl4",
+                                   .variable = "LOCKSTEP_LIBCURL",
+                                   .files = {"libcurl.so.4", "libcurl-gnutls.so.4"}};
+  static void* const handle = load(kLibcurl);
+  address = find_function(handle, kLibcurl, name).address;
 }
 
 const CurlLibrary& curl_library() {

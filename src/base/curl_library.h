@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <string>
 
+#include "base/loaded_library.h"
+
 namespace lockstep {
 
 namespace curl {
@@ -25,14 +27,8 @@ inline constexpr std::size_t kErrorBufferBytes = 256, kReadAbort = 0x10000000;
 inline constexpr int kUnsupportedProtocol = 1, kMalformedUrl = 3, kClientCertificate = 58, kServerCertificate = 60,
                      kCaFile = 77;
 
-/// A function of libcurl, which becomes a pointer of its type.
-struct Symbol {
+struct Symbol : LoadedFunction {
   explicit Symbol(const char* name);
-  template <typename Function>
-  operator Function*() const {  // NOLINT(google-explicit-constructor)
-    return reinterpret_cast<Function*>(address);
-  }
-  void* address = nullptr;
 };
 }  // namespace curl
 
