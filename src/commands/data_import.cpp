@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/numbers.h"
 #include "base/progress_bar.h"
 #include "base/signals.h"
@@ -52,6 +53,14 @@ auto run_with_bar(Import import) {
   }));
 }
 
+/// A source that is named as on the Hugging Face Hub becomes its folder in the local cache.
+std::string find_source(const std::string& given) {
+  std::string found = find_dataset(given);
+  const std::string remedy = is_there(found) ? "" : hub_remedy(given, HubKind::dataset);
+  require(remedy.empty(), ErrorCode::data_source, "there is no {}{}", given, remedy);
+  return found;
+}
+
 // ---- Images ---------------------------------------------------------------------------------------------------------
 
 constexpr int kMaxShortSide = 8192;  // pixels
@@ -73,6 +82,7 @@ data::ImageStorage storage_of(const std::string& word) {
 void import_images(ImageArguments arguments, ImageImport import) {
   data::ImageFolderOptions& options = arguments.options;
   require_data_set_name(options.output);
+  options.source = find_source(options.source);
   options.storage = storage_of(arguments.store);
   data::Placement& placement = options.placement;
   placement.chunk_bytes = arguments.chunk_bytes.value_or(std::max(placement.chunk_bytes, placement.alignment_bytes));
@@ -225,6 +235,7 @@ void import_text(const TextArguments& arguments) {
           "expected at least two files, SOURCE... OUT.h5, found only {}; see `lockstep data import text --help`",
           arguments.files.front());
   options.sources.assign(arguments.files.begin(), arguments.files.end() - 1);
+  std::ranges::transform(options.sources, options.sources.begin(), find_source);
   options.output = arguments.files.back();
   require_data_set_name(options.output);
   const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
@@ -311,6 +322,7 @@ void report_chat(const data::ChatImportOptions& options, const data::ChatImportR
 void import_chat(const ChatArguments& arguments) {
   data::ChatImportOptions options = arguments.options;
   require_data_set_name(options.output);
+  options.source = find_source(options.source);
   parse_fraction(arguments.fraction, options);
   options.too_long = arguments.too_long == "drop" ? data::TooLong::drop : data::TooLong::truncate;
   require(options.too_long == data::TooLong::truncate || options.max_tokens > 0, ErrorCode::usage,

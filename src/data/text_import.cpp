@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <span>
 
+#include "base/hub_cache.h"
 #include "base/model_files.h"
 #include "data/batches.h"
 
@@ -181,10 +182,7 @@ TextSource::TextSource(const std::vector<std::string>& sources, TextSourceOption
     paths_.push_back(listed.path);
   }
   std::vector<std::string> names;
-  for (const std::string& source : sources) {
-    const fs::path path(source);
-    names.push_back((path.has_filename() ? path : path.parent_path()).filename().string());
-  }
+  for (const std::string& source : sources) names.push_back(source_name(source));
   const std::size_t n_named = std::min(names.size(), kMaxNames);
   description_ =
       fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_named), ", "));

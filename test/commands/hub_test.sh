@@ -50,6 +50,28 @@ check "  to generate" refused 1 "$missing" "$lockstep" generate some-team/other 
 check "  to import" refused 1 "$missing" "$lockstep" checkpoint import some-team/other "$work/other.h5"
 check "  a revision, too" refused 2 'hf download some-team/a.model_1 --revision v2' \
   "$lockstep" plan "${keys[@]}" model.from=some-team/a.model_1@v2
+
+dataset=$HF_HOME/hub/datasets--some-team--texts
+mkdir -p "$dataset/snapshots/$commit" "$dataset/refs" "$dataset/blobs"
+printf '%s' "$commit" >"$dataset/refs/main"
+head -c 3000 LICENSE >"$dataset/blobs/text" && ln -s ../../blobs/text "$dataset/snapshots/$commit/a.txt"
+import() { "$lockstep" data import text "$1" "$work/texts.h5" --force --tokenizer data/samples/tokenizer.json; }
+check "a data set is found by its name" import some-team/texts
+check "  which the file records, with the commit" bash -c "'$lockstep' data info '$work/texts.h5' --json | grep -q '\"some-team/texts@$commit\"'"
+check "  also for a file in it" import "$dataset/snapshots/$commit/a.txt"
+check "  with its path" bash -c "'$lockstep' data info '$work/texts.h5' --json | grep -q '\"some-team/texts@$commit/a.txt\"'"
+check "  a commit can be given" import some-team/texts@$commit
+check "one that is not there is refused" refused 1 '`hf download --repo-type dataset some-team/a.model_1`' import some-team/a.model_1
+check "  for images" refused 1 '`hf download --repo-type dataset some-team/other --revision v2`' \
+  "$lockstep" data import imagefolder some-team/other@v2 "$work/other.h5"
+mkdir "$work/bin"
+printf '#!/bin/bash\necho "$@" >%q\n[[ $4 != */gated ]]\n' "$work/fetched" >"$work/bin/hf"
+chmod +x "$work/bin/hf"
+check "get_dataset.sh fetches a revision" env PATH="$work/bin:$PATH" data/get_dataset.sh some-team/texts@v2
+check "  with hf" grep -qx 'download --repo-type dataset some-team/texts --revision v2' "$work/fetched"
+check "  and says what a licence needs" refused 1 'hf auth login' env PATH="$work/bin:$PATH" data/get_dataset.sh some-team/gated
+check "  no other name" refused 2 usage data/get_dataset.sh ../texts
+
 printf '../../../escape' >"$model/refs/main"
 check "a reference that leads elsewhere is not followed" refused 2 'hf download some-team/a.model_1' \
   "$lockstep" plan "${keys[@]}" model.from=some-team/a.model_1
