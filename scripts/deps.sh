@@ -7,8 +7,8 @@
 #     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
 #   - Arrow 21 or newer, which reads Parquet files, unless ARROW=0: ARROW_HOME, or pkg-config, or the Python wheel of
 #     pyarrow, for x86-64, unpacked into .deps/arrow.
-# Packages whose location is given by MPI_HOME, HDF5_HOME and so on are not installed. libcurl, for MLflow, is not
-# needed to build, and is installed only as a package of Debian and Ubuntu.
+# Packages whose location is given by MPI_HOME, HDF5_HOME and so on are not installed. libcurl, for MLflow, and
+# libarchive, for data sets in archives, are not needed to build, and are installed only as packages of Debian and Ubuntu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -93,12 +93,15 @@ if ! has_arrow; then
   if [[ -z $fetch_onednn$fetch_frontend ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
 fi
 
-# Loaded when it is used (src/base/curl_library.h), so it is installed here if missing; elsewhere its absence is no
-# error.
-has_curl() { ldconfig -p 2>/dev/null | grep -qE 'libcurl(-gnutls)?[.]so[.]4'; }
+# Loaded when they are used (src/base/loaded_library.h), so they are installed here if missing; elsewhere their absence
+# is no error.
+has_library() { ldconfig -p 2>/dev/null | grep -qE "$1"; } # PATTERN
 
 is_debian() { [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
-if is_debian && [[ $(id -u) == 0 ]] && ! has_curl; then missing+=(libcurl4); fi
+if is_debian && [[ $(id -u) == 0 ]]; then
+  has_library 'libcurl(-gnutls)?[.]so[.]4' || missing+=(libcurl4)
+  has_library 'libarchive[.]so[.]13' || missing+=(libarchive13)
+fi
 if ((${#missing[@]})); then
   if is_debian && [[ $(id -u) == 0 ]]; then
     echo "deps: installing ${missing[*]}"

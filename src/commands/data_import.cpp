@@ -1,4 +1,4 @@
-// lockstep data import cifar10 | imagefolder | tiny-imagenet | text | chat: creates data sets.
+// lockstep data import KIND: creates data sets.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -91,6 +91,7 @@ void import_images(ImageArguments arguments, ImageImport import) {
     const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
     options.mean = train.info.mean;
     options.stddev = train.info.stddev;
+    options.class_names = train.info.class_names;
   }
   const data::ImportResult result =
       run_with_bar([&](const data::ImportProgress& progress) { return import(options, progress); });
@@ -177,6 +178,11 @@ void add_placement_options(CLI::App& app, ImageArguments& arguments) {
           ""))
       ->default_str("512KiB")
       ->type_name("BYTES");
+}
+
+void require_whole_images(const data::ImageFolderOptions& options) {
+  require(options.short_side == 0, ErrorCode::usage,
+          "--short-side is for image files; those of CIFAR-10 and MNIST have small images of one size");
 }
 
 void add_image_import(CLI::App& parent, Run& run, const std::string& kind, const std::string& source,
@@ -406,19 +412,33 @@ void add_data_import(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("import", "Create the data set OUT.h5 with one split");
   app->require_subcommand(1);
   const ImageImport import_cifar10 = [](const data::ImageFolderOptions& options, const data::ImportProgress& progress) {
-    require(options.short_side == 0, ErrorCode::usage,
-            "--short-side is for image files; those of CIFAR-10 have 32 x 32 pixels");
+    require_whole_images(options);
     return data::import_cifar10(options, progress);
+  };
+  const ImageImport import_mnist = [](const data::ImageFolderOptions& options, const data::ImportProgress& progress) {
+    require_whole_images(options);
+    return data::import_mnist(options, progress);
   };
   add_image_import(*app, run, "cifar10",
                    "the binary version of CIFAR-10: the folder cifar-10-batches-bin, or one of its .bin files",
                    import_cifar10);
   add_image_import(
+      *app, run, "mnist",
+      "MNIST, or another data set in its format (IDX): the folder that contains train-images-idx3-ubyte and "
+      "so on, possibly as .gz, or one file of images",
+      import_mnist);
+  add_image_import(
       *app, run, "imagefolder",
       "a folder that contains one folder of JPEG and PNG files per class, or images in Parquet or Arrow files",
       data::import_image_folder);
-  add_image_import(*app, run, "tiny-imagenet", "Tiny ImageNet as it is distributed: the folder tiny-imagenet-200",
+  add_image_import(*app, run, "tiny-imagenet",
+                   "Tiny ImageNet as it is distributed, or with val sorted into classes: the folder tiny-imagenet-200",
                    data::import_tiny_imagenet);
+  add_image_import(
+      *app, run, "webdataset",
+      "tar archives with images and labels (.jpg or .png, and .cls, .json or .txt): one archive, or a folder "
+      "of them",
+      data::import_webdataset);
   add_text_import(*app, run);
   add_chat_import(*app, run);
 }

@@ -6,9 +6,7 @@
 
 #include "base/file.h"
 #include "base/model_files.h"
-#include "base/printable.h"
 #include "data/file.h"
-#include "data/image_file.h"
 #include "data/import.h"
 #include "lockstep/error.h"
 
@@ -21,7 +19,6 @@ constexpr int kSide = 32, kChannels = 3, kClasses = 10;
 constexpr std::size_t kPlane = kSide * kSide;
 constexpr std::size_t kImage = kPlane * kChannels;
 constexpr std::size_t kRecord = 1 + kImage;
-constexpr std::size_t kBatchRecords = 500;
 constexpr int kTrainBatches = 5;
 constexpr std::array<const char*, kClasses> kClassNames = {"airplane", "automobile", "bird",  "cat",  "deer",
                                                            "dog",      "frog",       "horse", "ship", "truck"};
@@ -81,112 +78,46 @@ std::vector<std::string> read_class_names(const std::string& first_batch) {
   return *names;
 }
 
-class Import {
- public:
-  Import(const ImportOptions& options, const ImportProgress& progress)
-      : options_(options), progress_(progress), batches_(find_batches(options)) {
-    // All sources are checked before anything is written.
-    for (const std::string& batch : batches_) {
-      files_.emplace_back(batch);
-      const std::uint64_t size = files_.back().size_bytes();
-      require(size > 0 && size % kRecord == 0, ErrorCode::data_source,
-              "{} has {} bytes, which is not a positive multiple of {} (a label and a 32 x 32 RGB image): it is "
-              "truncated or not CIFAR-10's binary version",
-              batch, size, kRecord);
-      n_source_ += static_cast<std::int64_t>(size / kRecord);
-    }
-    require_no_input(options.output, batches_);
-    require_no_input(options.output, std::array{names_file(batches_.front())});
-    n_requested_ = options.per_class > 0 ? options.per_class * kClasses : options.limit > 0 ? options.limit : n_source_;
-    require(n_requested_ <= n_source_, ErrorCode::data_range, "{} samples are requested, but {} contains {}",
-            n_requested_, options.source, n_source_);
-  }
-
-  ImportResult run() {
-    ImageFileWriter writer(options_.output, options_.replace, n_requested_, kSide, kSide, kChannels,
-                           options_.placement);
-    std::vector<std::uint8_t> images;
-    std::vector<std::int32_t> labels;
-    std::vector<std::uint8_t> records(kBatchRecords * kRecord);
-    for (const InputFile& file : files_) {
-      const std::uint64_t n = file.size_bytes() / kRecord;
-      for (std::uint64_t first = 0; first < n && n_imported_ < n_requested_; first += kBatchRecords) {
-        const auto m = static_cast<std::size_t>(std::min<std::uint64_t>(kBatchRecords, n - first));
-        file.read(first * kRecord, std::as_writable_bytes(std::span(records).first(m * kRecord)),
-                  fmt::format("records {} to {}", first, first + m));
-        images.clear();
-        labels.clear();
-        for (std::size_t i = 0; i < m; ++i) take(file, first + i, records.data() + i * kRecord, images, labels);
-        writer.append(images, labels);
-        n_read_ += static_cast<std::int64_t>(m);
-        if (progress_) progress_(n_read_, n_source_);
-      }
-    }
-    check_balance();
-    return finish(writer);
-  }
-
- private:
-  /// Counts a record, and appends it to images and labels if it is requested.
-  void take(const InputFile& file, std::uint64_t index, const std::uint8_t* record, std::vector<std::uint8_t>& images,
-            std::vector<std::int32_t>& labels) {
-    const int label = record[0];
-    require(label < kClasses, ErrorCode::data_source, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
-            file.path(), index, label, kClasses - 1);
-    auto& count = per_class_[static_cast<std::size_t>(label)];
-    if (n_imported_ == n_requested_ || (options_.per_class > 0 && count == options_.per_class)) return;
-    ++count;
-    ++n_imported_;
-    labels.push_back(label);
-    const std::size_t begin = images.size();
-    images.resize(begin + kImage);
-    for (std::size_t c = 0; c < kChannels; ++c)
-      for (std::size_t i = 0; i < kPlane; ++i) images[begin + i * kChannels + c] = record[1 + c * kPlane + i];
-    sums_.add(images.data() + begin, kPlane);
-  }
-
-  void check_balance() const {
-    if (options_.per_class == 0) return;
-    for (std::size_t k = 0; k < kClasses; ++k)
-      require(per_class_[k] == options_.per_class, ErrorCode::data_range,
-              "{} samples of each class are requested, but {} contains {} of class {} ({})", options_.per_class,
-              options_.source, per_class_[k], k, kClassNames[k]);
-  }
-
-  ImportResult finish(ImageFileWriter& writer) {
-    ImportResult result;
-    result.missing = missing_batches(options_, batches_);
-    result.info = describe_import(options_, n_imported_, read_class_names(batches_.front()), sums_);
-    result.info.height = result.info.width = kSide;
-    for (const std::string& batch : batches_) result.files.push_back(fs::path(batch).filename().string());
-    std::string source = fmt::format("CIFAR-10, binary version: {}", fmt::join(result.files, ", "));
-    if (options_.per_class > 0) source += fmt::format("; the first {} of each class", options_.per_class);
-    if (options_.per_class == 0 && options_.limit > 0) source += fmt::format("; the first {}", options_.limit);
-    writer.finish(result.info, source);
-    result.samples_per_class = per_class_;
-    result.size_bytes = fs::file_size(options_.output);
-    return result;
-  }
-
-  const ImportOptions& options_;
-  const ImportProgress& progress_;
-  std::vector<std::string> batches_;
-  std::vector<InputFile> files_;
-  std::int64_t n_source_ = 0, n_requested_ = 0, n_read_ = 0, n_imported_ = 0;
-  std::vector<std::int64_t> per_class_ = std::vector<std::int64_t>(kClasses, 0);
-  ChannelSums sums_;
-};
-
 }  // namespace
 
 ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& progress) {
   require(options.split == "train" || options.split == "test", ErrorCode::usage,
           "the split of CIFAR-10 is train or test, not '{}'", options.split);
-  check_options(options);
-  const int channels = requested_channels(options);
-  require(channels == 0 || channels == kChannels, ErrorCode::usage,
-          "the images of CIFAR-10 have {} channels, but {} is requested", kChannels, channels);
-  return Import(options, progress).run();
+  ImageRecords records{.height = kSide,
+                       .width = kSide,
+                       .channels = kChannels,
+                       .class_names = {},
+                       .format = "CIFAR-10, binary version",
+                       .files = find_batches(options),
+                       .read = {}};
+  records.class_names = read_class_names(records.files.front());
+  require_no_input(options.output, std::array{names_file(records.files.front())});
+  std::vector<InputFile> files;
+  std::vector<std::int64_t> first;  // record of each file
+  for (const std::string& batch : records.files) {
+    files.emplace_back(batch);
+    first.push_back(records.n);
+    const std::uint64_t size = files.back().size_bytes();
+    require(size > 0 && size % kRecord == 0, ErrorCode::data_source,
+            "{} has {} bytes, which is not a positive multiple of {} (a label and a 32 x 32 RGB image): it is "
+            "truncated or not CIFAR-10's binary version",
+            batch, size, kRecord);
+    records.n += static_cast<std::int64_t>(size / kRecord);
+  }
+  records.read = [&](std::int64_t i, std::span<std::uint8_t> image) -> std::int32_t {
+    const auto k = static_cast<std::size_t>(std::ranges::upper_bound(first, i) - first.begin() - 1);
+    const auto index = static_cast<std::uint64_t>(i - first[k]);
+    std::array<std::uint8_t, kRecord> record{};
+    files[k].read(index * kRecord, std::as_writable_bytes(std::span(record)), fmt::format("record {}", index));
+    require(record[0] < kClasses, ErrorCode::data_source, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
+            files[k].path(), index, record[0], kClasses - 1);
+    for (std::size_t c = 0; c < kChannels; ++c)
+      for (std::size_t p = 0; p < kPlane; ++p) image[p * kChannels + c] = record[1 + c * kPlane + p];
+    return record[0];
+  };
+  ImportResult result = import_records(options, progress, records);
+  result.missing = missing_batches(options, records.files);
+  return result;
 }
 
 }  // namespace lockstep::data

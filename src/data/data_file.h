@@ -55,13 +55,15 @@ struct ChildVerdict {
   std::string sentence;           // the text of that Error, or how the child ended
 };
 
+inline constexpr unsigned kChildSeconds = 30;
+
 /// Runs a function in a child process with limits on memory and time. A library that parses a damaged or hostile file
 /// may crash, loop, request all memory or overwrite memory there without harm to this process (DESIGN, decision 11).
 ///
 /// `read` reports success by returning. It runs in a fork of this process: it must use neither MPI nor threads, and
 /// its changes to memory are lost. What it finds must therefore be in the text that it returns, which may have any
 /// bytes. The child ends with this process, and when throw_if_stopped() throws here.
-ChildVerdict run_in_limited_child(const std::function<std::string()>& read);
+ChildVerdict run_in_limited_child(const std::function<std::string()>& read, unsigned max_seconds = kChildSeconds);
 
 /// What `read` returns, which reads a file through HDF5 in a limited child process. This process does not open the file
 /// with HDF5, since damage that the child survives may still overwrite memory. A user block does not exclude damage:

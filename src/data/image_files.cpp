@@ -13,9 +13,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Longer files are read only to one byte beyond the limit, which is enough for a decoder to reject them.
-void read_bytes(const InputFile& file, std::vector<std::uint8_t>& bytes) {
-  bytes.resize(std::min(file.size_bytes(), kMaxImageBytes + 1));
-  file.read(0, std::as_writable_bytes(std::span(bytes)), "the image");
+void read_bytes(const InputFile& file, const ByteRange& place, std::vector<std::uint8_t>& bytes) {
+  bytes.resize(std::min(place.size_bytes, kMaxImageBytes + 1));
+  file.read(place.offset, std::as_writable_bytes(std::span(bytes)), "the image");
 }
 
 }  // namespace
@@ -43,7 +43,8 @@ void ImageFiles::read_image(std::int64_t sample, std::uint32_t, std::span<std::u
 std::string ImageFiles::read(const std::string& path, std::span<std::uint8_t> image) const {
   auto buffers = pool_.lend();
   try {
-    read_bytes(InputFile(path), buffers->bytes);
+    const InputFile file(path);
+    read_bytes(file, {0, file.size_bytes()}, buffers->bytes);
   } catch (const Error& error) {
     return error.what();
   }
@@ -80,9 +81,10 @@ bool FileDecoder::open(SourceFile& file, int short_side, std::string_view given)
       file.n_bytes = given.size();
       bytes_.assign(given.begin(), given.end());
     } else {
-      const InputFile input(file.path);
-      file.n_bytes = input.size_bytes();
-      read_bytes(input, bytes_);
+      const InputFile input(file.archive ? *file.archive : file.path);
+      const ByteRange place = file.archive ? file.place : ByteRange{0, input.size_bytes()};
+      file.n_bytes = place.size_bytes;
+      read_bytes(input, place, bytes_);
     }
   } catch (const Error& error) {
     file.bad = error.what();

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/pool.h"
+#include "data/archive.h"
 #include "data/image_decoder.h"
 #include "data/image_set.h"
+#include "data/import.h"
 #include "data/resize.h"
 #include "data/shaped_decoder.h"
 
@@ -59,18 +61,36 @@ class ImageFiles final : public ImageSet {
 // ---- The files of an import -----------------------------------------------------------------------------------------
 
 struct SourceFile {
-  std::string path;
+  std::string path;  // as messages name it
   std::int32_t label = 0;
   int height = 0, width = 0;                // pixels
   int stored_height = 0, stored_width = 0;  // pixels, after resizing
   std::uint64_t n_bytes = 0;
   bool is_grey = false;
   ImageFormat format = ImageFormat::jpeg;
-  std::string bad{};      // why it cannot be decoded
+  std::string bad{};  // why it cannot be decoded
+  // Where its bytes are, if they are a part of a file.
+  std::shared_ptr<const std::string> archive{};
+  ByteRange place{};
   std::int64_t row = -1;  // of tables, whose bytes are given (image_tables.h); -1: a file
 
   std::uint64_t stored_pixels() const { return std::uint64_t(stored_height) * std::uint64_t(stored_width); }
 };
+
+struct TableImages;
+
+struct ImageSource {
+  std::vector<std::string> classes;
+  std::vector<SourceFile> files;
+  std::vector<std::string> lists;  // other files that were read, such as class names and labels
+  std::string description;
+  int channels = 0;                    // 0: as in the images
+  std::unique_ptr<Scratch> scratch{};     // with the files of archives that are compressed
+  std::shared_ptr<TableImages> tables{};  // of which `files` are the rows
+};
+
+/// Images and labels in tar archives (import.h).
+ImageSource list_webdataset(const ImageFolderOptions& options);
 
 /// Reads and decodes files one after the other, and resizes the images if the import asks for it. To be used by one
 /// thread. Its memory is reused for the next file.

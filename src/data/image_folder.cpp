@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/model_files.h"
 #include "base/pool.h"
 #include "base/printable.h"
@@ -26,15 +27,6 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // up to this size, images are stored decoded by default
 constexpr std::size_t kFilesPerUpdate = 256;
 constexpr std::size_t kMaxListed = 20;  // bad files that the message lists
-
-struct Source {
-  std::vector<std::string> classes;
-  std::vector<SourceFile> files;
-  std::vector<std::string> lists;  // other files that were read, such as class names and labels
-  std::string description;
-  int channels = 0;                     // 0: as in the images
-  std::optional<TableImages> tables{};  // of which `files` are the rows
-};
 
 // ---- Listing files --------------------------------------------------------------------------------------------------
 
@@ -88,9 +80,9 @@ void append_images(const std::string& folder, std::int32_t label, std::vector<So
   }
 }
 
-Source list_tables(const ImageFolderOptions& options) {
-  Source source;
-  source.tables = list_table_images(options);
+ImageSource list_tables(const ImageFolderOptions& options) {
+  ImageSource source;
+  source.tables = std::make_shared<TableImages>(list_table_images(options));
   source.classes = std::move(source.tables->classes);
   source.files = std::move(source.tables->rows);
   for (const ListedFile& table : source.tables->tables.files) source.lists.push_back(table.path);
@@ -99,14 +91,20 @@ Source list_tables(const ImageFolderOptions& options) {
   return source;
 }
 
-Source list_image_folder(const ImageFolderOptions& options) {
+ImageSource list_image_folder(const ImageFolderOptions& options) {
   if (contains_tables(options.source)) return list_tables(options);
   require_folder(options.source);
   require(options.field.empty() && options.label_field.empty(), ErrorCode::usage,
           "--field and --label name columns of Parquet and Arrow files, but {} has none", options.source);
-  Source source;
+  ImageSource source;
   const std::vector<fs::path> folders = sorted_entries(options.source, true);
   require(!folders.empty(), ErrorCode::data_source, "{} contains no folders; expected one per class", options.source);
+  const bool is_annotated = folders.size() == 1 && is_there(options.source + "/val_annotations.txt");
+  require(
+      !is_annotated, ErrorCode::data_source,
+      "{} is the validation split of Tiny ImageNet, whose labels are in val_annotations.txt and not in the names of "
+      "folders: import it with `lockstep data import tiny-imagenet {} OUT.h5 --split val`",
+      options.source, (fs::path(options.source) / "..").lexically_normal().string());
   for (const fs::path& folder : folders) {
     source.classes.push_back(folder.filename().string());
     require(is_utf8(source.classes.back()), ErrorCode::data_source,
@@ -126,7 +124,7 @@ Source list_image_folder(const ImageFolderOptions& options) {
             "{} contains no images (*.jpg, *.jpeg, *.png): remove the folder if it is not a class",
             folders[k].string());
   }
-  source.description = fmt::format("image folder {}", fs::path(options.source).filename().string());
+  source.description = "image folder " + source_name(options.source);
   return source;
 }
 
@@ -155,32 +153,40 @@ void list_annotated(const std::string& folder, const std::map<std::string, std::
   }
 }
 
-Source list_tiny_imagenet(const ImageFolderOptions& options) {
+ImageSource list_tiny_imagenet(const ImageFolderOptions& options) {
   require(options.split != "test", ErrorCode::usage,
           "the test images of Tiny ImageNet have no labels: import --split val");
   require_folder(options.source);
   const std::string inner = options.source + "/tiny-imagenet-200";
   const std::string root = fs::is_directory(inner) ? inner : options.source;
-  Source source;
-  source.lists = {root + "/wnids.txt", root + "/val/val_annotations.txt"};
-  source.classes = read_list(source.lists.front());
-  std::ranges::sort(source.classes);
+  ImageSource source;
+  const std::string folder = root + "/" + options.split, wnids = root + "/wnids.txt";
+  if (is_there(wnids)) {
+    source.lists = {wnids, root + "/val/val_annotations.txt"};
+    source.classes = read_list(wnids);
+    std::ranges::sort(source.classes);
+  } else {  // copies whose images were sorted into folders may lack it
+    const std::string train = root + "/train";
+    for (const fs::path& path : sorted_entries(is_folder(train) ? train : folder, true))
+      source.classes.push_back(path.filename().string());
+  }
   std::map<std::string, std::int32_t> labels;
   for (const std::string& wnid : source.classes)
     require(labels.emplace(wnid, static_cast<std::int32_t>(labels.size())).second, ErrorCode::data_source,
-            "{}/wnids.txt names {} twice", root, wnid);
-  require(!labels.empty(), ErrorCode::data_source, "{}/wnids.txt names no classes", root);
-  if (options.split == "train") {
-    for (const auto& [wnid, label] : labels) {
-      const std::string folder = fmt::format("{}/train/{}/images", root, wnid);
-      require(fs::is_directory(folder), ErrorCode::data_source, "{}/wnids.txt names {}, but {} is not a folder", root,
-              wnid, folder);
-      append_images(folder, label, source.files);
-    }
+            "{} names {} twice", wnids, wnid);
+  require(!labels.empty(), ErrorCode::data_source, "{} names no classes, and neither do folders of {}/train", wnids,
+          root);
+  if (options.split == "val" && is_folder(folder + "/images")) {
+    list_annotated(folder, labels, source.files);
   } else {
-    list_annotated(root + "/val", labels, source.files);
+    for (const auto& [wnid, label] : labels) {
+      const std::string of_class = folder + "/" + wnid;
+      require(is_folder(of_class), ErrorCode::data_source, "{} is a class of {}, but {} is not a folder", wnid, root,
+              of_class);
+      append_images(of_class, label, source.files);
+    }
   }
-  source.description = "Tiny ImageNet";
+  source.description = "Tiny ImageNet: " + source_name(options.source);
   source.channels = 3;
   return source;
 }
@@ -190,7 +196,7 @@ Source list_tiny_imagenet(const ImageFolderOptions& options) {
 /// The bytes of the rows of tables, in their order; of files, none.
 class RowBytes {
  public:
-  explicit RowBytes(const std::optional<TableImages>& tables) {
+  explicit RowBytes(const std::shared_ptr<TableImages>& tables) {
     if (tables) reader_.emplace(*tables);
   }
   std::string of(const SourceFile& file) { return reader_ ? reader_->read(file.row) : ""; }
@@ -201,7 +207,7 @@ class RowBytes {
 
 class Import {
  public:
-  Import(const ImageFolderOptions& options, const ImportProgress& progress, Source source)
+  Import(const ImageFolderOptions& options, const ImportProgress& progress, ImageSource source)
       : options_(options), progress_(progress), source_(std::move(source)) {
     const int requested = requested_channels(options);
     requested_channels_ = requested > 0 ? requested : source_.channels;
@@ -420,7 +426,7 @@ class Import {
 
   const ImageFolderOptions& options_;
   const ImportProgress& progress_;
-  Source source_;
+  ImageSource source_;
   int requested_channels_ = 0;  // 0: as in the images
   int channels_ = 3;
   ChannelSums grey_sums_{1}, colour_sums_{3};
@@ -430,7 +436,7 @@ class Import {
 };
 
 ImportResult import_from(const ImageFolderOptions& options, const ImportProgress& progress,
-                         Source (*list)(const ImageFolderOptions&)) {
+                         ImageSource (*list)(const ImageFolderOptions&)) {
   check_options(options);
   require(options.short_side == 0 || options.storage != ImageStorage::encoded, ErrorCode::usage,
           "--short-side resizes images, but --store encoded keeps the bytes of their files: use --store decoded");
@@ -442,6 +448,10 @@ ImportResult import_from(const ImageFolderOptions& options, const ImportProgress
 
 ImportResult import_image_folder(const ImageFolderOptions& options, const ImportProgress& progress) {
   return import_from(options, progress, list_image_folder);
+}
+
+ImportResult import_webdataset(const ImageFolderOptions& options, const ImportProgress& progress) {
+  return import_from(options, progress, list_webdataset);
 }
 
 ImportResult import_tiny_imagenet(const ImageFolderOptions& options, const ImportProgress& progress) {

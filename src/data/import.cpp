@@ -1,18 +1,23 @@
 #include "data/import.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "base/file.h"
+#include "base/hub_cache.h"
+#include "base/model_files.h"
+#include "base/printable.h"
 #include "base/utf8.h"
-
 #include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
 
 enum class Zero { possible, impossible };
+
+constexpr std::int64_t kRecordsPerUpdate = 500;
 
 /// Checks one option that was given. Statistics must be for values in [0, 1]; statistics of values from 0 to 255 are a
 /// common mistake.
@@ -82,6 +87,59 @@ ImageSetInfo describe_import(const ImportOptions& options, std::int64_t n_sample
     require(std::isfinite(s) && s > 0.0f, ErrorCode::data_source,
             "the standard deviation of a channel of {} is {}; give --std", options.source, s);
   return info;
+}
+
+ImportResult import_records(const ImportOptions& options, const ImportProgress& progress, const ImageRecords& records) {
+  check_options(options);
+  const int requested = requested_channels(options), channels = requested > 0 ? requested : records.channels;
+  require(channels == records.channels || records.channels == 1, ErrorCode::usage,
+          "the images of {} have {} channels, but {} is requested", records.format, records.channels, channels);
+  require_no_input(options.output, records.files);
+  const auto n_classes = static_cast<std::int64_t>(records.class_names.size());
+  const std::int64_t n_requested = options.per_class > 0 ? options.per_class * n_classes
+                                   : options.limit > 0   ? options.limit
+                                                         : records.n;
+  require(n_requested <= records.n, ErrorCode::data_range, "{} samples are requested, but {} contains {}", n_requested,
+          options.source, records.n);
+
+  ImageFileWriter writer(options.output, options.replace, n_requested, records.height, records.width, channels,
+                         options.placement);
+  ImportResult result;
+  result.samples_per_class.assign(records.class_names.size(), 0);
+  ChannelSums sums(static_cast<std::size_t>(channels));
+  const std::size_t n_pixels = std::size_t(records.height) * std::size_t(records.width);
+  std::vector<std::uint8_t> image(n_pixels * static_cast<std::size_t>(records.channels)), rgb;
+  std::int64_t n_imported = 0;
+  for (std::int64_t i = 0; i < records.n && n_imported < n_requested; ++i) {
+    if (progress && i % kRecordsPerUpdate == 0) progress(i, records.n);
+    const std::int32_t label = records.read(i, image);
+    std::int64_t& count = result.samples_per_class[static_cast<std::size_t>(label)];
+    if (options.per_class > 0 && count == options.per_class) continue;
+    ++count;
+    ++n_imported;
+    if (channels > records.channels) {  // grey, in three equal channels
+      rgb.resize(3 * n_pixels);
+      for (std::size_t k = 0; k < rgb.size(); ++k) rgb[k] = image[k / 3];
+    }
+    const std::vector<std::uint8_t>& stored = rgb.empty() ? image : rgb;
+    sums.add(stored.data(), static_cast<std::int64_t>(n_pixels));
+    writer.append(stored, std::span(&label, 1));
+  }
+  for (std::size_t k = 0; k < records.class_names.size() && options.per_class > 0; ++k)
+    require(result.samples_per_class[k] == options.per_class, ErrorCode::data_range,
+            "{} samples of each class are requested, but {} contains {} of class {} ({})", options.per_class,
+            options.source, result.samples_per_class[k], k, records.class_names[k]);
+
+  result.info = describe_import(options, n_imported, records.class_names, sums);
+  result.info.height = records.height;
+  result.info.width = records.width;
+  for (const std::string& file : records.files) result.files.push_back(source_name(file));
+  std::string source = fmt::format("{}: {}", records.format, fmt::join(result.files, ", "));
+  if (options.per_class > 0) source += fmt::format("; the first {} of each class", options.per_class);
+  if (options.per_class == 0 && options.limit > 0) source += fmt::format("; the first {}", options.limit);
+  writer.finish(result.info, source);
+  result.size_bytes = std::filesystem::file_size(options.output);
+  return result;
 }
 
 }  // namespace lockstep::data

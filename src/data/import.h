@@ -1,5 +1,5 @@
-// Imports of image sets: CIFAR-10; folders of JPEG and PNG files, as for torchvision's ImageFolder; Tiny ImageNet as it
-// is distributed.
+// Imports of image sets: CIFAR-10; MNIST; folders of JPEG and PNG files, as for torchvision's ImageFolder; tar archives
+// of them, as for WebDataset; Tiny ImageNet as it is distributed.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,13 @@ namespace lockstep::data {
 
 struct ImportOptions {
   std::string source, output;
-  std::string split = "train";      // train, val or test
-  std::int64_t per_class = 0;       // only the first samples of each class; 0: all
-  std::int64_t limit = 0;           // only the first samples; 0: all
-  int channels = 0;                 // 1 or 3; 0: those of mean and stddev, otherwise those of the images
-  std::vector<float> mean, stddev;  // for values in [0, 1]; empty: computed from the imported images
-  bool replace = false;             // replace an existing output
+  std::string split = "train";           // train, val or test
+  std::int64_t per_class = 0;            // only the first samples of each class; 0: all
+  std::int64_t limit = 0;                // only the first samples; 0: all
+  int channels = 0;                      // 1 or 3; 0: those of mean and stddev, otherwise those of the images
+  std::vector<float> mean, stddev;       // for values in [0, 1]; empty: computed from the imported images
+  std::vector<std::string> class_names;  // of the train split, if labels alone do not say which there are; may be empty
+  bool replace = false;                  // replace an existing output
   Placement placement = kDefaultPlacement;
 };
 
@@ -45,6 +47,12 @@ using ImportProgress = std::function<void(std::int64_t done, std::int64_t total)
 /// Samples keep the order of the files. The output appears only when it is complete.
 ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& progress);
 
+/// Imports MNIST or a data set in the same format, such as Fashion-MNIST. `source`: a folder with
+/// train-images-idx3-ubyte and train-labels-idx1-ubyte (`split` train) or t10k-... (test), or one file of images, whose
+/// labels are beside it. Each may be compressed with gzip (.gz). The set has one channel, or three equal ones if they
+/// are requested.
+ImportResult import_mnist(const ImportOptions& options, const ImportProgress& progress);
+
 enum class ImageStorage { automatic, decoded, encoded };
 
 struct ImageFolderOptions : ImportOptions {
@@ -62,9 +70,18 @@ struct ImageFolderOptions : ImportOptions {
 /// Parquet or Arrow, is read as list_table_images() says.
 ImportResult import_image_folder(const ImageFolderOptions& options, const ImportProgress& progress);
 
-/// Imports the folder tiny-imagenet-200 (or the folder that contains it): train/WNID/images/*.JPEG, or val/images with
-/// its labels in val/val_annotations.txt. Classes are the lines of wnids.txt, sorted, as ImageFolder numbers the
-/// folders of train. The set has three channels if no others are requested.
+/// Imports samples of tar archives: KEY.jpg, .jpeg or .png, with a label in KEY.cls, in the field "label" of KEY.json,
+/// or in KEY.txt, where a key ends at the first dot of a name. `source`: an archive (.tar, .tar.gz, .tgz, .tar.zst), or
+/// a folder with archives; if their names contain those of splits, those of `split`. Labels that are all numbers are
+/// the numbers of the classes; otherwise they are the names of classes, which are sorted by their bytes.
+/// options.class_names replaces the classes that were found. Compressed archives need space for their images in the
+/// folder of the output.
+ImportResult import_webdataset(const ImageFolderOptions& options, const ImportProgress& progress);
+
+/// Imports the folder tiny-imagenet-200 (or the folder that contains it): train/WNID/**/*.JPEG, and val/images with its
+/// labels in val/val_annotations.txt, or val sorted into folders like train. Classes are the lines of wnids.txt,
+/// sorted, as ImageFolder numbers the folders of train, or else those folders. The set has three channels if no others
+/// are requested.
 ImportResult import_tiny_imagenet(const ImageFolderOptions& options, const ImportProgress& progress);
 
 // ---- What the imports of image sets have in common ------------------------------------------------------------------
@@ -113,6 +130,19 @@ class ChannelSums {
   std::array<std::uint64_t, kMaxChannels> sum_{}, sum_of_squares_{};
   std::uint64_t n_pixels_ = 0;
 };
+
+/// Labelled images of one size that are read one after the other.
+struct ImageRecords {
+  std::int64_t n = 0;
+  int height = 0, width = 0, channels = 0;
+  std::vector<std::string> class_names;
+  std::string format;              // "CIFAR-10, binary version"
+  std::vector<std::string> files;  // those with the images
+  /// Reads record `i` into `image` (height, width, channels), and returns its label, which is that of a class.
+  std::function<std::int32_t(std::int64_t i, std::span<std::uint8_t> image)> read;
+};
+/// Imports the records that the options select. The output appears only when it is complete.
+ImportResult import_records(const ImportOptions& options, const ImportProgress& progress, const ImageRecords& records);
 
 /// The lines of a file that are not empty, without white space at their ends; no value if it cannot be opened. Throws
 /// data_source unless it is a text in UTF-8.

@@ -25,7 +25,6 @@ namespace {
 
 constexpr int kGoodStatus = 42;  // a status that no crash handler uses
 constexpr rlim_t kMoreMemoryBytes = rlim_t{2} << 30;
-constexpr unsigned kTimeLimitSeconds = 30;
 constexpr int kMillisecondsBetweenLooks = 100;
 
 constexpr int kErrorCodes = 0
@@ -50,7 +49,7 @@ void limit(int resource, rlim_t value) {
   ::setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
 }
 
-[[noreturn]] void run_child(const std::function<std::string()>& read, int report, pid_t parent) {
+[[noreturn]] void run_child(const std::function<std::string()>& read, unsigned max_seconds, int report, pid_t parent) {
   for (const int signal_number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM})
     std::signal(signal_number, SIG_DFL);
   // A request to stop that the whole process group receives is for the parent, with which the child ends.
@@ -64,8 +63,8 @@ void limit(int resource, rlim_t value) {
   }
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_AS, address_space_bytes() + kMoreMemoryBytes);
-  limit(RLIMIT_CPU, kTimeLimitSeconds);
-  ::alarm(kTimeLimitSeconds);
+  limit(RLIMIT_CPU, max_seconds);
+  ::alarm(max_seconds);
   int status = kExitFailed;
   try {
     std::string text;
@@ -100,7 +99,7 @@ std::string read_report(int reading) {
 }  // namespace
 
 #ifdef LOCKSTEP_FUZZ  // a fuzzer must see what happens, and forks of a sanitized process take a long time
-ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
+ChildVerdict run_in_limited_child(const std::function<std::string()>& read, unsigned) {
   try {
     return {.good = true, .result = read(), .code = {}, .sentence = {}};
   } catch (const Error& e) {
@@ -108,7 +107,7 @@ ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   }
 }
 #else
-ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
+ChildVerdict run_in_limited_child(const std::function<std::string()>& read, unsigned max_seconds) {
   int ends[2];
   const bool is_open = ::pipe2(ends, O_CLOEXEC) == 0;
   require(is_open, ErrorCode::system_call, "cannot create a pipe: {}", std::strerror(errno));
@@ -116,7 +115,7 @@ ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   Descriptor writing(ends[1]);
   const pid_t parent = ::getpid(), child = ::fork();
   require(child >= 0, ErrorCode::system_call, "cannot start a child process: {}", system_text(errno));
-  if (child == 0) run_child(read, writing.get(), parent);
+  if (child == 0) run_child(read, max_seconds, writing.get(), parent);
   writing.reset();
 
   ChildVerdict verdict;
@@ -148,7 +147,7 @@ ChildVerdict run_in_limited_child(const std::function<std::string()>& read) {
   if (ended == child && WIFSIGNALED(status)) {
     const int signal_number = WTERMSIG(status);
     verdict.sentence = signal_number == SIGALRM || signal_number == SIGXCPU
-                           ? fmt::format("the library did not finish reading it within {} s", kTimeLimitSeconds)
+                           ? fmt::format("the library did not finish reading it within {} s", max_seconds)
                            : fmt::format("the library crashed on it ({})", ::strsignal(signal_number));
   } else {
     verdict.sentence = "the library crashed on it or ran out of memory";

@@ -10,6 +10,7 @@
 #include "base/curl_library.h"
 #include "base/version.h"
 #include "comm/mpi_calls.h"
+#include "data/archive.h"
 #include "data/image_decoder.h"
 #include "hdf5/reader.h"
 #include "run/metrics.h"
@@ -35,6 +36,7 @@ std::string versions_json() {
   libraries["PCRE2"] = text::pcre2_version();
   libraries["utf8proc"] = text::utf8proc_version();
   libraries["libcurl"] = libcurl_version();
+  libraries["libarchive"] = data::libarchive_version();
   for (const std::string& library : backend_libraries()) {
     const auto blank = library.find(' ');
     libraries[library.substr(0, blank)] = blank == std::string::npos ? "unknown" : library.substr(blank + 1);

@@ -368,6 +368,30 @@ TEST_F(ImageFolder, TinyImageNet) {
   EXPECT_ERROR(ErrorCode::data_source, "absent.JPEG", import_tiny_imagenet(validation, {}));
 }
 
+TEST_F(ImageFolder, TinyImageNetWhoseValidationImagesAreSortedIntoClasses) {
+  for (const char* wnid : {"n2", "n1"})
+    for (const char* folder : {"/train/", "/val/"})
+      put(std::string("in") + folder + wnid + "/" + wnid + ".JPEG", smooth_jpeg(8, 8, wnid[1]));
+  put("in/val/n1/images/another.JPEG", smooth_jpeg(8, 8, 3));
+  put("in/val/val_annotations.txt", "what remains of the original");
+  const ImportResult train = import_tiny_imagenet(options(), {});
+  EXPECT_EQ(train.info.class_names, (std::vector<std::string>{"n1", "n2"}));
+  ImageFolderOptions validation = options();
+  validation.split = "val";
+  EXPECT_EQ(import_tiny_imagenet(validation, {}).samples_per_class, (std::vector<std::int64_t>{2, 1}));
+  fs::remove_all(folder_ / "in/train");
+  EXPECT_EQ(import_tiny_imagenet(validation, {}).info.class_names, train.info.class_names);
+  put("in/wnids.txt", "n1\nn2\nn3\n");
+  EXPECT_ERROR(ErrorCode::data_source, "n3 is not a folder", import_tiny_imagenet(validation, {}));
+}
+
+TEST_F(ImageFolder, TheOriginalValidationSplitOfTinyImageNetIsNoImageFolder) {
+  put("in/images/val_0.JPEG", smooth_jpeg(8, 8, 1));
+  put("in/val_annotations.txt", "val_0.JPEG\tn3\n");
+  EXPECT_ERROR(ErrorCode::data_source, "lockstep data import tiny-imagenet " + folder_.path() + "/ ",
+               import_image_folder(options(), {}));
+}
+
 TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
   put_classes();
   import_image_folder(options(ImageStorage::encoded), {});
