@@ -26,7 +26,7 @@ share=$prefix/share/lockstep
 for file in README.md docs/troubleshooting.md docs/pictures/trace.svg scripts/launch data/samples/cifar10_train.h5 $(find jobs -name '*.sh' -o -name '*.yaml'); do
   check "installs $file" test -s "$share/$file"
 done
-check "scripts are executable" test -x "$share/scripts/launch" -a -x "$share/data/get_model.sh"
+check "scripts are executable" test -x "$share/scripts/launch" -a -x "$share/data/get_model.sh" -a -x "$share/data/get_mnist.sh"
 for batch in data_batch_{1,2,3,4,5} test_batch; do
   mkdir -p "$work/cifar-10-batches-bin"
   for _ in 1 2 3 4; do printf '\1'; head -c 3072 /dev/urandom; done >"$work/cifar-10-batches-bin/$batch.bin"
