@@ -2,8 +2,10 @@
 # Checks the directory of a trained language model and uploads it to the Hugging Face Hub with `hf`. Without --upload, it
 # only prints what would be uploaded.
 #
-#   jobs/push_to_hub.sh RUN|DIRECTORY ORGANISATION/NAME [--upload] [--private]
+#   jobs/push_to_hub.sh RUN|DIRECTORY ORGANISATION/NAME [--upload] [--private] [--message=TEXT]
 #
+# TEXT is the message of the commit. PUSH_LIMIT in the environment is the greatest number of seconds for the upload. Jobs
+# publish their models by themselves with PUSH_TO (lib/publish.sh).
 # RUN is a run directory, whose RUN/model is uploaded; DIRECTORY is one that `lockstep checkpoint export` wrote, with a
 # model or with adapters. The program is LOCKSTEP, build/lockstep or the one on PATH. `hf` comes with the Python package huggingface_hub.
 # Exit status: 0 if there is no problem, 1 if there is one or the upload failed, 2 for wrong usage.
@@ -15,11 +17,12 @@ source "$here/lib/checks.sh"
 LOCKSTEP_HOME=${LOCKSTEP_HOME:-${here%/*}}
 
 wrong_usage() { echo "jobs/push_to_hub.sh: $*; see --help" >&2; exit 2; }
-upload='' private=() operands=()
+upload='' message='' private=() operands=()
 for argument in "$@"; do
   case $argument in
     --upload) upload=yes ;;
     --private) private=(--private) ;;
+    --message=*) message=${argument#*=} ;;
     -h | --help) sed -n '2,/^\[ -n/p' "$0" | sed -n 's/^# \{0,1\}//p'; exit 0 ;;
     -*) wrong_usage "there is no option $argument" ;;
     *) operands+=("$argument") ;;
@@ -137,7 +140,7 @@ echo "$directory -> https://huggingface.co/$repository"
   {printf "%15d  %s\n", $1, $2; sum += $1}
   END {printf "%15d  bytes in %d files\n", sum, NR}'
 line=(hf upload "$repository" "$directory" . --repo-type model "${private[@]}"
-  --commit-message "Upload a model trained with ${version:-Lockstep}")
+  --commit-message "${message:-Upload a model trained with ${version:-Lockstep}}")
 if [[ -z $upload ]]; then
   if [[ -n ${trouble[*]} ]]; then echo "note: ${trouble[0]}; ${trouble[1]}"; fi
   echo "dry run, nothing was uploaded; with --upload, this is executed:"
@@ -145,5 +148,5 @@ if [[ -z $upload ]]; then
   echo
   exit 0
 fi
-"${line[@]}" || { echo "problem: hf could not upload $directory (see above); run the same command again to continue" >&2; exit 1; }
+timeout --foreground "${PUSH_LIMIT:-0}" "${line[@]}" || { echo "problem: hf could not upload $directory (see above); run the same command again to continue" >&2; exit 1; }
 echo "uploaded to https://huggingface.co/$repository"

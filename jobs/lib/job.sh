@@ -7,7 +7,8 @@
 # configuration file has precedence over this, the launch line over the file, and OVERRIDES over all.
 # Signals to the batch shell: after USR2 (sent by --signal when the time is nearly up) and TERM (scancel, preemption) the
 # ranks save and stop, and with LOCKSTEP_REQUEUE=1 the job requeues itself. After INT they save and stop, and the job is not
-# requeued. A job that lost a node is always requeued. docs/clusters.md describes the variables.
+# requeued. A job that lost a node is always requeued. PUSH_TO publishes the model (publish.sh). docs/clusters.md describes
+# the variables.
 
 [ -n "${BASH_VERSION:-}" ] || { echo "job scripts need bash: use sbatch or bash, not sh" >&2; exit 2; }
 set +e # the commands below report their failures themselves, and some are expected
@@ -17,6 +18,8 @@ export LOCKSTEP_HOME=${jobs%/*}
 configs=$jobs/configs
 # shellcheck source=jobs/lib/checks.sh
 source "$jobs/lib/checks.sh"
+# shellcheck source=jobs/lib/publish.sh
+source "$jobs/lib/publish.sh"
 job_name=${SLURM_JOB_NAME:-$(directive job-name "$0")}
 
 report() { echo "== $(printable "$*")"; }
@@ -30,7 +33,7 @@ checkpoint_file() { stat -c '%i %.9Y' "$run/checkpoints/latest" 2>/dev/null; }
 has_saved() { [[ -n $(newest_checkpoint) && $(checkpoint_file) != "$before_checkpoint" ]]; } # during this start
 
 launch() { # COMMAND CONFIGURATION [ARGUMENT]...
-  local command=$1 words overrides ranks per_node block_term received='' pid='' before before_checkpoint status log_begin
+  local command=$1 words overrides ranks per_node block_term received='' pid='' publisher='' before before_checkpoint status log_begin
   trap 'received=USR2; forward' USR2
   trap 'received=TERM; forward' TERM
   trap 'received=INT; forward' INT
@@ -69,10 +72,13 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   if [[ -z $received ]]; then
     "${line[@]}" &
     pid=$!
+    if [[ $command == train ]]; then publish_epochs; fi
     if [[ -n $received ]]; then forward; fi # the signal arrived before the launcher had started
     while kill -0 $pid 2>/dev/null; do wait $pid; done # `wait` returns at each trapped signal
     wait $pid
     status=$?
+    pid=''
+    end_publisher
   else
     status=75
   fi
@@ -145,6 +151,7 @@ set_for_launcher() {
 
 # Both srun and scripts/launch pass USR2 on to all ranks and wait for them.
 forward() {
+  if [[ -n $publisher && -z $pid ]]; then return; fi # publish() ends
   report "$(date '+%F %T') received SIG$received: the ranks save and stop"
   if [[ -n $pid ]]; then kill -USR2 "$pid" 2>/dev/null; fi
 }
@@ -170,6 +177,7 @@ prepare() { # COMMAND WORD...
   check_data_variable "${@:2}"
   check_line_breaks "${@:2}"
   if ((n_problems == 0)); then resolve "${@:2}"; fi
+  if [[ $1 == train ]]; then check_publishing; fi
   check_gpus "$device" "${SLURM_GPUS_ON_NODE:-0}" "$per_node"
   if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi
   if [[ $1 != train ]]; then
@@ -208,7 +216,7 @@ finish() { # COMMAND STATUS-OF-THE-LAUNCHER
   # All ranks were killed, or a rank was lost because of its node or the network. The training itself is not at fault.
   if [[ $outcome == running || ($outcome == failed && $error =~ \[(comm_rank_lost|comm_rank_died|comm_mpi)\]$) ]]; then outcome=lost; fi
   case $outcome in
-    done) exit 0 ;;
+    done) publish; exit 0 ;;
     stopped) after_stop; status=75 ;;
     lost)
       if [[ -n $received ]]; then requeue_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
