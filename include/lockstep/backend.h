@@ -121,6 +121,9 @@ class Backend {
     std::unique_ptr<Op> op = make_op({typeid(Description), Description::kName, &description});
     return std::unique_ptr<typename Description::Op>(static_cast<typename Description::Op*>(op.release()));
   }
+  /// Ops that are made from now on use fixed algorithms, as without BackendOptions::algorithms: their results do not
+  /// depend on what was timed. false: no longer.
+  virtual void fix_algorithms(bool /*are_fixed*/) {}
   /// For make(): makes the op of a request (op_list.h). The result is a Description::Op.
   virtual std::unique_ptr<Op> make_op(const OpRequest& request) = 0;
 };

@@ -151,6 +151,9 @@ struct Config {
     int patience = 0;                   // evaluations without improvement after which the run ends; 0: no limit
     std::vector<std::string> generate;  // prompts whose replies evaluations write; empty: none
     int generate_tokens = 64;           // maximum number of new tokens of such a reply
+    std::int64_t answers = 0;           // conversations that evaluations answer; 0: none
+    int answer_tokens = 64;             // maximum number of new tokens of such an answer
+    int beams = 1;                      // with which it is searched for
   } evaluation;
 
   struct BatchNorm {

@@ -150,6 +150,7 @@ class CpuBackend final : public Backend {
     return {Precision::fp32, instructions};
   }
 
+  void fix_algorithms(bool are_fixed) override { context_.algorithms = are_fixed ? nullptr : algorithms_.get(); }
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return cpu::make_op(request, context_); }
 
  private:

@@ -24,6 +24,7 @@ class OpsBackend : public Backend {
 
   AutomaticPrecision automatic_precision(Workload workload) const override;
 
+  void fix_algorithms(bool are_fixed) override { context_.algorithms = are_fixed ? nullptr : algorithms_.get(); }
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return cuda::make_op(request, context_); }
 
  protected:

@@ -28,6 +28,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "models/family.h"
+#include "run/run_directory.h"
 #include "tasks/task.h"
 #include "train/batch_shape.h"
 
@@ -146,7 +147,7 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
 bool answers_too(const EvaluateArguments& arguments, const Config& config, const NamedModel& model, World& world) {
   if (!models::is_language_model(config.model.family) || arguments.answers.loss_only) return false;
   const std::string& set = config.data.validation;
-  if (has_answers(set)) return true;
+  if (tasks::has_answers(set)) return true;
   require(arguments.about_answers.empty(), ErrorCode::usage,
           "{} is about answers to conversations, but {} has no answers: leave it out, or make the data set with "
           "`lockstep data import chat`",
@@ -160,8 +161,10 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const NamedModels& na
                        World& world) {
   Config config = configure(named, model);
   stop_if_requested(world);
-  const checkpoint::ModelFile file = inference::with_base(
-      checkpoint::read_model_file(model.path, arguments.model.weights), inference::base_of(config.model));
+  checkpoint::ModelFile own = checkpoint::read_model_file(model.path, arguments.model.weights);
+  const auto weights_hash = std::make_shared<std::string>();  // when they have been read
+  inference::hash_while_read(own.tensors, [weights_hash](const std::string& hash) { *weights_hash = hash; });
+  const checkpoint::ModelFile file = inference::with_base(std::move(own), inference::base_of(config.model));
   Config of_file = config;
   inference::set_model(of_file, file);
   check_same_model(named, config, of_file, model.path);
@@ -211,7 +214,17 @@ Outcome evaluate_model(const EvaluateArguments& arguments, const NamedModels& na
                          unit.rate_text(rate, loss_rate), result.tally->text());
   if (!has_answers) return out;
   try {
-    AnswersOutcome answers = evaluate_answers(arguments.answers, config, file, *backend, world);
+    world.broadcast_text(*weights_hash);  // only the ranks that read have it
+    const bool is_of_run = !model.run.empty() && !step.is_null();
+    AnswersOutcome answers = evaluate_answers(
+        arguments.answers, config,
+        {.file = file,
+         .weights_hash = *weights_hash,
+         .base_hash = file.state.value("base", checkpoint::StateJson::object()).value("hash", std::string()),
+         .stamp = task->model_stamp().dump(),
+         .known_answers =
+             is_of_run ? run::answers_path(model.run, step.get<std::int64_t>(), is_average) : std::string()},
+        *backend, world);
     out.object["answers"] = std::move(answers.object);
     out.text += answers.text;
     out.answers = std::move(answers.lines);
@@ -282,9 +295,13 @@ void add_text_options(CLI::App& command, EvaluateArguments& a) {
   add_value(command, "--answers", "FILE.jsonl", answers.file,
             "Conversations: write prompts, answers and references into this file; --choices: the questions with "
             "the log probabilities of their choices");
-  add_number(command, "--beams", answers.beams, 1, 64, "Conversations: answer by beam search with N beams");
-  add_number(command, "--max-new-tokens", answers.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
-             "Conversations: maximum number of new tokens in an answer");
+  add_number(
+      command, "--beams", answers.beams, 1, 64,
+      "Conversations: answer by beam search with N beams (evaluation.beams with evaluation.answers, otherwise 1)");
+  add_number(
+      command, "--max-new-tokens", answers.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
+      "Conversations: maximum number of new tokens in an answer (evaluation.answer_tokens with evaluation.answers, "
+      "otherwise 256)");
   add_number(command, "--batch", answers.batch, 1, 1024,
              "Batch size: conversations that a rank processes at the same time");
   command.add_flag_callback(

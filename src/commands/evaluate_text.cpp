@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <memory>
 #include <span>
 #include <sstream>
 #include <vector>
@@ -13,16 +11,15 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/progress_bar.h"
+#include "base/rank_work.h"
 #include "base/utf8.h"
 #include "commands/job.h"
 #include "commands/report.h"
-#include "data/text_file.h"
-#include "data/text_range.h"
-#include "generate/generator.h"
 #include "inference/text_model.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "run/metrics.h"
+#include "tasks/language_modelling/answers.h"
 #include "tasks/language_modelling/model_source.h"
 #include "text/answer_match.h"
 #include "text/multiple_choice.h"
@@ -33,128 +30,29 @@ namespace {
 using Json = nlohmann::ordered_json;
 using text::ChoiceQuestion;
 
-constexpr std::int64_t kChunk = 256;           // tokens per prefill step
-constexpr std::int64_t kMostSequences = 1024;  // generated at the same time
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 
 std::string line_of(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 // --------------------------------------------------------------------------------------- answers to conversations
 
-/// The last answer of each conversation, and everything before it as the prompt.
-struct Questions {
-  std::vector<generate::Prompt> prompts;
-  std::vector<std::vector<std::int32_t>> references;  // without the token that ends them
-  std::vector<std::int32_t> end_tokens;
-  std::int64_t n_left_out = 0;  // prompts that fill the context of the model
-  std::int64_t longest = 0;     // tokens of a prompt
-};
-
-Questions read_questions(const data::TextRange& set, const text::Tokenizer& tokenizer, std::int64_t most,
-                         const models::LlamaConfig& model) {
-  Questions out;
-  const std::int64_t n = most > 0 ? std::min(most, set.n_documents()) : set.n_documents();
-  const auto add_end = [&](std::int64_t id) {
-    const auto token = static_cast<std::int32_t>(id);
-    if (id >= 0 && id < model.vocabulary && std::ranges::find(out.end_tokens, token) == out.end_tokens.end())
-      out.end_tokens.push_back(token);
-  };
-  for (const std::int64_t id : model.end_tokens) add_end(id);
-  if (const auto end = set.answer_end(tokenizer)) add_end(*end);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const data::Conversation conversation = set.conversation(i);
-    if (conversation.answers.empty()) continue;
-    const auto [begin, end] = conversation.answers.back();
-    const auto at = [&](std::int64_t place) { return conversation.tokens.begin() + place; };
-    if (begin < 1 || begin >= model.positions) {
-      ++out.n_left_out;
-      continue;
-    }
-    out.prompts.push_back({.number = static_cast<std::uint32_t>(i), .ids = {at(0), at(begin)}});
-    const bool has_end = std::ranges::find(out.end_tokens, *at(end - 1)) != out.end_tokens.end();
-    out.references.emplace_back(at(begin), at(has_end ? end - 1 : end));
-    out.longest = std::max(out.longest, begin);
-  }
-  require(!out.prompts.empty(), ErrorCode::data_range,
-          "none of {} conversations of {} leaves room for an answer in the {} tokens of the model's context: give "
-          "--loss-only",
-          n, set.file().path(), model.positions);
-  return out;
-}
-
-/// The scores of one answer.
-struct Scores {
-  text::RougeScores rouge;
-  text::AnswerMatch match;
-};
-
-struct Answers {
-  std::vector<Scores> scores;
-  std::string lines;
-  std::int64_t n_tokens = 0;
-};
-
-/// Generates this rank's answers.
-Answers answer_part(generate::Generator& generator, const Questions& questions, Part part,
-                    const text::Tokenizer& tokenizer, text::Stemming stemming, bool shows_progress, World& world) {
-  ProgressBar bar("answers", static_cast<std::int64_t>(part.size()), shows_progress, WithoutTerminal::lines);
-  Meetings meetings(world);
-  std::int64_t n_done = 0;
-  generate::GeneratorEvents events;
-  events.done = [&](std::size_t, const std::vector<generate::Reply>&) { bar.update(++n_done, ""); };
-  events.goes_on = [&] {
-    meetings.after_step();
-    return true;
-  };
-  const auto replies = generator.generate(std::span(questions.prompts).subspan(part.begin, part.size()), events);
-  meetings.end();
-  Answers out;
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    const std::size_t question = part.begin + i;
-    const std::string reference =
-        text::decode_known(tokenizer, questions.references[question], text::SpecialTokens::skip);
-    const generate::Reply& reply = replies[i].front();
-    out.scores.push_back({text::rouge(reference, reply.text, stemming), text::match_answer(reference, reply.text)});
-    const auto& [rouge, match] = out.scores.back();
-    out.n_tokens += std::ssize(reply.tokens);
-    Json line{{"prompt", text::decode_known(tokenizer, questions.prompts[question].ids)},
-              {"answer", reply.text},
-              {"reference", reference},
-              {"rouge1", rouge.rouge1.f_measure},
-              {"rouge2", rouge.rouge2.f_measure},
-              {"rougeL", rouge.rouge_l.f_measure},
-              {"exact_match", match.is_exact ? 1.0 : 0.0}};
-    if (match.has_final_number) line["final_number_flexible"] = match.is_flexible ? 1.0 : 0.0;
-    out.lines += line_of(line);
-  }
-  return out;
-}
-
-/// Combines the answers of all ranks, in the order of the conversations.
-Answers all_of(const Answers& mine, World& world) {
-  Answers all{.scores = gathered(mine.scores, world), .lines = {}};
-  for (const std::string& lines : world.all_gather(mine.lines)) all.lines += lines;
-  for (const std::int64_t n : gathered(std::vector{mine.n_tokens}, world)) all.n_tokens += n;
-  return all;
-}
-
-AnswersOutcome outcome_of(const Answers& all, const Questions& questions, const AnswersArguments& a, double seconds) {
+AnswersOutcome outcome_of(const tasks::Answers& all, std::int64_t n_left_out, const AnswersArguments& a,
+                          const tasks::AnswerOptions& options, double seconds) {
+  using Scores = tasks::AnswerScores;
   const auto n = static_cast<double>(all.scores.size());
-  double rouge1 = 0, rouge2 = 0, rouge_l = 0, exact = 0, n_numbers = 0, strict = 0, flexible = 0;
+  const double rouge1 = all.mean([](const Scores& s) { return s.rouge.rouge1.f_measure; });
+  const double rouge2 = all.mean([](const Scores& s) { return s.rouge.rouge2.f_measure; });
+  const double rouge_l = all.mean(tasks::kRougeL.of), exact = all.mean(tasks::kExactMatch.of);
+  double n_numbers = 0, strict = 0, flexible = 0;
   for (const auto& [rouge, match] : all.scores) {
-    rouge1 += rouge.rouge1.f_measure;
-    rouge2 += rouge.rouge2.f_measure;
-    rouge_l += rouge.rouge_l.f_measure;
-    exact += match.is_exact ? 1 : 0;
     n_numbers += match.has_final_number ? 1 : 0;
     strict += match.has_final_number && match.is_exact ? 1 : 0;
     flexible += match.is_flexible ? 1 : 0;
   }
-  for (double* mean : {&rouge1, &rouge2, &rouge_l, &exact}) *mean /= n;
   const double rate = seconds > 0 ? static_cast<double>(all.n_tokens) / seconds : 0;
   const bool is_stemmed = a.stemming == text::Stemming::porter;
   Json object{{"conversations", all.scores.size()},
-              {"left_out", questions.n_left_out},
+              {"left_out", n_left_out},
               {"rouge1", rouge1},
               {"rouge2", rouge2},
               {"rougeL", rouge_l},
@@ -164,8 +62,8 @@ AnswersOutcome outcome_of(const Answers& all, const Questions& questions, const 
     object.update({{"final_numbers", static_cast<std::int64_t>(n_numbers)},
                    {"final_number_match", strict / n_numbers},
                    {"final_number_match_flexible", flexible / n_numbers}});
-  object.update({{"beams", a.beams},
-                 {"max_new_tokens", a.max_new_tokens},
+  object.update({{"beams", options.beams},
+                 {"max_new_tokens", options.max_new_tokens},
                  {"new_tokens", all.n_tokens},
                  {"seconds", seconds},
                  {"tokens_per_second", rate}});
@@ -175,51 +73,37 @@ AnswersOutcome outcome_of(const Answers& all, const Questions& questions, const 
                     : "";
   return {.object = std::move(object),
           .text = fmt::format(
-              "  answers to {} conversations: rouge1 {:.4f}, rouge2 {:.4f}, rougeL {:.4f}{}, exact match {:.4f}{}; "
-              "{:.1f} new tokens/s\n",
-              n, rouge1, rouge2, rouge_l, is_stemmed ? " (of stems)" : "", exact, numbers, rate),
+              "  answers to {} conversations: rouge1 {:.4f}, rouge2 {:.4f}, rougeL {:.4f}{}, exact match {:.4f}{}", n,
+              rouge1, rouge2, rouge_l, is_stemmed ? " (of stems)" : "", exact, numbers),
           .lines = all.lines};
 }
 
 }  // namespace
 
-bool has_answers(const std::string& set) {
-  std::error_code error;
-  if (set.empty() || set == "synthetic" || !std::filesystem::is_regular_file(set, error)) return false;
-  const data::InputFile file(set);
-  return data::is_text_file(file) && data::open_text_file(file).has_answers();
-}
-
-AnswersOutcome evaluate_answers(const AnswersArguments& a, const Config& config, const checkpoint::ModelFile& file,
+AnswersOutcome evaluate_answers(const AnswersArguments& a, const Config& config, const EvaluatedModel& evaluated,
                                 Backend& backend, World& world) {
   const models::LlamaConfig model = tasks::model_source(config.model);
-  const data::TextRange set(config.data.validation);
-  const auto tokenizer =
-      std::make_shared<const text::Tokenizer>(text::Tokenizer::parse(config.data.validation, set.tokenizer()));
-  const Questions questions = read_questions(set, *tokenizer, config.evaluation.max_samples, model);
-  if (questions.n_left_out > 0 && world.rank() == 0)
-    log::warning(
-        "{} left out, without room for an answer in the {} tokens of the model's context",
-        questions.n_left_out == 1 ? "1 conversation is" : fmt::format("{} conversations are", questions.n_left_out),
-        model.positions);
-  const std::int64_t slots = a.beams * std::min<std::int64_t>(a.batch, std::ssize(questions.prompts));
-  require(slots <= kMostSequences, ErrorCode::usage,
-          "--batch {} with {} beams makes {} sequences at the same time, expected at most {}: give --batch {}", a.batch,
-          a.beams, slots, kMostSequences, std::max<std::int64_t>(1, kMostSequences / a.beams));
-  inference::TextModel text_model(
-      model,
-      {.slots = slots, .capacity = std::min(model.positions, questions.longest + a.max_new_tokens), .chunk = kChunk},
-      config.precision, file, backend, world);
-  generate::Generator generator(text_model.decoder(), decode_with(tokenizer, text::SpecialTokens::skip),
-                                {.beams = a.beams,
-                                 .max_new_tokens = a.max_new_tokens,
-                                 .end_tokens = questions.end_tokens,
-                                 .continues_prompt = false});
+  tasks::AnswerOptions options = tasks::answer_options(config.evaluation);
+  options.batch = a.batch;
+  if (a.beams > 0) options.beams = a.beams;
+  if (a.max_new_tokens > 0) options.max_new_tokens = a.max_new_tokens;
+  const tasks::Questions questions(config.data.validation, model, options);
+  const std::string key = questions.key(evaluated.weights_hash, evaluated.base_hash, evaluated.stamp, config.precision);
+  for (const std::string& known : {a.file, evaluated.known_answers})
+    if (const auto answers = questions.read(known, key, a.stemming, world)) {
+      AnswersOutcome out = outcome_of(*answers, questions.n_left_out(), a, options, 0);
+      out.object["read_from"] = known;
+      out.text += fmt::format("; the answers are those in {}\n", known);
+      return out;
+    }
+  inference::TextModel text_model(model, questions.decoder_sizes(), config.precision, evaluated.file, backend, world,
+                                  tasks::model_options(config.model));
   const Clock::time_point start = Clock::now();
-  const Answers mine = answer_part(generator, questions, part_of(world, questions.prompts.size()), *tokenizer,
-                                   a.stemming, world.rank() == 0 && config.log.progress, world);
-  const Answers all = all_of(mine, world);
-  return outcome_of(all, questions, a, seconds_since(start));
+  const tasks::Answers answers =
+      questions.generate(text_model.decoder(), key, a.stemming, world.rank() == 0 && config.log.progress, world);
+  AnswersOutcome out = outcome_of(answers, questions.n_left_out(), a, options, seconds_since(start));
+  out.text += fmt::format("; {:.1f} new tokens/s\n", out.object["tokens_per_second"].get<double>());
+  return out;
 }
 
 // ------------------------------------------------------------------------------------- questions of multiple choice

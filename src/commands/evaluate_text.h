@@ -1,8 +1,8 @@
 // The parts of `lockstep evaluate` for language models that need more than the loss. Each rank of a job has its part of
 // the conversations or questions; the results do not depend on the number of ranks.
 //
-// Conversations: the model answers the last message of each, and the answers are compared with those of the data:
-// ROUGE, and whether they are the same (text/answer_match.h).
+// Conversations: the answers of the model are compared with those of the data
+// (tasks/language_modelling/answers.h).
 //
 // --choices: how often the model finds the right choice more probable than the others, as lm-evaluation-harness
 // measures it for multiple-choice tasks.
@@ -22,30 +22,34 @@
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
-#include "text/answer_match.h"
+#include "tasks/language_modelling/answers.h"
 
 namespace lockstep::commands {
 
 struct AnswersArguments {
   bool loss_only = false;
-  std::string file{};  // for prompts, answers and references; may be empty
-  std::int64_t beams = 1, max_new_tokens = 256;
-  std::int64_t batch = 8;  // conversations at the same time
+  std::string file{};                          // for prompts, answers and references; may be empty
+  std::int64_t beams = 0, max_new_tokens = 0;  // 0: as the configuration says (tasks::answer_options())
+  std::int64_t batch = tasks::AnswerOptions{}.batch;
   text::Stemming stemming = text::Stemming::none;
 };
 
-/// Whether a data set has answers. False for a set that is not a file or does not exist.
-bool has_answers(const std::string& set);
+/// The model whose answers are evaluated.
+struct EvaluatedModel {
+  const checkpoint::ModelFile& file;
+  std::string weights_hash, base_hash, stamp;  // tasks::Questions::key()
+  std::string known_answers;                   // a file in which its answers may be; may be empty
+};
 
 struct AnswersOutcome {
   nlohmann::ordered_json object;  // members for --json
   std::string text;               // a line for a terminal
   std::string lines;              // of the file
 };
-/// Collective; rank 0 gets the outcome. `config` has the model of `file` and a validation set with answers. Throws
-/// data_range if no conversation leaves room for an answer in the context of the model.
-AnswersOutcome evaluate_answers(const AnswersArguments& arguments, const Config& config,
-                                const checkpoint::ModelFile& file, Backend& backend, World& world);
+/// Collective. `config` has the model and a validation set with answers. If the file of --answers, or the known one,
+/// has the answers already, they are read. Throws what tasks::Questions throws.
+AnswersOutcome evaluate_answers(const AnswersArguments& arguments, const Config& config, const EvaluatedModel& model,
+                                Backend& backend, World& world);
 
 struct EvaluateArguments {
   ModelRequest model{};

@@ -14,6 +14,7 @@
 
 #include "base/failure.h"
 #include "base/file.h"
+#include "base/rank_work.h"
 #include "base/signals.h"
 #include "base/standard_streams.h"
 #include "comm/world.h"

@@ -216,6 +216,8 @@ std::vector<Row> key_figures(const RunRecord& run) {
   add("validation loss, best", best(evaluations, "loss", false), plain);
   add("accuracy, best", best(evaluations, "accuracy", true), percent);
   add("perplexity, best", best(evaluations, "perplexity", false), plain);
+  add("ROUGE-L, best", best(evaluations, "rouge_l", true), plain);
+  add("exact match, best", best(evaluations, "exact_match", true), percent);
   const std::string key = rate_key(steps);
   const auto rate = [&](double value) { return value_text(value, 3) + " " + rate_unit(key); };
   add("speed, median", middle(key), rate);
@@ -236,6 +238,8 @@ void add_charts(Page& page, const RunRecord& run) {
   page.add_chart("loss", measure_chart(run, "loss", "Loss", "loss"));
   page.add_chart("accuracy", measure_chart(run, "accuracy", "Accuracy", "accuracy (%)", 100));
   page.add_chart("perplexity", measure_chart(run, "perplexity", "Perplexity", "perplexity"));
+  page.add_chart("rouge_l", measure_chart(run, "rouge_l", "ROUGE-L of answers", "F-measure"));
+  page.add_chart("exact_match", measure_chart(run, "exact_match", "Exact match of answers", "share"));
   LineChart rate = over_steps("Learning rate", "Of the optimizer, after warm-up and schedule.",
                               {.label = "learning rate", .from_zero = true});
   add_series(rate, run.steps, "learning_rate", "learning rate", Style::line);
@@ -364,9 +368,10 @@ Json json_of_run(const RunRecord& run, const std::string& page) {
   for (const std::string& key : run.steps.keys())
     if (key.ends_with("_seconds") || key.ends_with("_per_second") || key.starts_with("model_flops_"))
       if (key != "run_seconds" && key != "training_seconds") medians[key] = median_of(run.steps.column(key));
-  for (const std::string measure : {"loss", "accuracy", "perplexity"})
+  for (const auto& [measure, is_greater_better] : std::initializer_list<std::pair<std::string, bool>>{
+           {"loss", false}, {"accuracy", true}, {"perplexity", false}, {"rouge_l", true}, {"exact_match", true}})
     for (const std::string& key : {measure, "ema_" + measure})
-      if (run.evaluations.has(key)) best_of_evaluations[key] = best(run.evaluations, key, measure == "accuracy");
+      if (run.evaluations.has(key)) best_of_evaluations[key] = best(run.evaluations, key, is_greater_better);
   const double n = static_cast<double>(std::max<std::size_t>(1, run.n_rank_steps));
   for (const RankFigures& figures : run.ranks)
     ranks.push_back({{"host", figures.host},

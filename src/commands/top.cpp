@@ -96,7 +96,7 @@ std::string figures_text(const Json& step) {
 
 std::string evaluation_text(const Json& evaluation) {
   std::string text = fmt::format("evaluated after step {}:", text_of(number_in(evaluation, "step"), "", 12));
-  for (const char* key : {"loss", "accuracy", "perplexity", "ema_loss", "ema_accuracy"})
+  for (const char* key : {"loss", "accuracy", "perplexity", "rouge_l", "exact_match", "ema_loss", "ema_accuracy"})
     if (evaluation.contains(key)) text += fmt::format("   {} {}", key, text_of(number_in(evaluation, key)));
   return text + "\n";
 }

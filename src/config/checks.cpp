@@ -257,6 +257,9 @@ void check_evaluation(const Config& c) {
   require(c.evaluation.generate.empty() || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}evaluation.generate writes samples after evaluations, which need data.validation, found nothing",
           c.places({"evaluation.generate", "data.validation"}));
+  require(c.evaluation.answers == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
+          "{}evaluation.answers={} answers the conversations of data.validation, found nothing",
+          c.places({"evaluation.answers", "data.validation"}), c.evaluation.answers);
   require(c.checkpoint.best == Config::Checkpoint{}.best || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}checkpoint.best={} compares evaluations and needs data.validation, found nothing",
           c.places({"checkpoint.best", "data.validation"}), c.checkpoint.best);

@@ -328,6 +328,14 @@ std::vector<Row> evaluation_and_batch_norm_keys() {
        "text: prompts that the model continues after each evaluation, with its most probable tokens. The samples are "
        "written to the log, metrics.jsonl and TensorBoard."},
       {kNone, "tokens", integer(KEY(evaluation.generate_tokens), 1), "text: maximum length of each of these samples."},
+      {kNone, "conversations", integer(KEY(evaluation.answers), 0),
+       "text: number of conversations of data.validation, from the beginning, whose last message the model answers in "
+       "each evaluation. The answers are compared with those of the data: rouge_l and exact_match, which "
+       "checkpoint.best "
+       "accepts. 0: none."},
+      {kNone, "tokens", integer(KEY(evaluation.answer_tokens), 1), "text: maximum length of each of these answers."},
+      {kNone, "", integer(KEY(evaluation.beams), 1, 64),
+       "text: number of beams with which these answers are searched for. 1: the most probable token each time."},
       {kLearning, "", boolean(KEY(batch_norm.synchronize)),
        "Normalize with the statistics of the global batch instead of those of each rank."},
       {kLearning, "", real(KEY(batch_norm.momentum), kUpToOne),

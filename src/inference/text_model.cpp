@@ -160,9 +160,10 @@ graph::ParameterTable table_of_base() {
 }  // namespace
 
 TextModel::TextModel(const models::LlamaConfig& model, const generate::DecoderSizes& sizes, Precision precision,
-                     const checkpoint::ModelFile& file, Backend& backend, World& world)
+                     const checkpoint::ModelFile& file, Backend& backend, World& world,
+                     const models::LlamaOptions& options)
     : table_(table_of_base()),
-      decoder_(model, sizes, storage_type(precision), precision == Precision::tf32, backend, table_) {
+      decoder_(model, sizes, storage_type(precision), precision == Precision::tf32, backend, table_, options) {
   const DType dtype = storage_type(precision);
   table_.fix_order(
       {}, dtype == DType::fp32 ? std::function<bool(graph::ParameterId)>()

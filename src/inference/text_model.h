@@ -63,7 +63,8 @@ class TextModel {
   /// `file` may be released afterwards. The backend must outlive it. Throws what Inference::load() throws, and
   /// out_of_memory.
   TextModel(const models::LlamaConfig& model, const generate::DecoderSizes& sizes, Precision precision,
-            const checkpoint::ModelFile& file, Backend& backend, World& world);
+            const checkpoint::ModelFile& file, Backend& backend, World& world,
+            const models::LlamaOptions& options = {});
 
   generate::Decoder& decoder() { return decoder_; }
 

@@ -57,16 +57,16 @@ void add_rates(Json& object, const tasks::CountUnit& unit, double rate, double l
 /// later.
 void note(const Json& object, const Naming& naming, History& history) {
   const Json event = object.value("event", Json());
-  const auto read = [&](std::string_view prefix = {}) {
+  const auto read = [&](std::span<const tasks::Measure> which, std::string_view prefix = {}) {
     std::vector<double> measures;
-    for (const tasks::Measure& measure : naming.measures)
+    for (const tasks::Measure& measure : which)
       measures.push_back(number_in(object, std::string(prefix) + measure.key));
     return measures;
   };
-  if (event == "step") history.train_measures = read();
-  if (event == "evaluation") history.evaluated.add(read(), naming.measures);
+  if (event == "step") history.train_measures = read(naming.measures);
+  if (event == "evaluation") history.evaluated.add(read(naming.evaluated), naming.evaluated);
   if (event == "evaluation" && object.contains(std::string(tasks::kAverageKey) + naming.measures.front().key))
-    history.evaluated_averages.add(read(tasks::kAverageKey), naming.measures);
+    history.evaluated_averages.add(read(naming.evaluated, tasks::kAverageKey), naming.evaluated);
   const auto totals = totals_in(object, naming.unit);
   if (!totals || totals->run_seconds < history.totals.run_seconds) return;
   history.totals = *totals;
@@ -142,8 +142,8 @@ struct Metrics::State {
   void write_configuration(const Options& options) {
     const std::string text = indented(options.configuration);
     std::vector<std::string> tags{"performance/" + naming.unit.rate_key};
-    for (const char* group : {"train/", "validation/"})
-      for (const tasks::Measure& measure : naming.measures) tags.push_back(group + measure.key);
+    for (const tasks::Measure& measure : naming.measures) tags.push_back("train/" + measure.key);
+    for (const tasks::Measure& measure : naming.evaluated) tags.push_back("validation/" + measure.key);
     write_or_warn([&] {
       if (!text.empty()) tensorboard->write_text(0, unix_seconds(), "config", text);
       if (!options.hyperparameters.empty())
@@ -192,7 +192,7 @@ struct Metrics::State {
 
   /// Adds one key for each measure.
   void add(Json& object, const std::string& prefix, const std::vector<double>& values) const {
-    for (std::size_t i = 0; i < values.size(); ++i) object[prefix + naming.measures[i].key] = values[i];
+    for (std::size_t i = 0; i < values.size(); ++i) object[prefix + naming.evaluated[i].key] = values[i];
   }
 
   /// Writes the event to both files. In TensorBoard, each curve is under "GROUP/KEY".

@@ -137,8 +137,11 @@ RecordedSteps recorded_steps(const std::string& directory);
 struct Naming {
   std::span<const tasks::Measure> measures;
   tasks::CountUnit unit;
+  std::span<const tasks::Measure> evaluated;  // of evaluations: begins with `measures`
 };
-inline Naming naming_of(const tasks::Task& task) { return {task.measures(), task.count_unit()}; }
+inline Naming naming_of(const tasks::Task& task) {
+  return {task.measures(), task.count_unit(), task.evaluation_measures()};
+}
 
 class Metrics {
  public:

@@ -189,4 +189,8 @@ std::string RunDirectory::read_file(const std::string& name) const {
   return fs::exists(file(name)) ? lockstep::read_file(file(name)) : "";
 }
 
+std::string answers_path(const std::string& run, std::int64_t step, bool is_of_averages) {
+  return fmt::format("{}/answers/{}step-{:08}.jsonl", run, is_of_averages ? "ema-" : "", step);
+}
+
 }  // namespace lockstep::run

@@ -49,4 +49,8 @@ class RunDirectory {
   std::string path_, name_template_;  // of a checkpoint; only {step} and {epoch} are still to be filled in
 };
 
+/// The answers of an evaluation to conversations (tasks/language_modelling/answers.h): RUN/answers/step-00001200.jsonl,
+/// and ema-step-00001200.jsonl of the averages of the weights.
+std::string answers_path(const std::string& run, std::int64_t step, bool is_of_averages);
+
 }  // namespace lockstep::run

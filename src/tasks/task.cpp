@@ -64,7 +64,10 @@ constexpr Row kOfText[] = {KEY(model.from),
                            KEY(data.sequence_length),
                            KEY(checkpoint.max_shard_size),
                            KEY(evaluation.generate),
-                           KEY(evaluation.generate_tokens)};
+                           KEY(evaluation.generate_tokens),
+                           KEY(evaluation.answers),
+                           KEY(evaluation.answer_tokens),
+                           KEY(evaluation.beams)};
 
 #undef KEY
 
@@ -81,23 +84,28 @@ void check_unused_keys(const Config& config) {
 void check_best(const Config& config, const Task& task) {
   const std::string& best = config.checkpoint.best;
   std::string accepted = Config::Checkpoint{}.best;
-  for (const Measure& measure : task.measures()) accepted += " | " + measure.key;
+  for (const Measure& measure : task.evaluation_measures()) accepted += " | " + measure.key;
   const bool is_of_averages = config.ema.is_on() && best.starts_with(kAverageKey);
   if (config.ema.is_on())
-    for (const Measure& measure : task.measures()) accepted += fmt::format(" | {}{}", kAverageKey, measure.key);
+    for (const Measure& measure : task.evaluation_measures())
+      accepted += fmt::format(" | {}{}", kAverageKey, measure.key);
   require(config.ema.is_on() || !best.starts_with(kAverageKey), ErrorCode::config_conflict,
           "{}checkpoint.best={} is measured with the average of the weights, which needs ema.decay",
           config.places({"checkpoint.best", "ema.decay"}), best);
   const Measure* const found = task.find_measure(is_of_averages ? best.substr(kAverageKey.size()) : best);
   require(best == Config::Checkpoint{}.best || found != nullptr, ErrorCode::config_invalid,
-          "{}checkpoint.best: expected one of {}, found \"{}\"", config.places({"checkpoint.best"}), accepted, best);
+          "{}checkpoint.best: expected one of {}, found \"{}\"{}", config.places({"checkpoint.best"}), accepted, best,
+          models::is_language_model(config.model.family) && config.evaluation.answers == 0
+              ? "; rouge_l and exact_match need evaluation.answers"
+              : "");
 }
 
 }  // namespace
 
 const Measure* Task::find_measure(std::string_view key) const {
-  const auto found = std::ranges::find(measures(), key, &Measure::key);
-  return found == measures().end() ? nullptr : &*found;
+  const std::span<const Measure> all = evaluation_measures();
+  const auto found = std::ranges::find(all, key, &Measure::key);
+  return found == all.end() ? nullptr : &*found;
 }
 
 std::unique_ptr<TextSampler> Task::make_text_sampler(Precision, Backend&, graph::ParameterTable&) const {

@@ -33,7 +33,7 @@ struct Measure {
   int epoch_digits = 3;   // of an epoch,
   int result_digits = 4;  // and of an evaluation
   bool greater_is_better = false;
-  double (*of)(const LossSums& sums) = nullptr;
+  double (*of)(const LossSums& sums) = nullptr;  // null: it is that of answers, and not computed from sums
 
   /// "97.5%"
   std::string text(double value, int digits) const;
@@ -131,14 +131,16 @@ class Task {
   // Results
   /// The loss is the first.
   virtual std::span<const Measure> measures() const = 0;
+  /// Those of an evaluation: the same, and those of the answers to conversations (evaluation.answers).
+  virtual std::span<const Measure> evaluation_measures() const { return measures(); }
   /// Null if there is none.
   const Measure* find_measure(std::string_view key) const;
   virtual const CountUnit& count_unit() const = 0;
   /// The measure that decides which of two evaluations is better, unless checkpoint.best names another one.
   virtual const Measure& quality_measure() const = 0;
   virtual std::unique_ptr<Tally> make_tally() const = 0;
-  /// The sampler that writes samples of text in evaluations (evaluation.generate), with the parameters of graphs that
-  /// are already wired; null: no samples are written. After open_train_set().
+  /// The sampler that generates text in evaluations (evaluation.generate, evaluation.answers), with the parameters of
+  /// graphs that are already wired; null: none is generated. After open_train_set() and open_validation_set().
   virtual std::unique_ptr<TextSampler> make_text_sampler(Precision precision, Backend& backend,
                                                          graph::ParameterTable& table) const;
 

@@ -1,10 +1,15 @@
 #include "train/evaluation.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/progress_bar.h"
+#include "base/rank_work.h"
 #include "base/signals.h"
+#include "inference/adapters.h"
 #include "inference/inference.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
@@ -36,35 +41,79 @@ std::optional<LossSums> evaluate(Session& session) {
   return all;
 }
 
-/// The same with the averaged weights.
-std::optional<LossSums> evaluate_averages(Session& session) {
-  session.replica->swap_averages();
-  const std::optional<LossSums> sums = evaluate(session);
-  session.replica->swap_averages();
-  return sums;
+/// The evaluation counts even if its answers cannot be written.
+void write_answers(const std::string& path, const std::string& lines) {
+  try {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    replace_file(path, lines);
+  } catch (const std::exception& error) {
+    log::warning("the answers were not written: {}", error.what());
+  }
 }
 
 }  // namespace
 
+std::optional<EvaluationResult> Validation::measure(std::int64_t steps_done, checkpoint::WeightsOf weights) {
+  const Clock::time_point begin = Clock::now();
+  const std::optional<LossSums> sums = evaluate(session_);
+  if (!sums) return std::nullopt;
+  EvaluationResult out{.sums = *sums, .measures = recorder_.measures_of(*sums), .loss_seconds = seconds_since(begin)};
+  try {
+    add_answers(steps_done, weights, out.measures);
+  } catch (const StoppedBySignal&) {
+    return std::nullopt;
+  }
+  out.seconds = seconds_since(begin);
+  return out;
+}
+
+void Validation::add_answers(std::int64_t steps_done, checkpoint::WeightsOf weights, std::vector<double>& measures) {
+  tasks::TextSampler* const sampler = session_.plan->sampler();
+  if (sampler == nullptr || sampler->questions() == nullptr) return;
+  const trace::Span span(trace::Kind::evaluation, "answers after step", steps_done);
+  const tasks::Questions& questions = *sampler->questions();
+  World& world = session_.world;
+  session_.replica->gather_state(0);
+  std::string key;
+  if (session_.leader())
+    key = questions.key(inference::hash_of_base(session_.replica->named_tensors(steps_done)), session_.base_hash,
+                        session_.task->model_stamp().dump(), session_.config.precision);
+  world.broadcast_text(key);
+  const std::string path =
+      run::answers_path(session_.run.path(), steps_done, weights == checkpoint::WeightsOf::averages);
+  std::optional<tasks::Answers> answers = questions.read(path, key, text::Stemming::none, world);
+  if (!answers) {
+    session_.replica->prepare_samples();
+    answers = questions.generate(sampler->answering_decoder(), key, text::Stemming::none,
+                                 session_.leader() && session_.config.log.progress, world);
+    if (session_.leader()) write_answers(path, answers->lines);
+  }
+  for (const tasks::AnswerMeasure& measure : {tasks::kRougeL, tasks::kExactMatch})
+    measures.push_back(answers->mean(measure.of));
+}
+
 /// Rank r replies to prompts r, r + ranks and so on. Rank 0 writes the samples.
 void Validation::write_samples(std::int64_t steps_done) {
-  constexpr std::int64_t kStepsBetweenMeetings = 8;  // ranks that finish early wait for the others
   tasks::TextSampler* const sampler = session_.plan->sampler();
-  if (sampler == nullptr) return;
+  if (sampler == nullptr || sampler->prompts().empty()) return;
   const trace::Span span(trace::Kind::evaluation, "samples after step", steps_done);
   World& world = session_.world;
   const auto rank = static_cast<std::size_t>(world.rank()), n_ranks = static_cast<std::size_t>(world.size());
   std::vector<std::size_t> numbers;
   for (std::size_t i = rank; i < sampler->prompts().size(); i += n_ranks) numbers.push_back(i);
   session_.replica->prepare_samples();
-  std::int64_t n_steps = 0;
-  nlohmann::json replies = sampler->generate(numbers, [&] {
-    if (n_ranks > 1 && ++n_steps % kStepsBetweenMeetings == 0) world.any(true);
-    return !stop_requested();
-  });
-  while (n_ranks > 1 && world.any(false)) {
+  nlohmann::json replies;
+  try {
+    Meetings meetings(world);
+    replies = sampler->generate(numbers, [&] {
+      meetings.after_step();
+      return true;
+    });
+    meetings.end();
+    stop_if_requested(world);
+  } catch (const StoppedBySignal&) {
+    return;
   }
-  if (world.any(stop_requested())) return;
   std::vector<run::TextSample> samples;
   for (const std::string& prompt : sampler->prompts()) samples.push_back({.prompt = prompt, .text = ""});
   const std::vector<std::string> all =
@@ -91,18 +140,22 @@ bool Validation::was_interrupted() const {
 
 bool Validation::run(std::int64_t steps_done) {
   const trace::Span span(trace::Kind::evaluation, "evaluation after step", steps_done);
-  const Clock::time_point begin = Clock::now();
   const bool has_averages = session_.plan->averages() == Averages::kept;
-  const std::optional<LossSums> sums = evaluate(session_);
-  const std::optional<LossSums> of_averages = sums && has_averages ? evaluate_averages(session_) : std::nullopt;
-  if (!sums || (has_averages && !of_averages)) {
+  const std::optional<EvaluationResult> result = measure(steps_done, checkpoint::WeightsOf::model);
+  std::optional<EvaluationResult> of_averages;
+  if (result && has_averages) {
+    session_.replica->swap_averages();
+    of_averages = measure(steps_done, checkpoint::WeightsOf::averages);
+    session_.replica->swap_averages();
+  }
+  if (!result || (has_averages && !of_averages)) {
     if (session_.leader())
       log::warning("a signal asked the run to stop: the evaluation after step {} was interrupted", steps_done);
     return false;
   }
-  sums_ = *sums;
-  if (of_averages) average_sums_ = *of_averages;
-  recorder_.evaluation(steps_done, sums_, of_averages ? &*of_averages : nullptr, seconds_since(begin));
+  result_ = *result;
+  if (of_averages) average_result_ = *of_averages;
+  recorder_.evaluation(steps_done, result_, of_averages ? &average_result_ : nullptr);
   write_samples(steps_done);
   // Does not include the evaluation after the last step of a start that train.max_steps ended: otherwise the count
   // would depend on where a run was interrupted.
@@ -115,14 +168,17 @@ bool Validation::run(std::int64_t steps_done) {
 std::optional<double> Validation::quality(bool evaluated) const {
   const bool has_set = session_.task->validation_set() != nullptr;
   if (has_set && !evaluated) return std::nullopt;
-  if ((has_set ? sums_ : recorder_.epoch_sums()).count <= 0) return std::nullopt;
+  if ((has_set ? sums() : recorder_.epoch_sums()).count <= 0) return std::nullopt;
   return last_quality();
 }
 
 double Validation::last_quality() const {
   const BestFigure best = figure_of_best(session_.config.checkpoint.best, *session_.task);
-  const LossSums& weights = session_.task->validation_set() ? sums_ : recorder_.epoch_sums();
-  const double value = best.measure.of(best.is_of_averages ? average_sums_ : weights);
+  const std::span<const tasks::Measure> all = session_.task->evaluation_measures();
+  const auto i = static_cast<std::size_t>(std::ranges::find(all, best.measure.key, &tasks::Measure::key) - all.begin());
+  const double value = session_.task->validation_set()
+                           ? (best.is_of_averages ? average_result_ : result_).measures.at(i)
+                           : best.measure.of(recorder_.epoch_sums());
   return best.measure.greater_is_better ? value : -value;
 }
 

@@ -30,7 +30,7 @@ class Validation {
   /// on any rank interrupted it.
   bool run(std::int64_t steps_done);
   /// The sums of the last run(), with the weights themselves.
-  const LossSums& sums() const { return sums_; }
+  const LossSums& sums() const { return result_.sums; }
   /// Greater is better: the quality of the evaluation that was just run; without a validation set, of the epoch's
   /// training. No value if it was not measured.
   std::optional<double> quality(bool evaluated) const;
@@ -40,12 +40,17 @@ class Validation {
  private:
   /// The quality from the last run() or, without a validation set, from the epoch's training.
   double last_quality() const;
+  /// Collective. No value if a signal asks any rank to stop.
+  std::optional<EvaluationResult> measure(std::int64_t steps_done, checkpoint::WeightsOf weights);
+  /// Collective: evaluation.answers. Adds the measures of the answers, which are written to RUN/answers/ for `lockstep
+  /// evaluate`. Throws StoppedBySignal on all ranks.
+  void add_answers(std::int64_t steps_done, checkpoint::WeightsOf weights, std::vector<double>& measures);
   /// Collective: evaluation.generate. A stop request on any rank interrupts it, and nothing is written.
   void write_samples(std::int64_t steps_done);
 
   Session& session_;
   Recorder& recorder_;
-  LossSums sums_, average_sums_;
+  EvaluationResult result_, average_result_;  // of the last run()
 };
 
 }  // namespace lockstep::train

@@ -127,7 +127,7 @@ std::vector<double> Recorder::measures_of(const LossSums& sums) const {
 std::string Recorder::text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const {
   std::string text;
   for (std::size_t i = 0; i < measures.size(); ++i) {
-    const tasks::Measure& measure = naming_.measures[i];
+    const tasks::Measure& measure = naming_.evaluated[i];
     text += fmt::format("{}{} {}", i > 0 ? " | " : "", measure.key, measure.text(measures[i], measure.*digits));
   }
   return text;
@@ -312,23 +312,24 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
   epoch_begin_ = Clock::now();
 }
 
-void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSums* of_averages, double seconds) {
-  const std::vector<double> measures = measures_of(sums);
-  const std::vector<double> average_measures = of_averages ? measures_of(*of_averages) : std::vector<double>();
-  evaluated_.add(measures, naming_.measures);
-  if (of_averages) evaluated_averages_.add(average_measures, naming_.measures);
+void Recorder::evaluation(std::int64_t step, const EvaluationResult& result, const EvaluationResult* of_averages) {
+  const std::vector<double>& measures = result.measures;
+  const std::vector<double> average_measures = of_averages ? of_averages->measures : std::vector<double>();
+  evaluated_.add(measures, naming_.evaluated);
+  if (of_averages) evaluated_averages_.add(average_measures, naming_.evaluated);
   has_worked_ = true;
-  const auto count = static_cast<std::int64_t>(sums.count);
+  const auto count = static_cast<std::int64_t>(result.sums.count);
   const double n_models = of_averages ? 2 : 1;
+  const double loss_seconds = result.loss_seconds + (of_averages ? of_averages->loss_seconds : 0);
   const std::int64_t n_samples = inference::evaluated_samples(session_.config, *session_.task->validation_set());
-  const double rate = run::rate_of(n_models * session_.task->processed_count(n_samples), seconds);
-  const double loss_rate = run::rate_of(n_models * sums.count, seconds);
+  const double rate = run::rate_of(n_models * session_.task->processed_count(n_samples), loss_seconds);
+  const double loss_rate = run::rate_of(n_models * result.sums.count, loss_seconds);
   metrics_.evaluation({.step = step,
                        .epoch = step / session_.steps_per_epoch,
                        .count = count,
                        .measures = measures,
                        .average_measures = average_measures,
-                       .seconds = seconds,
+                       .seconds = result.seconds + (of_averages ? of_averages->seconds : 0),
                        .rate = rate,
                        .loss_rate = loss_rate,
                        .totals = totals()});

@@ -24,6 +24,13 @@ struct StepClock {
   std::optional<double> exchange_seconds{};  // up to now: Communicator::exchange_seconds()
 };
 
+/// The result of an evaluation, of the weights or of their averages.
+struct EvaluationResult {
+  LossSums sums;
+  std::vector<double> measures;          // Task::evaluation_measures()
+  double loss_seconds = 0, seconds = 0;  // seconds: with the answers
+};
+
 class Recorder {
  public:
   explicit Recorder(Session& session);
@@ -42,8 +49,8 @@ class Recorder {
   /// Evaluation and checkpoints between steps have finished: the next step begins now.
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
-  /// `of_averages`: of the averages of the weights; null: there are none. `seconds`: of both.
-  void evaluation(std::int64_t step, const LossSums& sums, const LossSums* of_averages, double seconds);
+  /// `of_averages`: of the averages of the weights; null: there are none.
+  void evaluation(std::int64_t step, const EvaluationResult& result, const EvaluationResult* of_averages);
   void samples(std::int64_t step, const std::vector<run::TextSample>& samples);
   /// `totals`: when the checkpoint was begun.
   void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
@@ -59,6 +66,7 @@ class Recorder {
   const LossSums& epoch_so_far() const { return epoch_sums_; }
   /// The sums of the epoch so far, or of the one that just ended.
   const LossSums& epoch_sums() const { return epoch_sums_.count > 0 ? epoch_sums_ : last_epoch_sums_; }
+  std::vector<double> measures_of(const LossSums& sums) const;  // Task::measures(); NaN if nothing was counted
 
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
@@ -67,7 +75,6 @@ class Recorder {
   void count_data(const StepClock& clock);
   void report_data(bool is_logged);
   void continue_totals();
-  std::vector<double> measures_of(const LossSums& sums) const;  // NaN if nothing was counted
   std::string text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const;
 
   Session& session_;

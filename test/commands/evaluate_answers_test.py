@@ -84,7 +84,10 @@ def knows_its_answers(model, work):
         assert [line["answer"] for line in lines] == [line["reference"] for line in lines] == expected, lines
         assert lines[2]["prompt"] == "user\nWhy?<|endoftext|>assistant\nBecause.<|endoftext|>" \
             "user\nWhere?<|endoftext|>assistant\n", lines[2]
-    assert len({file.read_bytes() for file in files}) == 1
+    # The keys tell which settings the answers depend on: the beams, but not the ranks or the batch.
+    keys = [{line.pop("key") for line in lines} for lines in map(lines_of, files)]
+    assert keys[0] == keys[1] == keys[2] == keys[3] != keys[4] and len(keys[0]) == 1, keys
+    assert len({re.sub(r',"key":"\w+"', "", file.read_text()) for file in files}) == 1
     samples = lines_of(model / "metrics.jsonl")
     samples = [event["samples"] for event in samples if event["event"] == "samples"][-1]
     assert samples == [{"prompt": "Who?", "text": "The king."}, {"prompt": "When?", "text": samples[1]["text"]}], samples

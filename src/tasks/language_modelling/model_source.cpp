@@ -52,6 +52,10 @@ models::LlamaConfig model_source(const Config::Model& model) {
   return models::parse_llama_config(read_file(path, kMaxFileBytes), path, model.ignore_keys);
 }
 
+models::LlamaOptions model_options(const Config::Model& model) {
+  return {.lora = model.lora, .base_in_nf4 = model.base_precision == "nf4"};
+}
+
 std::string restore_model_source(Config::Model& model, const nlohmann::json& model_stamp) {
   const std::string path = path_of_source(model);
   const auto recorded = model_stamp.find("config");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/config.h"
+#include "models/llama.h"
 #include "models/llama_config.h"
 
 namespace lockstep::tasks {
@@ -16,6 +17,9 @@ inline constexpr const char* kAnswerEndKey = "answer_end_token";
 /// the directory model.from has the config.json. Throws config_invalid if there is none, and what parse_llama_config()
 /// throws.
 models::LlamaConfig model_source(const Config::Model& model);
+
+/// The adapters of a model, and how its base is stored.
+models::LlamaOptions model_options(const Config::Model& model);
 
 /// For a run that is resumed: if the file that describes the model is gone, model.config becomes what the run recorded
 /// in `model_stamp`. Returns a sentence that says so, or nothing.

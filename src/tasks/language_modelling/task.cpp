@@ -18,6 +18,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "models/llama.h"
+#include "tasks/language_modelling/answers.h"
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/text_sampler.h"
 #include "text/chat_template.h"
@@ -39,6 +40,15 @@ const Measure& perplexity_measure() {
                                   .greater_is_better = false,
                                   .of = [](const LossSums& sums) { return std::exp(mean(sums.loss, sums.weight)); }};
   return perplexity;
+}
+
+/// Those of a step, and then those of answers (answers.h).
+std::span<const Measure> all_measures() {
+  static const Measure measures[] = {loss_measure(),
+                                     perplexity_measure(),
+                                     {.key = kRougeL.key, .unit = "", .greater_is_better = true},
+                                     {.key = kExactMatch.key, .unit = "", .greater_is_better = true}};
+  return measures;
 }
 
 /// A language model has no results besides its measures.
@@ -105,6 +115,7 @@ class LanguageModelling final : public Task {
   void open_validation_set() override {
     if (!config_.data.validation.empty()) validation_set_ = open(Split::validation);
     if (!train_set_ || !validation_set_) return;
+    if (config_.evaluation.answers > 0) prepare_questions();
     const data::TextSetInfo &train = train_set_->info(), &validation = validation_set_->info();
     require(train.tokenizer_hash == validation.tokenizer_hash, ErrorCode::model_mismatch,
             "{} and {} were made with different tokenizers: import one of them again with --tokenizer", train.path,
@@ -157,9 +168,9 @@ class LanguageModelling final : public Task {
   }
   float statistics_momentum() const override { return 0; }  // there are no running statistics
 
-  std::span<const Measure> measures() const override {
-    static const Measure measures[] = {loss_measure(), perplexity_measure()};
-    return measures;
+  std::span<const Measure> measures() const override { return all_measures().first(2); }
+  std::span<const Measure> evaluation_measures() const override {
+    return config_.evaluation.answers > 0 ? all_measures() : measures();
   }
   const CountUnit& count_unit() const override {
     static const CountUnit unit{
@@ -171,7 +182,7 @@ class LanguageModelling final : public Task {
 
   std::unique_ptr<TextSampler> make_text_sampler(Precision precision, Backend& backend,
                                                  graph::ParameterTable& table) const override {
-    if (sample_prompts_.texts.empty()) return nullptr;
+    if (sample_prompts_.texts.empty() && !questions_) return nullptr;
     return std::make_unique<TextSampler>(
         TextSampler::Model{.config = model_,
                            .options = model_options(),
@@ -180,7 +191,7 @@ class LanguageModelling final : public Task {
                            .tf32 = precision == Precision::tf32},
         sample_prompts_,
         [tokenizer = tokenizer_](std::span<const std::int32_t> ids) { return text::decode_known(*tokenizer, ids); },
-        backend, table);
+        questions_, backend, table);
   }
 
   ModelName model_name() const override {
@@ -231,13 +242,25 @@ class LanguageModelling final : public Task {
  private:
   bool has_dropout() const { return config_.model.lora.is_on() && config_.model.lora.dropout > 0; }
   models::LlamaOptions model_options() const {
-    return {.recompute = recompute_of(config_.model),
-            .lora = config_.model.lora,
-            .base_in_nf4 = config_.model.base_precision == "nf4",
-            .seed = config_.run.seed};
+    models::LlamaOptions options = tasks::model_options(config_.model);
+    options.recompute = recompute_of(config_.model);
+    options.seed = config_.run.seed;
+    return options;
   }
   /// The size of the table of rotary positions, which all graphs share.
-  std::int64_t n_positions() const { return std::max(config_.data.sequence_length, sample_prompts_.capacity); }
+  std::int64_t n_positions() const {
+    const std::int64_t of_answers = questions_ ? questions_->decoder_sizes().capacity : 0;
+    return std::max({config_.data.sequence_length, sample_prompts_.capacity, of_answers});
+  }
+
+  void prepare_questions() {
+    const std::string &set = config_.data.validation, place = config_.places({"evaluation.answers", "data.validation"});
+    require(has_answers(set), ErrorCode::config_conflict,
+            "{}evaluation.answers={} compares answers with those of data.validation, but {} has none: make a set of "
+            "conversations with `lockstep data import chat`, or set evaluation.answers=0",
+            place, config_.evaluation.answers, set);
+    questions_ = std::make_shared<const Questions>(set, model_, answer_options(config_.evaluation));
+  }
 
   /// evaluation.generate: for a model that is trained on conversations, each prompt is the message of a user. Synthetic
   /// tokens mean nothing, so no samples are written with them.
@@ -378,6 +401,7 @@ class LanguageModelling final : public Task {
   std::shared_ptr<const text::Tokenizer> tokenizer_;  // of the train set, if evaluation.generate is used
   std::optional<std::int32_t> answer_end_;            // the token that ends the answers of the train set
   SamplePrompts sample_prompts_;
+  std::shared_ptr<const Questions> questions_;        // of evaluation.answers in a training; or null
   std::string adopted_hash_, adopted_source_;         // of the model that is evaluated
   mutable std::optional<std::string> hash_of_model_;  // of the tokenizer in model.from; takes tenths of a second
   std::shared_ptr<const data::TextSet> train_set_, validation_set_;

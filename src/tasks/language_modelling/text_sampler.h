@@ -1,7 +1,7 @@
-// The samples of text that evaluations write while a language model is trained (evaluation.generate): the most probable
-// reply to each of a few prompts. The decoder reads the weights of the replica. Its cache and activations are in the
-// replica's memory for activations, which is free between steps, so samples need extra memory only if they need more
-// than a step.
+// What evaluations generate while a language model is trained: the most probable reply to each of a few prompts
+// (evaluation.generate), and answers to conversations (evaluation.answers). Each has a decoder, which reads the weights
+// of the replica. Its cache and activations are in the replica's memory for activations, which is free between steps,
+// so it needs extra memory only if it needs more than a step.
 //
 // A reply does not depend on which rank generates it, or with which others.
 #pragma once
@@ -15,6 +15,7 @@
 #include "generate/decoder.h"
 #include "generate/generator.h"
 #include "models/llama.h"
+#include "tasks/language_modelling/answers.h"
 
 namespace lockstep::tasks {
 
@@ -34,12 +35,12 @@ class TextSampler {
     DType dtype = DType::fp32;
     bool tf32 = false;
   };
-  /// `table`: of graphs of this model that are planned. Backend and table must outlive it.
-  TextSampler(const Model& model, SamplePrompts prompts, generate::Decode decode, Backend& backend,
-              graph::ParameterTable& table);
+  /// `table`: of graphs of this model that are planned. Backend and table must outlive it. `questions` may be null.
+  TextSampler(const Model& model, SamplePrompts prompts, generate::Decode decode,
+              std::shared_ptr<const Questions> questions, Backend& backend, graph::ParameterTable& table);
 
   std::size_t activation_bytes() const;  // with the cache
-  std::size_t workspace_bytes() const { return decoder_.memory().workspace; }
+  std::size_t workspace_bytes() const;
   /// `bindings`: those of the graphs that are trained. Their memory for activations and their workspace have at least
   /// these sizes.
   void bind(const graph::Bindings& bindings);
@@ -49,10 +50,15 @@ class TextSampler {
   /// `goes_on` is called before each step of the decoder; if it returns false, the replies end there.
   std::vector<std::string> generate(std::span<const std::size_t> numbers, const std::function<bool()>& goes_on);
 
+  /// The conversations of evaluation.answers, or null, and what generates their answers, under the same conditions.
+  const Questions* questions() const { return questions_.get(); }
+  generate::Decoder& answering_decoder();
+
  private:
   SamplePrompts prompts_;
   generate::Decode decode_;
-  generate::Decoder decoder_;
+  std::shared_ptr<const Questions> questions_;
+  std::unique_ptr<generate::Decoder> decoder_, answering_;  // null: there are no prompts, or no questions
 };
 
 }  // namespace lockstep::tasks
