@@ -1,6 +1,6 @@
 """A server with the part of MLflow's REST interface that Lockstep uses, and with faults on request.
 
-    fake_server.py FOLDER
+    fake_server.py FOLDER [PORT]
 
 FOLDER/port: written when the server listens. FOLDER/mode: read at each request:
     ok            answers as MLflow does
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = handle_request
 
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) > 2 else 0), Handler)
 server.daemon_threads = True
 with open(os.path.join(folder, "port.partial"), "w") as out:
     out.write(str(server.server_address[1]))

@@ -1,0 +1,58 @@
+# The commands of docs/recipes/*.md (lines that begin with "$ "), as they stand there, with an installation. Trainings are
+# reduced and run on CPUs. Instead of downloads, small files in the same formats are copied (recipe_files.py). sbatch waits
+# for its job. recipe-commands/ has what replaces commands.
+recipes=$work/recipes
+
+# Prints each command of the page on one line.
+commands_of() { # PAGE
+  awk '/^    [$] / {
+    line = substr($0, 7)
+    while (line ~ /\\$/ && (getline rest) > 0) { sub(/\\$/, "", line); sub(/^ +/, "", rest); line = line rest }
+    print line
+  }' "$1"
+}
+# Each command succeeds, or says that there is no GPU. Prints the sentence of each with its result.
+run_page() ( # PAGE
+  mkdir -p "$recipes/$1/runs" "$recipes/$1/data" && cd "$recipes/$1" || exit
+  unset LOCKSTEP
+  export LOCKSTEP_RUNS=$PWD/runs LOCKSTEP_DATA=$PWD/data HF_HOME=$PWD/hub LOCKSTEP_CACHE=none REPOSITORY=$repository
+  export RECIPE_FILES=$recipes/files LOCKSTEP_INSTALLED=$work/opt/bin/lockstep LOCKSTEP_HOME=$work/opt/share/lockstep
+  SBATCH_OF_SLURM=$(command -v sbatch) MAKE_OF_SYSTEM=$(command -v make)
+  export SBATCH_OF_SLURM MAKE_OF_SYSTEM PATH=$repository/test/cluster/recipe-commands:$PATH
+  local short="device=cpu cpu.threads=1 train.max_steps=2 log.every_steps=1 comm.watchdog_seconds=600"
+  export IMAGES_REDUCED="$short data.readers=1 model.depth=18 model.width=16 data.image_size=32 train.batch_per_rank=2 evaluation.max_samples=8"
+  export TEXT_REDUCED="$short data.sequence_length=32 evaluation.max_samples=8"
+  ln -s "$repository"/{jobs,scripts} .
+  mkdir build && ln -s ../../../../"${LOCKSTEP_INSTALLED#/}" build/lockstep 2>/dev/null
+  ln -sf "$repository/test/cluster/recipe-commands/lockstep" build/lockstep
+  cp "$RECIPE_FILES"/*.jsonl .
+  while read -r -u 9 command; do
+    if eval "$command" >command.log 2>&1 </dev/null 9<&- || grep -qi 'no GPU\|libcuda' command.log; then
+      echo "passed  $1: $command"
+    else
+      echo "FAILED  $1: $command"
+      sed 's/^/    | /' command.log | tail -30
+    fi
+  done 9< <(commands_of "$repository/docs/recipes/$1.md")
+  kill $(jobs -p) 2>/dev/null
+)
+recipes_once() {
+  local page lines python=$repository/.deps/python/bin/python
+  if ! "$python" -c 'import PIL' 2>/dev/null; then
+    echo "skipped: there is no Python package PIL; make deps-test installs it"
+    ((skipped += 1))
+    return
+  fi
+  if [[ ! -x $work/opt/bin/lockstep ]]; then
+    check "make install" make --no-print-directory BUILD="$(dirname "${LOCKSTEP#"$repository"/}")" PREFIX="$work/opt" install || return
+  fi
+  mkdir -p "$recipes/files"
+  check "the files of the recipes" "$python" "$repository/test/cluster/recipe_files.py" "$recipes/files" "$repository" || return
+  for page in "$repository"/docs/recipes/*.md; do
+    lines=$(run_page "$(basename "$page" .md)" 2>&1)
+    echo "$lines"
+    ((passed += $(grep -c ^passed <<<"$lines"), failed += $(grep -c ^FAILED <<<"$lines")))
+  done
+}
+eight_nodes
+recipes_once
