@@ -17,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "base/outcome.h"
 #include "comm/communicator_memory.h"
 #include "comm/device_exchange.h"
+#include "comm/links.h"
 #include "comm/nccl_library.h"
 #include "comm/nccl_log.h"
 #include "lockstep/error.h"
@@ -195,9 +197,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   }
 
   std::string describe() const override {
-    return fmt::format("NCCL {}, {} rank{} on {} node{}{}{}{}", nccl_version_text(nccl().version), size(),
+    return fmt::format("NCCL {}, {} rank{} on {} node{}{}{}", nccl_version_text(nccl().version), size(),
                        size() == 1 ? "" : "s", topology_.n_nodes(), topology_.n_nodes() == 1 ? "" : "s",
-                       topology_.describe_order_and_wire(), network_.empty() ? "" : ", ", network_);
+                       topology_.describe_order_and_wire(), links_);
   }
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
@@ -274,7 +276,11 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
       is_starting_.store(false);
     });
     log_.restore_environment();
-    network_ = log_.network();
+    std::set<std::string> links;
+    for (std::string& link : world_.all_gather(device_link(device_health(backend_.device().pci_bus)).name))
+      if (!link.empty() && world_.size() > world_.n_nodes()) links.insert(std::move(link));
+    for (const std::string& link : links) links_ += ", " + link;
+    if (const std::string network = log_.network(); !network.empty()) links_ += ", " + network;
   }
 
   using Deregister = ncclResult_t (*)(ncclComm_t, void*);
@@ -439,7 +445,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Memory> counters_;
   std::unique_ptr<DeviceExchange> exchange_;
-  std::string network_;                     // the network that NCCL uses; empty: unknown
+  std::string links_;                       // ", NVLink, network IB (...)"; empty: unknown
   steady_clock::time_point next_warnings_;  // when the log is read next
   int n_warnings_ = 0;
 

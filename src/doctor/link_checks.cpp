@@ -12,12 +12,7 @@
 namespace lockstep::doctor {
 namespace {
 
-struct LinkRate {
-  double bytes_per_second = 0;  // in one direction; 0: unknown
-  std::string name;             // "eth0, 10 Gbit/s"
-};
-
-std::string gigabits(double bytes_per_second) { return fmt::format("{:.3g} Gbit/s", bytes_per_second * 8 / 1e9); }
+using comm::LinkRate;
 
 bool is_tcp(const Interface& interface) { return interface.kind != "InfiniBand" && interface.kind != "RoCE"; }
 
@@ -49,19 +44,12 @@ LinkRate network_of(const LinkFacts& facts) {
 /// to memory also reads it.
 LinkRate inside_node(const std::vector<DeviceFacts>& devices, int n_ranks) {
   const DeviceFacts& first = devices[0];
-  constexpr double kNvlink = 25e9;  // per link and direction, NVLink 2 to 4
   if (first.pci_bus.empty()) {
     const auto rate = [](const DeviceFacts& device) { return device.memory_rate.value_or(0); };
     const double slowest = rate(*std::ranges::min_element(devices, {}, rate)), n = n_ranks;
     return {.bytes_per_second = slowest / 2 * (n - 1) / n, .name = "memory"};
   }
-  const DeviceHealth& health = first.health;
-  if (health.nvlinks_active.value_or(0) > 0)
-    return {.bytes_per_second = kNvlink * *health.nvlinks_active, .name = "NVLink"};
-  if (!health.pcie_generation || !health.pcie_lanes) return {};
-  constexpr double kLaneOfGeneration3 = 0.985e9;  // each generation doubles it
-  return {.bytes_per_second = kLaneOfGeneration3 * std::exp2(*health.pcie_generation - 3) * *health.pcie_lanes,
-          .name = "PCIe"};
+  return comm::device_link(first.health);
 }
 
 Check check_latency(const AllReduceTime& time) {
@@ -106,10 +94,7 @@ Check check_interface(const std::string& host, const LinkFacts& facts) {
     check.remedy = "No interface has counted the bytes of the all-reduces, as in some containers.";
     return check;
   }
-  for (const Interface& interface : used)
-    check.value += fmt::format(
-        "{}{}, {}, {}", check.value.empty() ? "" : "; ", interface.name, interface.kind,
-        interface.bytes_per_second > 0 ? gigabits(interface.bytes_per_second) : std::string("speed not reported"));
+  for (const Interface& interface : used) check.value += (check.value.empty() ? "" : "; ") + text_of(interface);
   const double most = std::ranges::max(used, {}, &Interface::bytes_per_second).bytes_per_second;
   const Interface fastest = std::ranges::max(facts.interfaces, {}, &Interface::bytes_per_second);
   check.expected = fmt::format("the fastest, {}", fastest.name);
@@ -117,7 +102,7 @@ Check check_interface(const std::string& host, const LinkFacts& facts) {
   check.remedy = fmt::format(
       "{} is faster ({}): select it with OMPI_MCA_btl_tcp_if_include, UCX_NET_DEVICES, or NCCL_SOCKET_IFNAME and "
       "NCCL_IB_HCA.",
-      fastest.name, gigabits(fastest.bytes_per_second));
+      fastest.name, comm::gigabits(fastest.bytes_per_second));
   return check;
 }
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <span>
 
@@ -18,8 +16,6 @@
 namespace lockstep::doctor {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::size_t kSmallBytes = 8;
 constexpr std::size_t kMiddleBytes = 51'114'064;  // the gradients of ResNet-50 in 16 bits
 constexpr std::size_t kLargeBytes = 1'000'000'000;
@@ -28,24 +24,6 @@ constexpr int kMostRepetitions = 200;
 constexpr double kMostSeconds = 30;  // the time limit for one all-reduce: longer ones are left out
 constexpr std::size_t kMostRounds = 64;
 constexpr int kClockRounds = 12;
-
-std::string line_of(const fs::path& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-double number_in(const fs::path& path) {
-  const std::string line = line_of(path);
-  return line.empty() ? 0 : std::max(0.0, std::strtod(line.c_str(), nullptr));
-}
-std::vector<fs::path> entries(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::path> list;
-  for (const auto& entry : fs::directory_iterator(folder, error)) list.push_back(entry.path());
-  std::ranges::sort(list);
-  return list;
-}
 
 /// The maximum over all ranks.
 double greatest(World& world, double mine) {
@@ -208,27 +186,6 @@ std::vector<std::vector<int>> pair_rounds(const std::vector<Place>& places, std:
   return rounds;
 }
 
-std::vector<Interface> interfaces_in(const std::string& sys) {
-  std::vector<Interface> found;
-  for (const fs::path& port : entries(sys + "/class/net")) {
-    if (port.filename() == "lo" || line_of(port / "operstate") != "up") continue;
-    found.push_back({.name = port.filename(),
-                     .kind = number_in(port / "type") == 32 ? "IP over InfiniBand" : "Ethernet",  // ARPHRD_INFINIBAND
-                     .bytes_per_second = number_in(port / "speed") * 1e6 / 8,
-                     .sent_bytes = number_in(port / "statistics/tx_bytes")});
-  }
-  for (const fs::path& card : entries(sys + "/class/infiniband"))
-    for (const fs::path& port : entries(card / "ports")) {
-      if (line_of(port / "state").find("ACTIVE") == std::string::npos) continue;
-      constexpr double kWordBytes = 4;
-      found.push_back({.name = card.filename(),
-                       .kind = line_of(port / "link_layer") == "Ethernet" ? "RoCE" : "InfiniBand",
-                       .bytes_per_second = number_in(port / "rate") * 1e9 / 8,  // "100 Gb/sec (4X EDR)"
-                       .sent_bytes = kWordBytes * number_in(port / "counters/port_xmit_data")});
-    }
-  return found;
-}
-
 LinkFacts measure_links(World& world, Backend& backend, const std::vector<Place>& places, Effort effort,
                         std::vector<std::string>& notes) {
   LinkFacts facts;
@@ -237,9 +194,9 @@ LinkFacts measure_links(World& world, Backend& backend, const std::vector<Place>
   {
     const auto communicator = comm::make_communicator({}, world, backend);
     facts.transport = communicator->describe();
-    const std::vector<Interface> before = interfaces_in("/sys");
+    const std::vector<Interface> before = comm::interfaces_in();
     measure_all_reduces(world, backend, *communicator, "all ranks", world.size(), effort, facts, notes);
-    facts.interfaces = interfaces_in("/sys");
+    facts.interfaces = comm::interfaces_in();
     for (Interface& now : facts.interfaces)
       for (const Interface& then : before)
         if (then.name == now.name && then.kind == now.kind) now.sent_bytes -= then.sent_bytes;

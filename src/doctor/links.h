@@ -5,19 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "comm/links.h"
 #include "doctor/check.h"
 #include "doctor/device.h"
 #include "lockstep/backend.h"
 
+namespace lockstep::comm {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interface, name, kind, bytes_per_second, sent_bytes)
+}  // namespace lockstep::comm
+
 namespace lockstep::doctor {
 
-struct Interface {
-  std::string name{};           // "eth0", "mlx5_0"
-  std::string kind{};           // "Ethernet", "InfiniBand"
-  double bytes_per_second = 0;  // of the link, in one direction; 0: not reported
-  double sent_bytes = 0;        // so far or, in a difference, during a measurement
-};
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interface, name, kind, bytes_per_second, sent_bytes)
+using comm::Interface;
 
 /// All-reduces of one size, as in nccl-tests: algbw = size / time, busbw = algbw 2 (n - 1) / n.
 struct AllReduceTime {
@@ -61,8 +60,5 @@ std::vector<std::vector<int>> pair_rounds(const std::vector<Place>& places, std:
 /// `devices`: their memory and links determine what an all-reduce inside a node should reach.
 std::vector<Check> check_links(const std::vector<Place>& places, const std::vector<LinkFacts>& links,
                                const std::vector<DeviceFacts>& devices);
-
-/// The network interfaces and InfiniBand ports that are up, below `sys` ("/sys").
-std::vector<Interface> interfaces_in(const std::string& sys);
 
 }  // namespace lockstep::doctor

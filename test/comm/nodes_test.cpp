@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "comm/links.h"
 #include "comm/topology.h"
 #include "test/comm/collective_tests.h"
 
@@ -56,9 +57,9 @@ TEST(SeveralNodes, RejectsShared) {
 
 TEST(SeveralNodes, DescribesCommunicator) {
   const std::string nodes = std::to_string(test_world->n_nodes());
-  EXPECT_EQ(
-      make_communicator({}, *test_world, test_backend())->describe(),
-      "shared memory within " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
+  EXPECT_EQ(make_communicator({}, *test_world, test_backend())->describe(),
+            "shared memory within " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) +
+                " ranks" + fastest_network());
 }
 
 /// The bytes that all ranks send during one collective over equal shards.

@@ -1,11 +1,8 @@
-// The verdicts on what ranks exchange, derived from numbers; the rounds of pairs; and the interfaces below /sys.
+// The verdicts on what ranks exchange, derived from numbers, and the rounds of pairs.
 #include "doctor/links.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "test/doctor/support.h"
@@ -147,35 +144,6 @@ TEST(PairRounds, MeetOnceAndNeverTwoAtATime) {
   }
 }
 TEST(PairRounds, AreLimited) { EXPECT_EQ(pair_rounds(places_on(1, 20), 5).size(), 5U); }
-
-TEST(Interfaces, AreReadFromTheFilesOfLinux) {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::temp_directory_path() / ("interfaces." + std::to_string(::getpid()));
-  const auto write = [&](const std::string& path, const std::string& content) {
-    fs::create_directories((root / path).parent_path());
-    std::ofstream(root / path) << content << '\n';
-  };
-  for (const char* name : {"lo", "eth0", "down0"}) {
-    const std::string folder = std::string("class/net/") + name;
-    write(folder + "/operstate", std::string(name) == "down0" ? "down" : "up");
-    write(folder + "/type", "1");
-    write(folder + "/speed", "25000");
-    write(folder + "/statistics/tx_bytes", "123");
-  }
-  write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
-  write("class/infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)");
-  write("class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand");
-  write("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "10");
-  const auto found = interfaces_in(root);
-  fs::remove_all(root);
-  ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].name, "eth0");
-  EXPECT_DOUBLE_EQ(found[0].bytes_per_second, 25e9 / 8);
-  EXPECT_DOUBLE_EQ(found[0].sent_bytes, 123);
-  EXPECT_EQ(found[1].kind, "InfiniBand");
-  EXPECT_DOUBLE_EQ(found[1].bytes_per_second, 25e9);
-  EXPECT_DOUBLE_EQ(found[1].sent_bytes, 40);
-}
 
 }  // namespace
 }  // namespace lockstep::doctor
