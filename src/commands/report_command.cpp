@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -142,9 +143,21 @@ std::string name_of(const std::string& path) {
   return stem;
 }
 
+/// The log of psrecord, "# Elapsed time   CPU (%)     Real (MB)   Virtual (MB)", in our columns. Its MB are MiB.
+std::string from_psrecord(const std::string& text, const std::string& path) {
+  std::istringstream lines(text);
+  std::string line, found = "rank,rss_mib";
+  std::getline(lines, line);
+  for (double seconds, cpu, real; std::getline(lines, line); found += fmt::format("\n0,{}", real))
+    require(!!(std::istringstream(line) >> seconds >> cpu >> real), ErrorCode::usage,
+            "{}: expected seconds, CPU and memory in each line of psrecord, found \"{}\"", path, shown(line));
+  return found;
+}
+
 Log log_of(const std::string& path) {
   std::string text = read_file(path, kMaxBytes);
   text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));  // the last line may not be complete yet
+  if (text.starts_with("# Elapsed time")) text = from_psrecord(text, path);
   require(!trimmed(text).empty(), ErrorCode::usage,
           "{}: expected a line of column names and lines of numbers, found nothing", path);
   Log log{.path = path, .name = name_of(path)};
@@ -211,7 +224,7 @@ void add_memory(CLI::App& group, Run& run) {
       group.add_subcommand("memory", "Report peak, mean and mode of the memory that GPUs and processes used");
   add_required(*command, "FILE", options->files,
                "Files of RUN/usage, which log.usage_seconds enables, or of `nvidia-smi "
-               "--query-gpu=timestamp,index,memory.used --format=csv -l 5`");
+               "--query-gpu=timestamp,index,memory.used --format=csv -l 5`, or logs of psrecord");
   command->footer(
       "The mode is the most frequent amount; of equally frequent amounts, the smallest. A last line without line feed "
       "is\n"

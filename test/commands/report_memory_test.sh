@@ -37,6 +37,10 @@ check "reads a file of nvidia-smi" diff "$work/expected" <(report "$work/mine.cs
 printf 'index, memory.used [MiB]\n0, 5\n' >"$work/nounits.csv"
 check "  without units" diff <(echo '[nounits - GPU 0] Peak = 5 MiB, Avg = 5.00 MiB, Mode = 5 MiB') <(report "$work/nounits.csv")
 
+printf '# Elapsed time   CPU (%%)     Real (MB)   Virtual (MB) \n 0.000 0.000 10.000 50.000\n 1.001 99.900 12.500 60.000\n 2.0' >"$work/cpu_memory_log.txt"
+check "reads a log of psrecord" diff <(echo '[cpu_memory_log - rank 0] Peak = 12.5 MiB, Avg = 11.25 MiB, Mode = 10 MiB') \
+  <(report "$work/cpu_memory_log.txt")
+
 check "several files have different names" diff <(cat <<TEXT
 $work/nounits.csv
 [nounits - GPU 0] Peak = 5 MiB, Avg = 5.00 MiB, Mode = 5 MiB
@@ -57,6 +61,7 @@ check "an incomplete last line is ignored" bash -c "printf '%s\n1,0,5,9,1\n2,0,7
 
 # Files of other kinds: the message names the file, the line, what was expected, and the remedy; the exit status is 2.
 bad_file() { printf "$2" >"$work/bad.csv"; check "$1" refused 2 "$3" "$lockstep" report memory "$work/bad.csv"; }
+bad_file "a damaged log of psrecord" '# Elapsed time CPU (%%)\n1.0 x\n' 'bad.csv: expected seconds, CPU and memory in each line of psrecord, found "1.0 x"'
 bad_file "an empty file" '' 'bad.csv: expected a line of column names and lines of numbers, found nothing'
 bad_file "only column names" "$header\n" 'bad.csv: expected lines of numbers below the column names, found none'
 bad_file "other columns" 'a,b\n1,2\n' 'bad.csv:1: expected the names of columns, .*memory_used_mib .*found "a,b"'
