@@ -87,9 +87,10 @@ ProgressBar::~ProgressBar() {
   if (state_ && !state_->is_logged) log::set_progress_line("");
 }
 
-void ProgressBar::update(std::int64_t done, const std::string& note) {
+void ProgressBar::update(std::int64_t done, const std::string& note, const std::string& title) {
   if (!state_) return;
   State& s = *state_;
+  if (!title.empty()) s.title = title;
   const auto now = Clock::now();
   if (s.first_done < 0) {
     s.first_done = done;

@@ -20,7 +20,8 @@ class ProgressBar {
   ProgressBar(const std::string& title, std::int64_t total, bool enabled,
               WithoutTerminal without_terminal = WithoutTerminal::nothing);
   ~ProgressBar();
-  void update(std::int64_t done, const std::string& note);
+  /// `title`: replaces that of the constructor, unless it is empty.
+  void update(std::int64_t done, const std::string& note, const std::string& title = "");
 
  private:
   struct State;

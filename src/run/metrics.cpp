@@ -64,6 +64,7 @@ void note(const Json& object, const Naming& naming, History& history) {
     return measures;
   };
   if (event == "step") history.train_measures = read(naming.measures);
+  if (event == "step") history.memory_bytes = std::fmax(history.memory_bytes, number_in(object, "memory_bytes"));
   if (event == "evaluation") history.evaluated.add(read(naming.evaluated), naming.evaluated);
   if (event == "evaluation" && object.contains(std::string(tasks::kAverageKey) + naming.measures.front().key))
     history.evaluated_averages.add(read(naming.evaluated, tasks::kAverageKey), naming.evaluated);
@@ -350,6 +351,7 @@ void Metrics::summary(const Summary& r) {
                  {"data_samples_per_second_per_reader", r.data.rate_per_reader},
                  {"seconds", r.totals.run_seconds},
                  {"ranks", r.ranks},
+                 {"memory_bytes", whole(r.memory_bytes)},
                  {"exchanged_bytes", whole(r.exchanged_bytes)},
                  {"buckets", r.n_buckets},
                  {"versions", Json::parse(versions_json())}});

@@ -110,6 +110,7 @@ struct Summary {
   DataFigures data{};  // of the rank that waited most for data
   int readers = 1;     // of a rank
   int ranks = 1;
+  double memory_bytes = 0;     // peak of the rank that needs most
   double exchanged_bytes = 0;  // size of a step's buckets on a rank, in the types in which they travel
   int n_buckets = 0;
 };
@@ -120,6 +121,7 @@ struct History {
   Totals totals;
   std::vector<double> train_measures;  // of the last step; or empty
   Evaluated evaluated, evaluated_averages;
+  double memory_bytes = 0;  // the peak of the steps
 };
 
 /// Count per second; 0 if no time has passed.

@@ -77,6 +77,7 @@ void Recorder::continue_totals() {
   const run::History& history = metrics_.history();
   totals_ = history.totals;
   final_train_ = history.train_measures;
+  memory_peak_ = history.memory_bytes;
   evaluated_ = history.evaluated;
   if (session_.config.ema.is_on()) evaluated_averages_ = history.evaluated_averages;
   const double rate = run::rate_of(totals_.count, totals_.training_seconds);
@@ -152,7 +153,8 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   count_data(clock);
   final_train_ = measures_of(result.sums);
   if (session_.leader() && session_.config.log.progress)
-    bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4));
+    bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4),
+                 fmt::format("epoch {}/{}", step / session_.steps_per_epoch + 1, session_.config.train.epochs));
   if (logs(step)) write_step(step, result, learning_rate, clock);
   if (result.flags.report_due > 0) report_data(logs(step));
 }
@@ -173,6 +175,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.last_step = session_.last_step;
   record.ranks = session_.world.size();
   gather_ranks(record, step, result, clock);
+  memory_peak_ = std::max(memory_peak_, record.memory_bytes);
   metrics_.step(record);
   log::info(
       "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {} | {} | data {:.1f} ms | communication {:.1f} ms | {:.0f} MiB",
@@ -379,6 +382,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .data = data_watch_.figures(),
                     .readers = session_.config.data.readers,
                     .ranks = session_.world.size(),
+                    .memory_bytes = memory_peak_,
                     .exchanged_bytes = has_sums ? comm::exchanged_bytes(session_.plan->buckets()) : 0,
                     .n_buckets = has_sums ? static_cast<int>(session_.plan->buckets().size()) : 0});
 }

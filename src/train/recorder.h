@@ -94,6 +94,7 @@ class Recorder {
   run::DataUsage data_;                               // of this rank, since then
   run::DataWatch data_watch_;                         // of all ranks
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
+  double memory_peak_ = 0;                            // bytes, of the rank that needs most, in the logged steps
   double cpu_seconds_ = 0;
   double flops_ = 0, flops_seconds_ = 0;  // of the steps of this start
   run::Totals totals_;                    // run_seconds: of earlier starts only

@@ -19,6 +19,10 @@ done
 check "writes done to RUN/status" grep -qx done "$work/whole/status"
 check "logs the epoch line" grep -Eq 'Epoch \[2/2\] LR: .* \| Loss \(train, val\): .* \| Throughput: .* img/s' "$work/whole/log.txt"
 
+check "the progress bar on a terminal" bash -c "TERM=xterm python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))' \
+  '$lockstep' train ${small[*]} run.directory='$work' run.name=bar log.progress=true train.max_steps=9 >'$work/terminal'"
+check "  has the epoch" grep -Eq 'epoch 2/2 \[=+>? *\] 9/9 ' "$work/terminal"
+
 # Stopped inside an epoch and resumed, twice: the same bits as without interruption.
 for n in 1 2; do
   check "$n ranks: trains without interruption" train "$n" run.name=uninterrupted$n

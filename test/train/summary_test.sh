@@ -20,6 +20,8 @@ summary_is_of_all_starts() { # summary_is_of_all_starts RUN
   check "  and their samples" is "$(number "$1" samples)" 288
   check "  the best loss is that of all evaluations" is "$(number "$1" best_loss)" "$(best_of_events "$1" loss LEAST)"
   check "  and so is the best accuracy" is "$(number "$1" best_accuracy)" "$(best_of_events "$1" accuracy GREATEST)"
+  check "  the memory is the greatest of all steps" is "$(number "$1" memory_bytes)" \
+    "$(grep -oE '"memory_bytes":[0-9]+' "$work/$1/metrics.jsonl" | cut -d: -f2 | sort -n | tail -1)"
 }
 
 check "trains in three starts" train starts train.max_steps=8
