@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <functional>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "commands/run_record.h"
 #include "config/table.h"
 #include "page/ticks.h"
+#include "run/metrics_file.h"
 
 namespace lockstep::commands {
 namespace {
@@ -43,14 +45,6 @@ double median_of(std::vector<double> values) {
   return values.empty() ? std::nan("") : median(std::move(values));
 }
 
-/// "samples_per_second": "samples/s".
-std::string rate_unit(const std::string& key) { return key.substr(0, key.find("_per_second")) + "/s"; }
-std::string rate_key(const EventTable& steps) {
-  for (const char* key : {"tokens_per_second", "samples_per_second"})
-    if (steps.has(key)) return key;
-  return steps.key_with_end("_per_second");
-}
-
 Series series_of(const EventTable& events, const std::string& key, const std::string& name, Style style,
                  double factor = 1) {
   Series series{.name = name, .style = style};
@@ -65,6 +59,7 @@ void add_series(LineChart& chart, const EventTable& events, const std::string& k
 }
 
 LineChart over_steps(std::string title, std::string description, page::Axis y) {
+  title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
   return {.title = std::move(title),
           .description = std::move(description),
           .x = {.label = "step", .is_whole = true},
@@ -84,15 +79,15 @@ bool spans_decades(const LineChart& chart) {
   return high > 30 * low;
 }
 
-/// A chart of a measure of the task in training, in evaluations, and in evaluations with the averaged weights.
-LineChart measure_chart(const RunRecord& run, const std::string& key, const std::string& title,
-                        const std::string& label, double factor = 1) {
-  LineChart chart = over_steps(title, "Of single steps in training, and of whole evaluations.", {.label = label});
-  add_series(chart, run.steps, key, "training", Style::line, factor);
-  add_series(chart, run.evaluations, key, "validation", Style::line_with_markers, factor);
+/// A chart of a figure of steps and, if they have it, of evaluations and of those with the averaged weights.
+LineChart chart_of(const RunRecord& run, const std::string& key, const std::string& description, bool from_zero) {
+  const run::Curve curve = run::curve_of(key);
+  LineChart chart = over_steps(std::string(curve.title), description, {.label = curve.label(), .from_zero = from_zero});
+  add_series(chart, run.steps, key, "training", Style::line, curve.factor);
+  add_series(chart, run.evaluations, key, "validation", Style::line_with_markers, curve.factor);
   add_series(chart, run.evaluations, "ema_" + key, "validation, average of the weights", Style::line_with_markers,
-             factor);
-  chart.y.is_logarithmic = spans_decades(chart);
+             curve.factor);
+  chart.y.is_logarithmic = key != "learning_rate" && spans_decades(chart);
   return chart;
 }
 
@@ -102,10 +97,8 @@ LineChart time_chart(const RunRecord& run) {
   LineChart chart =
       over_steps("Time of a step", "Of logged steps. The waiting times are those of the rank that waits longest.",
                  {.label = fmt::format("time ({})", unit.name), .from_zero = true});
-  add_series(chart, run.steps, "step_seconds", "step", Style::line, 1 / unit.size);
-  add_series(chart, run.steps, "data_wait_seconds", "waiting for data", Style::line, 1 / unit.size);
-  add_series(chart, run.steps, "exposed_communication_seconds", "waiting for communication", Style::line,
-             1 / unit.size);
+  for (const char* key : {"step_seconds", "data_wait_seconds", "exposed_communication_seconds"})
+    add_series(chart, run.steps, key, std::string(run::curve_of(key).title), Style::line, 1 / unit.size);
   return chart;
 }
 
@@ -218,8 +211,8 @@ std::vector<Row> key_figures(const RunRecord& run) {
   add("perplexity, best", best(evaluations, "perplexity", false), plain);
   add("ROUGE-L, best", best(evaluations, "rouge_l", true), plain);
   add("exact match, best", best(evaluations, "exact_match", true), percent);
-  const std::string key = rate_key(steps);
-  const auto rate = [&](double value) { return value_text(value, 3) + " " + rate_unit(key); };
+  const std::string key = run.unit + "_per_second";
+  const auto rate = [&](double value) { return value_text(value, 3) + " " + run.unit + "/s"; };
   add("speed, median", middle(key), rate);
   add("speed of what counts in the loss, median", middle("loss_" + key), rate);
   add("time of a step, median", middle("step_seconds"), duration_text);
@@ -235,24 +228,16 @@ std::vector<Row> key_figures(const RunRecord& run) {
 
 void add_charts(Page& page, const RunRecord& run) {
   page.add_section("Training");
-  page.add_chart("loss", measure_chart(run, "loss", "Loss", "loss"));
-  page.add_chart("accuracy", measure_chart(run, "accuracy", "Accuracy", "accuracy (%)", 100));
-  page.add_chart("perplexity", measure_chart(run, "perplexity", "Perplexity", "perplexity"));
-  page.add_chart("rouge_l", measure_chart(run, "rouge_l", "ROUGE-L of answers", "F-measure"));
-  page.add_chart("exact_match", measure_chart(run, "exact_match", "Exact match of answers", "share"));
-  LineChart rate = over_steps("Learning rate", "Of the optimizer, after warm-up and schedule.",
-                              {.label = "learning rate", .from_zero = true});
-  add_series(rate, run.steps, "learning_rate", "learning rate", Style::line);
-  page.add_chart("learning-rate", std::move(rate));
-  LineChart norm = over_steps("Norm of the gradients", "Before clipping.", {.label = "norm", .from_zero = true});
-  add_series(norm, run.steps, "gradient_norm", "norm", Style::line);
-  if (spans_decades(norm)) norm.y.is_logarithmic = true;
-  page.add_chart("gradient-norm", std::move(norm));
+  for (const char* key : {"loss", "accuracy", "perplexity", "rouge_l", "exact_match"})
+    page.add_chart(key, chart_of(run, key, "Of single steps in training, and of whole evaluations.", false));
+  page.add_chart("learning-rate",
+                 chart_of(run, "learning_rate", "Of the optimizer, after warm-up and schedule.", true));
+  page.add_chart("gradient-norm", chart_of(run, "gradient_norm", "Before clipping.", true));
 
   page.add_section("Speed and memory");
-  const std::string key = rate_key(run.steps);
+  const std::string key = run.unit + "_per_second";
   LineChart speed = over_steps("Throughput", "Of all ranks together. Evaluations and checkpoints do not count.",
-                               {.label = rate_unit(key), .from_zero = true});
+                               {.label = run.unit + "/s", .from_zero = true});
   add_series(speed, run.steps, key, "logged steps", Style::line);
   add_series(speed, run.steps, "loss_" + key, "counted in the loss", Style::line);
   if (run.epochs.size() < 100) add_series(speed, run.epochs, key, "whole epochs", Style::markers);

@@ -80,6 +80,7 @@ void read_metrics(RunRecord& run) {
     run.last_time_unix = std::fmax(run.last_time_unix, time);
     if (kind == "step") {
       run.steps.add(event);
+      if (std::string unit = run::unit_of(event); !unit.empty()) run.unit = std::move(unit);
       add_ranks(run, event);
     } else if (kind == "evaluation") {
       run.evaluations.add(event);
@@ -302,11 +303,6 @@ double EventTable::last(const std::string& key) const {
   const auto value =
       std::find_if(found->second.rbegin(), found->second.rend(), [](double v) { return std::isfinite(v); });
   return value == found->second.rend() ? std::nan("") : *value;
-}
-
-std::string EventTable::key_with_end(const std::string& end) const {
-  const auto found = std::ranges::find_if(columns_, [&](const auto& column) { return column.first.ends_with(end); });
-  return found == columns_.end() ? "" : found->first;
 }
 
 RunRecord read_run_record(const std::string& path) {

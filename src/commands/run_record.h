@@ -28,8 +28,6 @@ class EventTable {
   std::vector<double> column(const std::string& key) const;
   /// The last figure that is finite; NaN if there is none.
   double last(const std::string& key) const;
-  /// The only key with this ending, such as "_per_second"; empty if there is none.
-  std::string key_with_end(const std::string& end) const;
 
  private:
   std::size_t size_ = 0;
@@ -54,6 +52,7 @@ struct RunRecord {
   Config config;
   std::string status;  // of RUN/status; empty if there is none
   EventTable steps, evaluations, epochs;
+  std::string unit = "samples";                                            // what the run counts
   std::vector<std::pair<std::string, std::vector<SampleOfStep>>> samples;  // of each prompt
   double first_time_unix = NAN, last_time_unix = NAN;
   std::vector<RankFigures> ranks;

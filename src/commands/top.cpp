@@ -67,15 +67,8 @@ std::string bar_text(double part, int width) {
                      std::string(static_cast<std::size_t>(width - filled), ' '));
 }
 
-/// The key of the speed, such as samples_per_second, and its unit: "samples/s".
-std::pair<std::string, std::string> rate_of(const Json& step) {
-  const std::string unit = run::unit_of(step);
-  return unit.empty() ? std::pair<std::string, std::string>{"samples_per_second", "samples/s"}
-                      : std::pair{unit + "_per_second", unit + "/s"};
-}
-
 std::string figures_text(const Json& step) {
-  const auto [rate_key, rate_unit] = rate_of(step);
+  const std::string unit = run::unit_of(step), rate_key = unit + "_per_second";
   std::string text = fmt::format("epoch {}", text_of(number_in(step, "epoch")));
   for (const char* key : {"loss", "accuracy", "perplexity"})
     if (step.contains(key)) text += fmt::format("   {} {}", key, text_of(number_in(step, key)));
@@ -84,7 +77,7 @@ std::string figures_text(const Json& step) {
   const std::string in_loss = step.contains(loss_rate_key)
                                   ? fmt::format(" ({} in the loss)", text_of(number_in(step, loss_rate_key), "", 5))
                                   : "";
-  text += fmt::format("{} {}{}   {} per step", text_of(number_in(step, rate_key), "", 5), rate_unit, in_loss,
+  text += fmt::format("{} {}/s{}   {} per step", text_of(number_in(step, rate_key), "", 5), unit, in_loss,
                       text_of(number_in(step, "step_seconds"), " s"));
   if (step.contains("model_flops_rate")) text += "   " + flops_rate_text(number_in(step, "model_flops_rate"));
   if (step.contains("model_flops_utilization"))

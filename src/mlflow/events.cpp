@@ -74,10 +74,8 @@ Event event_of(const Json& object) {
   const std::string event = run::text_in(object, "event");
   if (!std::isfinite(time) || !std::isfinite(step) || std::abs(time) > 1e12 || std::abs(step) > 1e15) return out;
   out.time_unix = time;
-  std::string unit;
-  for (const auto& [key, value] : object.items())
-    if (key.starts_with("trained_")) unit = key.substr(std::string_view("trained_").size());
   Collector collector(time, step, out.metrics);
+  const std::string unit = run::unit_of(object);
   for (const auto& [key, value] : object.items()) {
     const std::string group = value.is_number() ? run::curve_group(event, key, unit) : "";
     if (!group.empty()) collector.add(group + key, value.get<double>());

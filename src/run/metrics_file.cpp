@@ -11,10 +11,20 @@ namespace {
 
 constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;  // a step of ten thousand ranks has about one MiB
 
-template <std::size_t N>
-bool is_one_of(std::string_view key, const std::array<std::string_view, N>& list) {
-  return std::ranges::find(list, key) != list.end();
-}
+constexpr Curve kCurves[] = {{"loss", "loss"},
+                             {"accuracy", "accuracy", "%", 100},
+                             {"perplexity", "perplexity"},
+                             {"learning_rate", "learning rate"},
+                             {"gradient_norm", "norm of the gradients"},
+                             {"training_seconds", "time of the training", "s"},
+                             {"step_seconds", "time of a step", "s", 1, true},
+                             {"model_flops_rate", "FLOPs of the model", "GFLOP/s", 1e-9, true},
+                             {"model_flops_utilization", "MFU", "%", 100, true},
+                             {"data_wait_seconds", "waiting for data", "ms", 1e3, true},
+                             {"exposed_communication_seconds", "waiting for communication", "ms", 1e3, true},
+                             {"exchange_seconds", "exchange", "ms", 1e3, true},
+                             {"memory_bytes", "memory", "MiB", 1.0 / (1 << 20), true},
+                             {"utilisation", "utilisation", "%", 100, true}};
 
 /// The list of a step with an entry for each rank; null if there is none.
 const nlohmann::ordered_json* list_of_ranks(const nlohmann::ordered_json& step, const std::string& key) {
@@ -71,21 +81,20 @@ std::string unit_of(const nlohmann::ordered_json& event) {
   return "";
 }
 
+Curve curve_of(std::string_view key) {
+  const auto found = std::ranges::find_if(kCurves, [&](const Curve& curve) { return key.ends_with(curve.key); });
+  return found == std::ranges::end(kCurves) ? Curve{.key = key} : *found;
+}
+
 std::string curve_group(std::string_view event, std::string_view key, std::string_view unit) {
   constexpr std::array<std::string_view, 9> kNoCurves{"time_unix", "step",        "epoch",
                                                       "last_step", "ranks",       "skipped_steps",
                                                       "samples",   "run_seconds", "training_seconds"};
-  constexpr std::array<std::string_view, 7> kPerformance{"step_seconds",
-                                                         "model_flops_rate",
-                                                         "model_flops_utilization",
-                                                         "data_wait_seconds",
-                                                         "exposed_communication_seconds",
-                                                         "exchange_seconds",
-                                                         "memory_bytes"};
   const bool is_rate = key.ends_with("_per_second");
-  if (is_one_of(key, kNoCurves) || key == unit || key.starts_with("trained_") || key.starts_with("processed_"))
+  if (std::ranges::find(kNoCurves, key) != kNoCurves.end() || key == unit || key.starts_with("trained_") ||
+      key.starts_with("processed_"))
     return "";
-  if (event == "step") return is_rate || is_one_of(key, kPerformance) ? "performance/" : "train/";
+  if (event == "step") return is_rate || curve_of(key).is_performance ? "performance/" : "train/";
   if (event == "evaluation") return is_rate || key == "evaluation_seconds" ? "" : "validation/";
   const bool is_elsewhere = key.starts_with("validation_") || key == "learning_rate" || key == "epoch_seconds";
   return event == "epoch" && !is_elsewhere ? "epoch/" : "";

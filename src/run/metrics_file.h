@@ -62,6 +62,17 @@ std::vector<std::string> hosts_of(const nlohmann::ordered_json& step);
 /// What an event counts, "samples" for the key samples_per_second; empty if it has no speed.
 std::string unit_of(const nlohmann::ordered_json& event);
 
+/// How reports show a figure.
+struct Curve {
+  std::string_view key{}, title{}, unit{};  // unit: of what is shown; empty: none
+  double factor = 1;                        // from the unit of the file to `unit`
+  bool is_performance = false;
+  /// "accuracy (%)"
+  std::string label() const { return std::string(title) + (unit.empty() ? "" : " (" + std::string(unit) + ")"); }
+};
+/// Of a key that may begin with "validation_" or the like. One that is not known has no title.
+Curve curve_of(std::string_view key);
+
 /// The group of a figure among the curves of TensorBoard and MLflow, such as "train/"; empty if it is no curve. `unit`:
 /// what the run counts.
 std::string curve_group(std::string_view event, std::string_view key, std::string_view unit);

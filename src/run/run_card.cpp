@@ -72,12 +72,9 @@ std::vector<ModelCard::Point> losses_of(const std::vector<Json>& events, const s
 /// The figures of an evaluation that describe the model, not the run. `prefix` selects the plain or the averaged
 /// weights.
 ModelCard::Result result_of(const Json& event, const std::string& prefix, std::string of) {
-  constexpr std::array<std::string_view, 7> kOfTheRun{"time_unix",     "step",           "epoch",           "tokens",
-                                                      "skipped_steps", "trained_tokens", "processed_tokens"};
   ModelCard::Result out{.of = std::move(of), .step = event["step"].get<std::int64_t>(), .measures = {}};
   for (const auto& [key, value] : event.items()) {
-    if (!value.is_number() || std::ranges::find(kOfTheRun, std::string_view(key)) != kOfTheRun.end()) continue;
-    if (key.ends_with("_seconds") || key.ends_with("_per_second")) continue;
+    if (!value.is_number() || curve_group("evaluation", key, unit_of(event)).empty()) continue;
     const bool is_of_averages = key.starts_with(tasks::kAverageKey);
     if (is_of_averages != !prefix.empty()) continue;
     out.measures.emplace_back(key.substr(prefix.size()), value.get<double>());
