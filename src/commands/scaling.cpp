@@ -35,7 +35,7 @@ using scaling::Study;
 struct RunArguments {
   std::vector<std::string> configuration;
   std::string directory, ranks, nodes, job;
-  int repeats = 3, ranks_per_node = 0;
+  int epochs = 0, repeats = 3, ranks_per_node = 0;
   std::int64_t steps = 60, warmup_steps = 10;
   std::uint64_t seed = 1;
   double minutes_per_case = 0;
@@ -55,7 +55,8 @@ std::string absolute(const std::string& path) {
 Study study_of(const RunArguments& arguments, const Config& config) {
   require(arguments.ranks.empty() != arguments.nodes.empty(), ErrorCode::usage,
           "expected --ranks or --nodes with the numbers to run with, such as --ranks 1,2,4");
-  require(arguments.steps - arguments.warmup_steps >= scaling::kLeastMeasuredSteps, ErrorCode::usage,
+  const bool has_steps = arguments.epochs == 0;
+  require(!has_steps || arguments.steps - arguments.warmup_steps >= scaling::kLeastMeasuredSteps, ErrorCode::usage,
           "--steps: a case of {} steps with a warm-up of {} measures fewer than {}, which the report rejects; use more "
           "--steps or a shorter --warmup",
           arguments.steps, arguments.warmup_steps, scaling::kLeastMeasuredSteps);
@@ -68,8 +69,9 @@ Study study_of(const RunArguments& arguments, const Config& config) {
                          : arguments.is_weak ? Scaling::weak
                                              : scaling::scaling_of(config),
               .launcher = arguments.submits || are_nodes ? Launcher::slurm : Launcher::local,
-              .steps = arguments.steps,
-              .warmup_steps = arguments.warmup_steps,
+              .steps = has_steps ? arguments.steps : 0,
+              .warmup_steps = has_steps ? arguments.warmup_steps : 0,
+              .epochs = arguments.epochs,
               .repeats = arguments.repeats,
               .seed = arguments.seed,
               .job = "",
@@ -206,10 +208,15 @@ void add_run(CLI::App& group, Run& run) {
   command->add_flag("--local", arguments->is_local, "Run the cases with mpirun on this machine; the default of --ranks")
       ->excludes(submits);
   constexpr std::int64_t kMostSteps = 1'000'000;
-  add_number(*command, "--steps", arguments->steps, 2, kMostSteps,
-             "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little");
-  add_number(*command, "--warmup", arguments->warmup_steps, 0, kMostSteps,
-             "First steps, which are not measured. The report rejects a case that still becomes faster after them");
+  auto* steps = add_number(*command, "--steps", arguments->steps, 2, kMostSteps,
+                           "Steps of a case, including its warm-up. The default leaves 50, whose mean varies little");
+  auto* warmup =
+      add_number(*command, "--warmup", arguments->warmup_steps, 0, kMostSteps,
+                 "First steps, which are not measured. The report rejects a case that still becomes faster after them");
+  add_number(*command, "--epochs", arguments->epochs, 1, 1'000'000,
+             "Whole epochs with validation, instead of steps: their time is compared, and the results of the last one")
+      ->excludes(steps)
+      ->excludes(warmup);
   command->add_option("--seed", arguments->seed, "Determines the order of the cases")->capture_default_str();
   add_number(*command, "--ranks-per-node", arguments->ranks_per_node, 1, 1024,
              "With Slurm; by default what the job script sets, or all ranks of --ranks on one node");
@@ -224,7 +231,8 @@ void add_run(CLI::App& group, Run& run) {
   command->add_option("--minutes-per-case", arguments->minutes_per_case, "For the node-hours of --dry-run")
       ->check(CLI::Range(0.001, 1e6));
   command->footer(
-      "Each case trains without validation, and keeps no weights. The same command continues a study: it runs what is "
+      "Each case keeps no weights and, without --epochs, trains without validation. The same command continues a "
+      "study: it runs what is "
       "not finished, in a shuffled order, and never repeats a case that is. With more numbers than before, it adds "
       "their cases.");
   set_run(*command, run, [arguments] { return run_study(*arguments); });

@@ -1,4 +1,4 @@
-// lockstep scaling report: how a study scales, as text, tables, JSON or one HTML page.
+// lockstep scaling report: how a study or finished runs scale, as text, tables, JSON or one HTML page.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/numbers.h"
 #include "commands/commands.h"
+#include "commands/model_argument.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
 #include "page/page.h"
@@ -160,7 +162,7 @@ LineChart memory_chart(const Results& results) {
 LineChart loss_chart(const Results& results) {
   LineChart chart{.title = "Training loss",
                   .description = "Of single steps, in one case of each size.",
-                  .x = {.label = "step", .is_whole = true},
+                  .x = {.label = "logged step", .is_whole = true},
                   .y = {.label = "loss"}};
   for (const SizeResult& size : results.sizes) {
     const auto found = std::ranges::find_if(results.cases, [&](const scaling::CaseResult& each) {
@@ -204,8 +206,10 @@ void add_machine(Page& page, const Results& results) {
 }
 
 Page page_of_study(const Results& results) {
-  Page page("Scaling study",
-            fmt::format("{}. This page shows {}.", description_of(results.study), results.study.directory));
+  Page page(
+      "Scaling study",
+      description_of(results.study) +
+          (results.study.directory.empty() ? "." : fmt::format(". This page shows {}.", results.study.directory)));
   page.add_key_figures(key_figures(results));
   page.add_section("Speed");
   page.add_chart("speedup", speedup_chart(results));
@@ -232,6 +236,10 @@ std::vector<std::string> files_of(const scaling::Study& study) {
   return files;
 }
 
+bool is_run(const std::string& directory) {
+  return !scaling::study_exists(directory) && is_there(directory + "/config.yaml") && is_there(directory + "/status");
+}
+
 std::string report_of(const std::string& format, const scaling::Results& results) {
   if (format == "markdown") return scaling::markdown_report(results);
   if (format == "csv") return scaling::csv_report(results);
@@ -244,12 +252,15 @@ std::string report_of(const std::string& format, const scaling::Results& results
 
 void add_scaling_report(CLI::App& group, Run& run) {
   struct CommandLine {
-    std::string directory, format = "text", output, predicted, figures;
+    std::vector<std::string> directories;
+    std::string format = "text", output, predicted, figures;
     std::vector<std::string> accepted;
   };
   auto options = std::make_shared<CommandLine>();
-  CLI::App* command = group.add_subcommand("report", "Report speed, speedup, memory and waiting times of a study");
-  add_required(*command, "DIR", options->directory, "The directory of the study");
+  CLI::App* command =
+      group.add_subcommand("report", "Report speed, speedup, memory and waiting times of a study or of finished runs");
+  add_required(*command, "DIR", options->directories,
+               "The directory of a study, or those of finished runs, such as runs/1gpu runs/4gpus");
   add_choice(*command, "--format", options->format, {"text", "markdown", "csv", "json", "latex", "html"},
              "The format of the report");
   add_value(*command, "--output", "FILE", options->output,
@@ -257,11 +268,11 @@ void add_scaling_report(CLI::App& group, Run& run) {
   add_value(*command, "--figures", "DIRECTORY", options->figures,
             "With html: also write each figure to this folder, as SVG and PNG");
   command
-      ->add_option(
-          "--accept", options->accepted,
-          "Average cases although their warm-up was too short, they had neighbours on their nodes, or they ran "
-          "with another build")
-      ->check(CLI::IsMember({"warm-up", "neighbours", "build"}))
+      ->add_option("--accept", options->accepted,
+                   "Average cases although their warm-up was too short, they had neighbours on their nodes, they ran "
+                   "with another "
+                   "build, or they trained something else than the baseline")
+      ->check(CLI::IsMember({"warm-up", "neighbours", "build", "settings"}))
       ->allow_extra_args(false);
   add_value(*command, "--predict", "LIST", options->predicted,
             "Fit the cost model, write it to DIR/model.json, and predict these numbers of ranks, or of nodes if "
@@ -270,8 +281,22 @@ void add_scaling_report(CLI::App& group, Run& run) {
     std::vector<scaling::Reason> accepted;
     for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
     require(options->figures.empty() || options->format == "html", ErrorCode::usage, "--figures is for --format html");
-    scaling::Results results = scaling::read_results(options->directory, accepted);
-    check_outputs({options->output}, files_of(results.study));
+    const bool are_runs = options->directories.size() > 1 || is_run(options->directories.front());
+    std::vector<std::string> inputs;
+    if (are_runs) {
+      require(options->predicted.empty(), ErrorCode::usage, "--predict needs the directory of one study, not runs");
+      require(options->format != "html" || !options->output.empty(), ErrorCode::usage,
+              "--format html: name the page of several runs with --output");
+      for (std::string& run : options->directories) run = run_argument(run);
+      for (const std::string& run : options->directories)
+        for (const char* file : {"config.yaml", "metrics.jsonl", "metrics.json", "status"})
+          inputs.push_back(run + "/" + file);
+    }
+    scaling::Results results = are_runs ? scaling::read_runs(options->directories, accepted)
+                                        : scaling::read_results(options->directories.front(), accepted);
+    check_outputs({options->output}, are_runs ? inputs : files_of(results.study));
+    require(options->predicted.empty() || !results.is_timed_as_a_whole(), ErrorCode::usage,
+            "--predict needs a study with a number of steps: repeat it in another directory without --epochs");
     if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
     if (options->format == "html") {
       const std::string page = options->output.empty() ? results.study.directory + "/report.html" : options->output;

@@ -74,7 +74,7 @@ std::optional<Measurement> CaseFiles::measurement() const {
 
 std::optional<Measurement> CaseFiles::measurement_of_run(const Study& study) const {
   if (status() != "done") return std::nullopt;
-  Measurement measurement = measure(run(), study.steps, study.warmup_steps);
+  Measurement measurement = measure(run(), study);
   add_hosts(measurement);
   std::error_code error;
   const auto end = fs::last_write_time(run() + "/status", error);
@@ -230,8 +230,9 @@ Config configuration_of(const Study& study, const Case& a_case, Config config) {
   config.train.batch_per_rank = study.scaling == Scaling::strong ? 0 : study.batch;
   config.train.max_steps = study.steps;
   // The run must not end before max_steps, even if an epoch has only a few steps.
-  config.train.epochs = static_cast<int>(std::max<std::int64_t>(config.train.epochs, study.steps));
-  config.data.validation = "";
+  config.train.epochs =
+      study.epochs > 0 ? study.epochs : static_cast<int>(std::max<std::int64_t>(config.train.epochs, study.steps));
+  if (study.epochs == 0) config.data.validation = "";
   config.evaluation.patience = 0;
   config.checkpoint = Config::Checkpoint();
   config.checkpoint.every_epochs = 0;

@@ -81,8 +81,9 @@ Scaling scaling_of(const Config& config);
 /// number or cannot be divided.
 std::int64_t batch_of(const Config& config, Scaling scaling, int fewest_ranks);
 
-/// The configuration of a case: its batch and its directory, `study.steps` steps that are all logged, the memory every
-/// half second, no evaluation, and no checkpoint before the end. Throws if it is not possible (config_*, usage).
+/// The configuration of a case: its batch and its directory, `study.steps` steps without evaluation, or `study.epochs`
+/// epochs with it; all steps are logged, the memory every half second; no checkpoint before the end. Throws if it is
+/// not possible (config_*, usage).
 Config configuration_of(const Study& study, const Case& a_case, Config config);
 
 }  // namespace lockstep::scaling

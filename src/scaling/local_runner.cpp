@@ -103,7 +103,7 @@ class LocalRunner {
     if (ended.was_stopped) return Outcome::stopped;
     if (ended.status != 0 || files.status() != "done") return failed(title, files, ended);
     try {
-      Measurement measurement = measure(files.run(), study_.steps, study_.warmup_steps);
+      Measurement measurement = measure(files.run(), study_);
       measurement.started_unix = began;
       measurement.seconds = ended.seconds;
       for (Host& host : measurement.hosts) {

@@ -36,30 +36,23 @@ std::vector<double> numbers_in(const Json& object, const std::string& key) {
   return numbers;
 }
 
-/// The memory in MiB that RUN/usage recorded between `begin` and `end`: that of GPUs if there are any, otherwise that
-/// of processes.
-std::vector<double> used_mib(const std::string& folder, double begin, double end) {
-  std::vector<double> of_gpus, of_processes;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const bool is_gpu = entry.path().filename().string().starts_with("gpu_");
-    std::istringstream lines(read_file(entry.path(), kMaxBytes));
-    for (std::string line; std::getline(lines, line) && !lines.eof();) {
-      std::vector<double> columns;
-      std::istringstream fields(line);
-      for (std::string field; std::getline(fields, field, ',');) {
-        double value = kUnknown;
-        std::from_chars(field.data(), field.data() + field.size(), value);
-        columns.push_back(value);
-      }
-      const std::size_t memory =
-          is_gpu ? 2 : 4;  // time_unix,gpu,memory_used_mib,... and time_unix,rank,pid,...,rss_mib
-      if (columns.size() > memory && columns[0] >= begin && columns[0] <= end)
-        (is_gpu ? of_gpus : of_processes).push_back(std::round(columns[memory]));
+/// The memory in MiB that a file of RUN/usage recorded between `begin` and `end`: that of the first GPU or rank in it.
+/// `column`: of the memory. The first ones are time_unix and the number of the GPU or rank.
+std::vector<double> used_mib(const std::string& file, std::size_t column, double begin, double end) {
+  std::map<double, std::vector<double>> used;
+  std::istringstream lines(fs::exists(file) ? read_file(file, kMaxBytes) : "");
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+    std::vector<double> columns;
+    std::istringstream fields(line);
+    for (std::string field; std::getline(fields, field, ',');) {
+      double value = kUnknown;
+      std::from_chars(field.data(), field.data() + field.size(), value);
+      columns.push_back(value);
     }
+    if (columns.size() > column && columns[0] >= begin && columns[0] <= end && std::isfinite(columns[column]))
+      used[columns[1]].push_back(std::round(columns[column]));
   }
-  std::erase_if(of_gpus, [](double mib) { return !std::isfinite(mib); });
-  return of_gpus.empty() ? of_processes : of_gpus;
+  return used.empty() ? std::vector<double>() : used.begin()->second;
 }
 
 /// A figure of each of the steps.
@@ -76,13 +69,18 @@ std::vector<double> of_ranks(std::span<const Event> steps, const std::string& ke
   return values;
 }
 
-void measure_memory(const std::string& run, std::span<const Event> events, std::size_t warmup_steps,
-                    Measurement& result) {
-  const std::size_t first = std::max<std::size_t>(warmup_steps, 1) - 1;
-  std::vector<double> logged = of_ranks(events.subspan(warmup_steps), "memory_bytes");
-  for (double& size : logged) size = std::round(size / kMebibyte);
-  std::vector<double> used =
-      used_mib(run + "/usage", number_in(events[first], "time_unix"), number_in(events.back(), "time_unix"));
+void measure_memory(const std::string& run, std::span<const Event> events, const Study& study, Measurement& result) {
+  const auto n_before = static_cast<std::size_t>(study.warmup_steps);
+  std::vector<double> logged, used;
+  for (const Event& step : events.subspan(n_before))
+    if (const auto of_ranks = run::of_ranks(step, "memory_bytes"); !of_ranks.empty())
+      logged.push_back(std::round(of_ranks.front() / kMebibyte));
+  const double begin = study.steps > 0 ? number_in(events[std::max<std::size_t>(n_before, 1) - 1], "time_unix") : 0;
+  const double end = study.steps > 0 ? number_in(events.back(), "time_unix") : INFINITY;
+  const std::vector<std::string> hosts = run::hosts_of(events.back());
+  for (const auto& [kind, column] : {std::pair("/usage/gpu_memory_log_", 2), {"/usage/process_log_", 4}})
+    for (const char* ending : {".csv", "_node0.csv"})
+      if (used.empty() && !hosts.empty()) used = used_mib(run + kind + hosts.front() + ending, column, begin, end);
   // A case of less than half a second has no line there. In this case, the steps contain the peak memory so far.
   if (used.empty()) used = logged;
   const double peak = std::max(figure_of(logged).maximum, figure_of(used).maximum);
@@ -91,22 +89,33 @@ void measure_memory(const std::string& run, std::span<const Event> events, std::
   result.memory_mode_bytes = kMebibyte * mode_of(used);
 }
 
-std::vector<Event> step_events(const std::string& path) {
-  std::vector<Event> events;
-  run::MetricsReader reader(path);
-  reader.require_open();
-  while (reader.next())
-    if (Event event = reader.event(); run::text_in(event, "event") == "step") events.push_back(std::move(event));
-  return events;
+void measure_epoch(const Event& epoch, Measurement& result) {
+  result.epoch_rate = number_in(epoch, result.unit + "_per_second");
+  result.epoch_loss = number_in(epoch, "loss");
+  result.epoch_accuracy = number_in(epoch, "accuracy");
+  result.validation_loss = number_in(epoch, "validation_loss");
+  result.validation_accuracy = number_in(epoch, "validation_accuracy");
 }
 
 }  // namespace
 
-Measurement measure(const std::string& run, std::int64_t steps, std::int64_t warmup_steps) {
+Measurement measure(const std::string& run, const Study& study) {
   const std::string path = run::metrics_path(run), summary = run + "/metrics.json";
-  const std::vector<Event> events = step_events(path);
-  require(std::ssize(events) == steps, ErrorCode::study_damaged, "{}: expected {} steps, found {}", path, steps,
+  std::vector<Event> events;
+  Event epoch;
+  run::MetricsReader reader(path);
+  reader.require_open();
+  while (reader.next()) {
+    Event event = reader.event();
+    const std::string kind = run::text_in(event, "event");
+    if (kind == "step") events.push_back(std::move(event));
+    if (kind == "epoch") epoch = std::move(event);
+  }
+  require(study.steps > 0 ? std::ssize(events) == study.steps : !events.empty(), ErrorCode::study_damaged,
+          "{}: expected {} steps, found {}", path, study.steps > 0 ? std::to_string(study.steps) : "some",
           events.size());
+  require(study.epochs == 0 || number_in(epoch, "epoch") == study.epochs, ErrorCode::study_damaged,
+          "{}: expected {} epochs, found {}", path, study.epochs, number_in(epoch, "epoch"));
   Measurement result;
   const Json totals = parse_json(read_file(summary, kMaxBytes), summary, ErrorCode::study_damaged);
   result.build = build_text(totals.value("versions", Json::object()).dump());
@@ -116,14 +125,14 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   require(!result.unit.empty() && events.front().contains("loss"), ErrorCode::study_damaged,
           "{}: its steps have no loss or no speed", path);
   result.ranks = static_cast<int>(number_in(events.front(), "ranks"));
+  if (number_in(events.back(), "ranks") != result.ranks) result.ranks = 0;
   result.step_seconds = of_steps(events, "step_seconds");
   result.step_counts = of_steps(events, result.unit + "_per_second");
   std::ranges::transform(result.step_counts, result.step_seconds, result.step_counts.begin(),
                          [](double rate, double seconds) { return std::round(rate * seconds); });
   result.step_losses = of_steps(events, "loss");
   if (events.front().contains("accuracy")) result.step_accuracies = of_steps(events, "accuracy");
-  const auto n_before = static_cast<std::size_t>(warmup_steps);
-  const auto measured = std::span(events).subspan(n_before);
+  const auto measured = std::span(events).subspan(static_cast<std::size_t>(study.warmup_steps));
   const auto mean_of_ranks = [&](const char* key) { return figure_of(of_ranks(measured, key)).mean; };
   const auto mean = [&](const char* key) { return figure_of(of_steps(measured, key)).mean; };
   result.utilisation = mean_of_ranks("utilisation");
@@ -132,7 +141,11 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   result.exposed_communication_seconds = mean_of_ranks("exposed_communication_seconds");
   result.data_wait_seconds = mean_of_ranks("data_wait_seconds");
   result.exchange_seconds = mean("exchange_seconds");
-  measure_memory(run, events, n_before, result);
+  result.training_seconds = number_in(events.back(), "training_seconds");
+  result.global_batch = number_in(events.front(), "samples") / number_in(events.front(), "step");
+  result.has_gpus = !run::of_ranks(events.back(), "host_memory_bytes").empty();
+  if (study.steps == 0 && !epoch.empty()) measure_epoch(epoch, result);
+  measure_memory(run, events, study, result);
   std::map<std::string, int> ranks_of;
   for (const std::string& host : run::hosts_of(events.back()))
     if (!host.empty()) ++ranks_of[host];
@@ -156,6 +169,13 @@ namespace {
 constexpr std::pair<const char*, double Measurement::*> kFigures[] = {
     {"started_unix", &Measurement::started_unix},
     {"seconds", &Measurement::seconds},
+    {"training_seconds", &Measurement::training_seconds},
+    {"epoch_rate", &Measurement::epoch_rate},
+    {"epoch_loss", &Measurement::epoch_loss},
+    {"epoch_accuracy", &Measurement::epoch_accuracy},
+    {"validation_loss", &Measurement::validation_loss},
+    {"validation_accuracy", &Measurement::validation_accuracy},
+    {"global_batch", &Measurement::global_batch},
     {"memory_peak_bytes", &Measurement::memory_peak_bytes},
     {"memory_mean_bytes", &Measurement::memory_mean_bytes},
     {"memory_mode_bytes", &Measurement::memory_mode_bytes},
@@ -183,8 +203,9 @@ nlohmann::ordered_json json_of(const Measurement& m) {
                      {"ranks", host.ranks},
                      {"cores", host.cores},
                      {"busy_cores_of_others", host.busy}});
-  nlohmann::ordered_json object{{"format", 1},    {"build", m.build},           {"ranks", m.ranks},
-                                {"hosts", hosts}, {"other_jobs", m.other_jobs}, {"unit", m.unit}};
+  nlohmann::ordered_json object{{"format", 1},           {"build", m.build},           {"ranks", m.ranks},
+                                {"hosts", hosts},        {"other_jobs", m.other_jobs}, {"unit", m.unit},
+                                {"has_gpus", m.has_gpus}};
   for (const auto& [key, member] : kFigures) object[key] = m.*member;
   for (const auto& [key, member] : kFiguresOfSteps) object[key] = m.*member;
   return object;
@@ -200,6 +221,7 @@ Measurement measurement_in(const std::string& text, const std::string& path) {
     m.build = object.at("build");
     m.ranks = object.at("ranks");
     m.unit = object.at("unit");
+    m.has_gpus = object.value("has_gpus", false);
     for (const Json& host : object.at("hosts"))
       m.hosts.push_back({.name = host.at("name"),
                          .machine = host.at("machine"),
@@ -297,6 +319,16 @@ Figure scaled(const Figure& figure, double factor) {
        {&Figure::mean, &Figure::minimum, &Figure::maximum, &Figure::deviation, &Figure::half_width})
     result.*member *= factor;
   return result;
+}
+
+Figure inverted(const Figure& figure) {
+  const double mean = 1 / figure.mean;
+  return {.n = figure.n,
+          .mean = mean,
+          .minimum = 1 / figure.maximum,
+          .maximum = 1 / figure.minimum,
+          .deviation = figure.deviation * mean * mean,
+          .half_width = figure.half_width * mean * mean};
 }
 
 double mode_of(std::span<const double> values) {

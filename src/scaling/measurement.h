@@ -44,6 +44,8 @@ double student_t(double degrees_of_freedom);
 Figure ratio_of(const Figure& numerator, const Figure& denominator);
 /// Each value multiplied by `factor`, which is positive.
 Figure scaled(const Figure& figure, double factor);
+/// 1 / figure of a positive one: the least value becomes the greatest, and spreads are converted to first order.
+Figure inverted(const Figure& figure);
 
 /// The value that occurs most often, or the smallest of several; kUnknown if there is none.
 double mode_of(std::span<const double> values);
@@ -74,8 +76,8 @@ struct Machine {
 std::map<std::string, Machine> machines_of(const std::vector<Host>& hosts);
 
 struct Measurement {
-  std::string build{};  // build_text() of the program that ran
-  int ranks = 0;
+  std::string build{};                                 // build_text() of the program that ran
+  int ranks = 0;                                       // 0: their number changed while the run was trained
   double started_unix = kUnknown, seconds = kUnknown;  // of the case, with its start
   std::vector<Host> hosts{};
   std::vector<std::string> other_jobs{};  // Slurm jobs on the same nodes when it started
@@ -84,7 +86,13 @@ struct Measurement {
   std::vector<double> step_seconds{};                    // of all steps, from the first
   std::vector<double> step_counts{};                     // samples or tokens of each step, over all ranks
   std::vector<double> step_losses{}, step_accuracies{};  // step_accuracies: empty if the task has none
-  // Per rank: the greatest of all, and mean and mode over all ranks, after the warm-up
+  // Of the whole run: all its steps, without evaluations and checkpoints; and of its last epoch, if it has any
+  double training_seconds = kUnknown;
+  double epoch_rate = kUnknown, epoch_loss = kUnknown, epoch_accuracy = kUnknown;  // epoch_rate: units per second
+  double validation_loss = kUnknown, validation_accuracy = kUnknown;
+  double global_batch = kUnknown;  // samples
+  bool has_gpus = false;           // whether there is one for each rank
+  // Of the first GPU of the node of rank 0, or of the process of rank 0, after the warm-up
   double memory_peak_bytes = kUnknown, memory_mean_bytes = kUnknown, memory_mode_bytes = kUnknown;
   // Means over ranks and steps after the warm-up; utilisations are parts of 1, the others seconds per step
   double utilisation = kUnknown, model_flops_rate = kUnknown, model_flops_utilization = kUnknown;
@@ -93,9 +101,10 @@ struct Measurement {
   double exchanged_bytes = kUnknown, buckets = kUnknown;  // of these sums
 };
 
+struct Study;
 /// Measures a run that is done. `hosts` has no ranks yet. Throws study_damaged if the files are not those of a run with
-/// `steps` steps.
-Measurement measure(const std::string& run, std::int64_t steps, std::int64_t warmup_steps);
+/// the steps or the epochs of the study; without these, any number of steps will do.
+Measurement measure(const std::string& run, const Study& study);
 
 nlohmann::ordered_json json_of(const Measurement& measurement);
 /// The opposite. Throws study_damaged, naming `path`.

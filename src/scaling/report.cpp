@@ -9,6 +9,7 @@
 
 #include "base/numbers.h"
 #include "base/utf8.h"
+#include "run/metrics_file.h"
 #include "scaling/predictions.h"
 
 namespace lockstep::scaling {
@@ -46,55 +47,76 @@ std::string number_text(double value) {
   return text;
 }
 
+std::string name_of(const SizeResult& size, const Results& results) {
+  const char* const device = results.has_gpus ? "GPU" : "rank";
+  const std::string kind = size.ranks == results.baseline().ranks && size.nodes == results.baseline().nodes ? "Baseline"
+                           : size.nodes > 1 ? "Multi-node"
+                                            : fmt::format("Multi-{}", device);
+  if (size.ranks == 1) return fmt::format("{} (Single {})", kind, device);
+  return fmt::format("{} ({}, {})", kind, counted(size.ranks, device), counted(size.nodes, "node"));
+}
+
 std::vector<ReportedFigure> reported_figures(const Results& results) {
   const std::string unit = results.unit.empty() ? "samples" : results.unit;
+  const std::string device = results.has_gpus ? "GPU 0" : "rank 0";
   std::vector<ReportedFigure> figures{
-      {"loss", "training loss", "", &SizeResult::loss},
-      {"accuracy", "training accuracy", "%", &SizeResult::accuracy, 100},
-      {unit + "_per_second", "throughput", unit + "/s", &SizeResult::rate},
-      {"step_seconds", "time of a step", "s", &SizeResult::step_seconds},
-      {"speedup", "speedup", "", &SizeResult::speedup},
-      {"efficiency", "parallel efficiency", "%", &SizeResult::efficiency, 100},
-      {"memory_peak_bytes", "memory, peak", "MiB per rank", &SizeResult::memory_peak, 1 / kMebibyte},
-      {"memory_mean_bytes", "memory, average", "MiB per rank", &SizeResult::memory_mean, 1 / kMebibyte},
-      {"memory_mode_bytes", "memory, mode", "MiB per rank", &SizeResult::memory_mode, 1 / kMebibyte},
-      {"utilisation", "utilisation", "%", &SizeResult::utilisation, 100},
-      {"model_flops_rate", "FLOPs of the model", "GFLOP/s", &SizeResult::model_flops_rate, 1e-9},
-      {"model_flops_utilization", "MFU", "%", &SizeResult::model_flops_utilization, 100},
-      {"exposed_communication_seconds", "exposed communication", "ms per step",
-       &SizeResult::exposed_communication_seconds, 1000},
-      {"data_wait_seconds", "waiting for data", "ms per step", &SizeResult::data_wait_seconds, 1000}};
+      {"loss", "training", &SizeResult::loss},
+      {"accuracy", "training", &SizeResult::accuracy},
+      {"validation_loss", "validation", &SizeResult::validation_loss},
+      {"validation_accuracy", "validation", &SizeResult::validation_accuracy},
+      {unit + "_per_second", unit + "/s", &SizeResult::rate},
+      {"memory_peak_bytes", device + " peak, MiB", &SizeResult::memory_peak, Shown::figures, 1 / kMebibyte},
+      {"memory_mean_bytes", device + " average, MiB", &SizeResult::memory_mean, Shown::figures, 1 / kMebibyte},
+      {"memory_mode_bytes", device + " mode, MiB", &SizeResult::memory_mode, Shown::figures, 1 / kMebibyte},
+      {"throughput_scaling", "throughput scaling", &SizeResult::rate_scaling},
+      {"memory_mean_scaling", "memory average scaling", &SizeResult::memory_scaling},
+      {"speedup", "speedup", &SizeResult::speedup, Shown::speedups},
+      {"efficiency", "parallel efficiency", &SizeResult::efficiency, Shown::speedups},
+      {"training_seconds", "", &SizeResult::training_seconds, Shown::times},
+      {"step_seconds", "", &SizeResult::step_seconds, Shown::times},
+      {"utilisation", "", &SizeResult::utilisation, Shown::times},
+      {"model_flops_rate", "", &SizeResult::model_flops_rate, Shown::times},
+      {"model_flops_utilization", "", &SizeResult::model_flops_utilization, Shown::times},
+      {"exposed_communication_seconds", "", &SizeResult::exposed_communication_seconds, Shown::times},
+      {"data_wait_seconds", "", &SizeResult::data_wait_seconds, Shown::times}};
+  for (ReportedFigure& figure : figures) {
+    const run::Curve curve = run::curve_of(figure.key);
+    if (curve.title.empty()) continue;  // it is not in metrics.jsonl
+    figure.title += fmt::format("{}{}{}{}", figure.title.empty() ? "" : " ", curve.title,
+                                curve.unit.empty() ? "" : ", ", curve.unit);
+    figure.factor = curve.factor;
+  }
   std::erase_if(figures, [&](const ReportedFigure& figure) {
-    const bool not_always = figure.key == "accuracy" || figure.key.starts_with("model_flops_");
-    return not_always &&
-           std::ranges::none_of(results.sizes, [&](const SizeResult& size) { return (size.*figure.member).n > 0; });
+    const auto is_measured = [&](const SizeResult& size) { return (size.*figure.member).n > 0; };
+    const bool is_always = figure.key == "loss" || figure.key.starts_with("memory_") || figure.shown == Shown::speedups;
+    if (figure.key == "training_seconds" && !results.is_timed_as_a_whole()) return true;
+    return !is_always && std::ranges::none_of(results.sizes, is_measured);
   });
   return figures;
 }
 
 Table speedup_table(const Results& results) {
   const std::string unit = results.unit.empty() ? "samples" : results.unit;
-  Table table{.header = {"ranks", "nodes", "cases", "average, s per step", unit + "/s", "speedup", "efficiency, %"}};
+  const bool is_whole = results.is_timed_as_a_whole();
+  Table table{.header = {"configuration", "cases", is_whole ? "average, s" : "average, s per step", unit + "/s",
+                         "speedup", "efficiency, %"}};
   for (const SizeResult& size : results.sizes)
-    table.rows.push_back({std::to_string(size.ranks), std::to_string(size.nodes), cases_text(size),
-                          with_interval(size.step_seconds), with_interval(size.rate), with_interval(size.speedup),
-                          with_interval(size.efficiency, 100)});
+    table.rows.push_back({name_of(size, results), cases_text(size),
+                          with_interval(is_whole ? size.training_seconds : size.step_seconds), with_interval(size.rate),
+                          with_interval(size.speedup), with_interval(size.efficiency, 100)});
   return table;
 }
 
-Table figure_table(const Results& results) {
-  Table table{.header = {"ranks", "nodes", "figure", "unit", "mean", "95 % interval", "least", "greatest"}};
+Table figure_table(const Results& results, Shown shown) {
+  Table table{.header = {"configuration"}};
+  std::vector<ReportedFigure> figures = reported_figures(results);
+  std::erase_if(figures, [&](const ReportedFigure& figure) { return figure.shown != shown; });
+  for (const ReportedFigure& figure : figures) table.header.push_back(figure.title);
   for (const SizeResult& size : results.sizes) {
     if (size.n_averaged == 0) continue;
-    for (const ReportedFigure& reported : reported_figures(results)) {
-      const Figure figure = scaled(size.*reported.member, reported.factor);
-      const bool has_interval = std::isfinite(figure.half_width);
-      table.rows.push_back(
-          {std::to_string(size.ranks), std::to_string(size.nodes), reported.title, reported.unit,
-           number_text(figure.mean),
-           has_interval ? fmt::format("{} to {}", number_text(figure.low()), number_text(figure.high())) : "-",
-           number_text(figure.minimum), number_text(figure.maximum)});
-    }
+    table.rows.push_back({name_of(size, results)});
+    for (const ReportedFigure& figure : figures)
+      table.rows.back().push_back(number_text(figure.factor * (size.*figure.member).mean));
   }
   return table;
 }
@@ -114,17 +136,25 @@ Table prediction_table(const Results& results) {
 }
 
 std::string description_of(const Study& study) {
-  return fmt::format("{} scaling, {} of {}; {} steps, of which the first {} are the warm-up; {}",
-                     text_of(study.scaling), study.scaling == Scaling::strong ? "a global batch" : "a batch per rank",
-                     counted(study.batch, "sample"), study.steps, study.warmup_steps, counted(study.repeats, "repeat"));
+  const std::string work =
+      study.steps > 0 ? fmt::format("{} steps, of which the first {} are the warm-up", study.steps, study.warmup_steps)
+      : study.epochs > 0 ? counted(study.epochs, "epoch")
+                         : "";
+  return fmt::format("{} scaling, {} of {}; {}", text_of(study.scaling),
+                     study.scaling == Scaling::strong ? "a global batch" : "a batch per rank",
+                     counted(study.batch, "sample"),
+                     work.empty() ? counted(study.cases.size(), "finished run")
+                                  : fmt::format("{}; {}", work, counted(study.repeats, "repeat")));
 }
 
 std::string baseline_text(const Results& results) {
   const SizeResult& baseline = results.baseline();
-  const std::string where = fmt::format("{} on {}", counted(baseline.ranks, "rank"), counted(baseline.nodes, "node"));
-  if (baseline.n_averaged == 0) return fmt::format("baseline: {}, not measured", where);
-  return fmt::format("baseline: {} s per step on {}, the mean of {}", number_text(baseline.step_seconds.mean), where,
-                     counted(baseline.n_averaged, "case"));
+  const std::string name = name_of(baseline, results);
+  if (baseline.n_averaged == 0) return fmt::format("{}: not measured", name);
+  const std::string time = results.is_timed_as_a_whole()
+                               ? fmt::format("{:.2f} seconds", baseline.training_seconds.mean)
+                               : fmt::format("{} s per step", number_text(baseline.step_seconds.mean));
+  return fmt::format("{}: {}, the mean of {}", name, time, counted(baseline.n_averaged, "case"));
 }
 
 std::vector<std::string> notes_of(const Results& results) {
@@ -153,8 +183,7 @@ std::string aligned(const Table& table) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::string blanks(widths[i] - n_characters(row[i]), ' ');
-      const bool is_name = table.header[i] == "figure" || table.header[i] == "unit";
-      line += (i == 0 ? "" : "  ") + (is_name ? row[i] + blanks : blanks + row[i]);
+      line += (i == 0 ? "" : "  ") + (table.header[i] == "configuration" ? row[i] + blanks : blanks + row[i]);
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   };
@@ -175,10 +204,12 @@ std::string markdown_of(const Table& table) {
 }  // namespace
 
 std::string text_report(const Results& results) {
-  std::string text = fmt::format("{}\n{}\nbuild: {}\n\nSPEEDUP ANALYSIS\n{}\n", results.study.directory,
-                                 description_of(results.study), results.study.build, baseline_text(results));
+  std::string text = fmt::format("{}{}{}\nbuild: {}\n\nSPEEDUP ANALYSIS\n{}\n\n", results.study.directory,
+                                 results.study.directory.empty() ? "" : "\n", description_of(results.study),
+                                 results.study.build, baseline_text(results));
   text += aligned(speedup_table(results));
-  text += "\nFIGURES\n" + aligned(figure_table(results));
+  text += "\nFIGURES\n" + aligned(figure_table(results, Shown::figures));
+  text += "\nTIMES\n" + aligned(figure_table(results, Shown::times));
   if (results.model) text += "\n" + text_of(*results.model);
   if (!results.predictions.empty()) text += "\nPREDICTIONS\n" + aligned(prediction_table(results));
   const std::vector<std::string> notes = notes_of(results);
@@ -193,7 +224,8 @@ std::string markdown_report(const Results& results) {
                                  description_of(results.study), baseline_text(results), results.study.build);
   text += markdown_of(speedup_table(results));
   text += "\n± is half of the 95 % confidence interval of the mean (Student's t).\n\n## Figures\n\n";
-  text += markdown_of(figure_table(results));
+  text += markdown_of(figure_table(results, Shown::figures));
+  text += "\n## Times\n\n" + markdown_of(figure_table(results, Shown::times));
   if (results.model) text += fmt::format("\n## Cost model\n\n```\n{}```\n", text_of(*results.model));
   if (!results.predictions.empty()) text += "\n## Predictions\n\n" + markdown_of(prediction_table(results));
   const std::vector<std::string> notes = notes_of(results);
@@ -228,7 +260,7 @@ std::string escaped(const std::string& text) {
 
 std::string table_of(const Table& table, const std::string& caption) {
   std::string columns, rows;
-  for (const std::string& title : table.header) columns += title == "figure" || title == "unit" ? "l" : "r";
+  for (const std::string& title : table.header) columns += title == "configuration" ? "l" : "r";
   const auto line = [](const std::vector<std::string>& row) {
     std::vector<std::string> cells;
     for (const std::string& cell : row) cells.push_back(escaped(cell));
@@ -249,8 +281,8 @@ std::string latex_report(const Results& results) {
   for (const std::string& note : notes_of(results)) text += fmt::format("% {}\n", note);
   text += table_of(speedup_table(results),
                    fmt::format("Speedup analysis: {}; {}.", description_of(results.study), baseline_text(results)));
-  text +=
-      "\n" + table_of(figure_table(results), fmt::format("Figures of the study: {}.", description_of(results.study)));
+  for (const auto& [shown, what] : {std::pair(Shown::figures, "Figures"), {Shown::times, "Times"}})
+    text += "\n" + table_of(figure_table(results, shown), fmt::format("{}: {}.", what, description_of(results.study)));
   if (!results.predictions.empty())
     text += "\n" + table_of(prediction_table(results), "Predictions of the cost model, and what was measured later.");
   return text;

@@ -10,13 +10,16 @@
 
 namespace lockstep::scaling {
 
+/// In which table a figure is shown; CSV and JSON have all of them.
+enum class Shown : std::uint8_t { speedups, figures, times };
+
 /// One figure of each size: how it is named and in which unit it is shown.
 struct ReportedFigure {
   std::string key{};    // "exposed_communication_seconds", in JSON and CSV
-  std::string title{};  // "exposed communication"
-  std::string unit{};   // "s per step"; empty: none
+  std::string title{};  // "waiting for communication, ms"
   Figure SizeResult::*member = nullptr;
-  double factor = 1;  // from the unit of the member to `unit`; keys have the unit of the member
+  Shown shown = Shown::figures;
+  double factor = 1;  // from the unit of the member, which is that of the key, to that of the title
 };
 /// The figures that the study has measured, without those that its task does not have.
 std::vector<ReportedFigure> reported_figures(const Results& results);
@@ -25,17 +28,21 @@ struct Table {
   std::vector<std::string> header{};
   std::vector<std::vector<std::string>> rows{};
 };
-/// Per size: cases, seconds per step, rate, speedup, efficiency, each with its interval.
+/// Per size: cases, seconds per step or per training, rate, speedup, efficiency, each with its interval.
 Table speedup_table(const Results& results);
-/// Per figure of each size that has any: mean, half of the interval, least and greatest value.
-Table figure_table(const Results& results);
+/// Per size that has any: the means of the figures that this table shows.
+Table figure_table(const Results& results, Shown shown);
+
+/// "Baseline (Single GPU)", "Multi-GPU (4 GPUs, 1 node)", "Multi-node (8 GPUs, 2 nodes)"; on CPUs ranks instead of
+/// GPUs.
+std::string name_of(const SizeResult& size, const Results& results);
 
 /// The predictions for sizes, beside the measurements that exist by now. No rows: nothing was predicted.
 Table prediction_table(const Results& results);
 
 /// "strong scaling: a global batch of 64; 60 steps, of which 10 are the warm-up; 3 repeats".
 std::string description_of(const Study& study);
-/// "baseline: 0.123 s per step on 1 rank, the mean of 3 cases".
+/// "Baseline (Single GPU): 362.45 seconds, the mean of 3 runs".
 std::string baseline_text(const Results& results);
 /// "ranks-0002-repeat-1: not averaged: it ran with ...", and the remarks.
 std::vector<std::string> notes_of(const Results& results);

@@ -5,18 +5,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "base/file.h"
 #include "base/numbers.h"
+#include "base/printable.h"
+#include "config/parser.h"
+#include "config/table.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
 #include "scaling/predictions.h"
 
 namespace lockstep::scaling {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Daemons use a few per cent of a core; half a core or more is a program (src/doctor/thresholds.h has the same limit).
 constexpr double kBusyCores = 0.5;
@@ -30,7 +38,9 @@ double sum_of(std::span<const double> values) { return std::accumulate(values.be
 std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
   std::vector<Rejection> rejections;
   const auto steps = after_warmup(m.step_seconds, study);
-  if (std::ssize(steps) < kLeastMeasuredSteps)
+  if (study.steps == 0)
+    ;  // whole trainings include the first steps
+  else if (std::ssize(steps) < kLeastMeasuredSteps)
     rejections.push_back({Reason::warmup, fmt::format("the warm-up left {} to measure, and at least {} are needed",
                                                       counted(steps.size(), "step"), kLeastMeasuredSteps)});
   else if (still_falls(steps))
@@ -56,6 +66,7 @@ void evaluate(const Study& study, const std::vector<Reason>& accepted, CaseResul
   if (!result.measured) return;
   const Measurement& m = *result.measured;
   result.rejections = rejections_of(study, m);
+  if (!result.differences.empty()) result.rejections.push_back({Reason::settings, result.differences});
   result.is_averaged = std::ranges::all_of(result.rejections, [&](const Rejection& rejection) {
     return std::ranges::find(accepted, rejection.reason) != accepted.end();
   });
@@ -65,6 +76,10 @@ void evaluate(const Study& study, const std::vector<Reason>& accepted, CaseResul
   result.rate = sum_of(after_warmup(m.step_counts, study)) / sum_of(seconds);
   result.loss = figure_of(after_warmup(m.step_losses, study)).mean;
   result.accuracy = figure_of(after_warmup(m.step_accuracies, study)).mean;
+  if (!std::isfinite(m.epoch_rate)) return;
+  result.rate = m.epoch_rate;
+  result.loss = m.epoch_loss;
+  result.accuracy = m.epoch_accuracy;
 }
 
 SizeResult size_of(const std::vector<const CaseResult*>& cases) {
@@ -87,6 +102,9 @@ SizeResult size_of(const std::vector<const CaseResult*>& cases) {
   size.rate = over_cases([](const CaseResult& each) { return each.rate; });
   size.loss = over_cases([](const CaseResult& each) { return each.loss; });
   size.accuracy = over_cases([](const CaseResult& each) { return each.accuracy; });
+  size.training_seconds = measured(&Measurement::training_seconds);
+  size.validation_loss = measured(&Measurement::validation_loss);
+  size.validation_accuracy = measured(&Measurement::validation_accuracy);
   size.memory_peak = measured(&Measurement::memory_peak_bytes);
   size.memory_mean = measured(&Measurement::memory_mean_bytes);
   size.memory_mode = measured(&Measurement::memory_mode_bytes);
@@ -148,12 +166,12 @@ std::optional<Measurement> not_collected(const Study& study, const Case& a_case)
 }  // namespace
 
 std::string_view name_of(Reason reason) {
-  constexpr std::string_view kNames[] = {"warm-up", "neighbours", "build"};
+  constexpr std::string_view kNames[] = {"warm-up", "neighbours", "build", "settings"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
 std::optional<Reason> reason_of(std::string_view name) {
-  for (const Reason reason : {Reason::warmup, Reason::neighbours, Reason::build})
+  for (const Reason reason : {Reason::warmup, Reason::neighbours, Reason::build, Reason::settings})
     if (name_of(reason) == name) return reason;
   return std::nullopt;
 }
@@ -173,20 +191,102 @@ Results read_results(const std::string& directory, const std::vector<Reason>& ac
   return results;
 }
 
+namespace {
+
+bool begins_with_one_of(const std::string& key, std::initializer_list<std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings, [&](std::string_view beginning) { return key.starts_with(beginning); });
+}
+
+/// How the configuration of a run differs from that of the baseline: "model.depth is 50, not 18". Runs with another
+/// work cannot be compared. Other differences, such as that of the learning rate, are a remark.
+void compare(const Config& base, const Config& config, CaseResult& result, std::vector<std::string>& remarks) {
+  std::string others;
+  for (const config::Key& key : config::table()) {
+    const std::string was = key.get(base), is = key.get(config);
+    if (was == is || begins_with_one_of(key.name, {"run.", "log.", "checkpoint.", "evaluation.", "trace", "device",
+                                                   "train.global_batch", "train.batch_per_rank", "train.accumulate"}))
+      continue;
+    const bool is_work = begins_with_one_of(key.name, {"model.", "data.", "train.", "precision"}) &&
+                         (key.effect != config::Effect::none || key.name == "train.max_steps");
+    std::string& text = is_work ? result.differences : others;
+    text += fmt::format("{}{} is {}, not {}", text.empty() ? "" : "; ", key.name, is, was);
+  }
+  if (!others.empty())
+    remarks.push_back(fmt::format("{} has other settings than the baseline: {}.", result.of.name, others));
+}
+
+/// The batch must be that of the baseline on all ranks together, or on each rank, whichever more runs have. `usual`: of
+/// the configuration, if both are equally frequent.
+void compare_batches(Study& study, const CaseResult& base, Scaling usual, std::vector<CaseResult>& cases) {
+  const auto per_rank = [](const CaseResult& each) { return each.measured->global_batch / each.of.ranks; };
+  const auto is_same = [&](const CaseResult& each, Scaling scaling) {
+    return scaling == Scaling::strong ? each.measured->global_batch == base.measured->global_batch
+                                      : per_rank(each) == per_rank(base);
+  };
+  const auto n_same = [&](Scaling scaling) {
+    return std::ranges::count_if(cases, [&](const CaseResult& each) { return is_same(each, scaling); });
+  };
+  const auto n_weak = n_same(Scaling::weak), n_strong = n_same(Scaling::strong);
+  study.scaling = n_weak == n_strong ? usual : n_weak > n_strong ? Scaling::weak : Scaling::strong;
+  study.batch = std::llround(study.scaling == Scaling::strong ? base.measured->global_batch : per_rank(base));
+  for (CaseResult& each : cases)
+    if (!is_same(each, study.scaling))
+      each.differences +=
+          fmt::format("{}its batch is {:g} samples, {:g} per rank", each.differences.empty() ? "" : "; ",
+                      each.measured->global_batch, per_rank(each));
+}
+
+}  // namespace
+
+Results read_runs(const std::vector<std::string>& runs, const std::vector<Reason>& accepted) {
+  Study study;
+  std::vector<CaseResult> cases;
+  for (const std::string& run : runs) {
+    const std::string status = fs::exists(run + "/status") ? read_file(run + "/status") : "unknown";
+    require(status.starts_with("done"), ErrorCode::usage,
+            "{} is not a finished run: its status is {}; resume it, or leave it out", run,
+            printable(status.substr(0, status.find('\n'))));
+    const Measurement measured = measure(run, study);
+    require(measured.ranks > 0, ErrorCode::usage, "{} was resumed on another number of ranks: leave it out", run);
+    const int nodes = std::max<int>(1, static_cast<int>(measured.hosts.size()));
+    cases.push_back({.of = {.name = run, .ranks = measured.ranks, .nodes = nodes}, .measured = measured});
+    study.cases.push_back(cases.back().of);
+  }
+  const auto size = [](const CaseResult& each) { return std::pair(each.of.ranks, each.of.nodes); };
+  const CaseResult base = *std::ranges::min_element(cases, {}, size);
+  std::vector<std::string> remarks;
+  const auto config_of = [](const CaseResult& each) { return config::parse({each.of.name + "/config.yaml"}); };
+  for (CaseResult& each : cases) {
+    compare(config_of(base), config_of(each), each, remarks);
+    if (each.measured->has_gpus != base.measured->has_gpus) each.differences += " it has another kind of device";
+  }
+  compare_batches(study, base, scaling_of(config_of(base)), cases);
+  study.build = base.measured->build;
+  study.repeats = static_cast<int>(cases.size());
+  Results results = results_of(study, std::move(cases), accepted);
+  results.remarks.insert(results.remarks.end(), remarks.begin(), remarks.end());
+  return results;
+}
+
 Results results_of(const Study& study, std::vector<CaseResult> cases, const std::vector<Reason>& accepted) {
   Results results{.study = study, .unit = "", .cases = std::move(cases)};
   std::map<std::pair<int, int>, std::vector<const CaseResult*>> of_size;
   for (CaseResult& each : results.cases) {
     evaluate(study, accepted, each);
     if (each.measured) results.unit = each.measured->unit;
+    if (each.measured) results.has_gpus = each.measured->has_gpus;
     of_size[{each.of.ranks, each.of.nodes}].push_back(&each);
   }
   for (const auto& [size, members] : of_size) results.sizes.push_back(size_of(members));
   for (SizeResult& size : results.sizes) {
-    size.speedup = ratio_of(size.rate, results.baseline().rate);
-    // The baseline is divided by itself, so its own speedup is exactly 1.
-    if (&size == &results.sizes.front() && size.speedup.n > 0)
-      size.speedup.half_width = size.speedup.n < kLeastForInterval ? kUnknown : 0;
+    const SizeResult& base = results.baseline();
+    size.rate_scaling = ratio_of(size.rate, base.rate);
+    size.memory_scaling = ratio_of(size.memory_mean, base.memory_mean);
+    size.speedup = results.is_timed_as_a_whole() ? inverted(ratio_of(size.training_seconds, base.training_seconds))
+                                                 : size.rate_scaling;
+    // The baseline is divided by itself, so its own ratios are exactly 1.
+    for (Figure* own : {&size.rate_scaling, &size.memory_scaling, &size.speedup})
+      if (&size == &base && own->n > 0) own->half_width = own->n < kLeastForInterval ? kUnknown : 0;
     size.efficiency = scaled(size.speedup, static_cast<double>(results.baseline().ranks) / size.ranks);
   }
   add_remarks(results);

@@ -62,6 +62,7 @@ Study study_in(const nlohmann::json& object) {
   study.batch = object.at("batch");
   study.steps = object.at("steps");
   study.warmup_steps = object.at("warmup_steps");
+  study.epochs = object.value("epochs", 0);
   study.repeats = object.at("repeats");
   study.seed = object.at("seed");
   study.job = object.at("job");
@@ -82,6 +83,7 @@ Json settings_json(const Study& study) {
           {"launcher", text_of(study.launcher)},
           {"batch", study.batch},
           {"steps", study.steps},
+          {"epochs", study.epochs},
           {"warmup_steps", study.warmup_steps},
           {"repeats", study.repeats},
           {"seed", study.seed},
@@ -125,9 +127,9 @@ Study read_study(const std::string& directory) {
     require(is_name(each.name) && each.nodes >= 1 && each.ranks >= each.nodes, ErrorCode::study_damaged,
             "{} is damaged: it has the case {} of {} ranks on {} nodes", path, printable(each.name), each.ranks,
             each.nodes);
-  require(!study.cases.empty() && study.warmup_steps >= 0 && study.steps > study.warmup_steps, ErrorCode::study_damaged,
-          "{} is damaged: it has {} cases of {} steps, of which {} are the warm-up", path, study.cases.size(),
-          study.steps, study.warmup_steps);
+  require(!study.cases.empty() && study.warmup_steps >= 0 && (study.epochs > 0 || study.steps > study.warmup_steps),
+          ErrorCode::study_damaged, "{} is damaged: it has {} cases of {} steps, of which {} are the warm-up", path,
+          study.cases.size(), study.steps, study.warmup_steps);
   return study;
 }
 
@@ -167,6 +169,7 @@ void require_unchanged(const Study& before, const Study& now, const Config& conf
   compare("batch", before.batch, now.batch);
   compare("repeats", before.repeats, now.repeats);
   compare("steps", before.steps, now.steps);
+  compare("epochs", before.epochs, now.epochs);
   compare("warm-up steps", before.warmup_steps, now.warmup_steps);
   compare("seed", before.seed, now.seed);
   compare("job script", before.job, now.job);

@@ -34,13 +34,13 @@ struct Study {
   Scaling scaling = Scaling::strong;
   Launcher launcher = Launcher::local;
   std::int64_t batch = 0;         // samples; strong: the global batch, weak: the batch per rank
-  std::int64_t steps = 0;         // of a case, with its warm-up
+  std::int64_t steps = 0;         // of a case, with its warm-up; 0: a case has whole epochs, and is timed as a whole
   std::int64_t warmup_steps = 0;  // that are not measured
-  int repeats = 1;
-  std::uint64_t seed = 1;     // of the order
-  std::string job{};          // slurm: the job script
-  std::string build{};        // of the program that began the study: build_text()
-  std::vector<Case> cases{};  // in the order in which they run
+  int epochs = 0, repeats = 1;    // epochs: of a case without a number of steps; 0: its runs have finished already
+  std::uint64_t seed = 1;         // of the order
+  std::string job{};              // slurm: the job script
+  std::string build{};            // of the program that began the study: build_text()
+  std::vector<Case> cases{};      // in the order in which they run
 
   std::string file() const { return directory + "/study.json"; }
   std::string configuration_file() const { return directory + "/config.yaml"; }

@@ -77,7 +77,7 @@ check "  or written, so that other sizes can be given" test ! -e "$study"
 # ---- One after the other, and the report ----
 check "--wait" run --submit "${shape[@]}" --wait
 check "  shows progress" shows '^[1-3] of 4 cases are finished, [01] running, [0-3] waiting\.$'
-check "  ends with the report" shows '^    2      1  [0-2] of 2 '
+check "  ends with the report" shows '^Multi-rank \(2 ranks, 1 node\)  [0-2] of 2 '
 check "  submits each case once" test "$(submitted)" = 4
 check "  and runs them one after the other" test "$(most_at_once)" = 1
 check "  with names that begin with ranks and repeat, and end with the study" bash -c \

@@ -89,18 +89,19 @@ check "  a dry run has no commands, and 0 node-hours" shows '^node-hours: 0 for 
 # ---- Reports ----
 check "a report" report
 check "  of strong scaling" shows '^strong scaling, a global batch of 12 samples; 16 steps, of which the first 4 are the warm-up; 2 repeats$'
-check "  with the baseline" shows '^baseline: [0-9.]+ s per step on 1 rank on 1 node, the mean of 2 cases$'
-check "  with the speedup" shows '^    2      1  2 of 2  +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$'
-for figure in 'training loss' 'training accuracy +%' 'throughput +samples/s' 'memory, peak +MiB per rank' 'memory, average' \
-  'memory, mode' utilisation 'FLOPs of the model +GFLOP/s' 'exposed communication +ms per step' 'waiting for data +ms per step'; do
-  check "  with the figure $figure" shows "^    2      1  $figure .*[0-9.]+  +-  +[0-9.]+  +[0-9.]+$"
+check "  with the baseline" shows '^Baseline \(Single rank\): [0-9.]+ s per step, the mean of 2 cases$'
+check "  with the speedup" shows '^Multi-rank \(2 ranks, 1 node\)  2 of 2  +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$'
+for figures in 'training loss  training accuracy, %  samples/s  rank 0 peak, MiB  rank 0 average, MiB  rank 0 mode, MiB  throughput scaling  memory average scaling' \
+  'time of a step, s  utilisation, %  FLOPs of the model, GFLOP/s  waiting for communication, ms  waiting for data, ms'; do
+  check "  with the figures $figures" shows "^configuration +$figures$"
 done
+check "  in one row per size" shows '^Multi-rank \(2 ranks, 1 node\)( +[0-9.]+){8}$'
 check "Markdown" report --format markdown
-check "  has tables" shows '^\| 2 \| 1 \| 2 of 2 \| '
+check "  has tables" shows '^\| Multi-rank \(2 ranks, 1 node\) \| 2 of 2 \| '
 check "CSV" report --format csv
-check "  has 13 figures of 2 sizes" bash -c "(( \$(wc -l <'$work/text') == 27 ))"
+check "  has 15 figures of 2 sizes" bash -c "(( \$(wc -l <'$work/text') == 31 ))"
 check "LaTeX" report --format latex
-check "  has tables" shows '^    2 & 1 & 2 of 2 & [0-9.]+ & '
+check "  has tables" shows '^    Multi-rank \(2 ranks, 1 node\) & 2 of 2 & [0-9.]+ & '
 check "JSON, to a file" report --format json --output "$work/report.json"
 check "  has all cases and figures" python3 -c "
 import json; r = json.load(open('$work/report.json'))
@@ -116,10 +117,10 @@ strict() { "$lockstep" scaling report "$study" >"$work/text" 2>"$work/errors"; }
 edited ranks-0002-repeat-1 "c['build'] = 'another'"
 check "a case of another build" strict
 check "  is rejected" shows '^ranks-0002-repeat-1: rejected \(build\): it ran with another build: another\.$'
-check "  and not averaged" shows '^    2      1  1 of 2 '
+check "  and not averaged" shows '^Multi-rank \(2 ranks, 1 node\)  1 of 2 '
 check "  so there is no interval, which is said" shows '^A figure of one or two cases has no confidence interval'
 check "  unless it is accepted" "$lockstep" scaling report "$study" --accept build --output "$work/text"
-check "  and averaged" shows '^    2      1  2 of 2 '
+check "  and averaged" shows '^Multi-rank \(2 ranks, 1 node\)  2 of 2 '
 edited ranks-0002-repeat-1 "c['build'] = json.load(open('$study/study.json'))['build']; c['hosts'][0]['busy_cores_of_others'] = 1.75"
 check "a case with other programs on its host" strict
 check "  is rejected" shows '^ranks-0002-repeat-1: rejected \(neighbours\): other programs kept 1\.8 cores of .* busy\.$'
@@ -129,7 +130,7 @@ check "  is rejected" shows '^ranks-0002-repeat-1: rejected \(warm-up\): the war
 edited ranks-0002-repeat-1 "c['step_seconds'] = [0.25] * 16; c['hosts'][0]['cores'] = 1"
 check "ranks that shared a core" strict
 check "  are remarked" shows '^With 2 ranks, 2 of them shared 1 core of one machine: this size measures these cores'
-check "  with all cases" shows '^    2      1  2 of 2 '
+check "  with all cases" shows '^Multi-rank \(2 ranks, 1 node\)  2 of 2 '
 
 # ---- Damaged files, and what is refused ----
 cp -r "$study" "$work/copy"

@@ -184,7 +184,7 @@ TEST(ScalingResults, OfAnUnfinishedStudySaySo) {
   EXPECT_NE(all.remarks[0].find("2 of 4 cases are not finished"), std::string::npos);
   EXPECT_NE(all.remarks[1].find("There is no speedup"), std::string::npos);
   EXPECT_EQ(all.sizes[1].speedup.n, 0);
-  EXPECT_EQ(baseline_text(all), "baseline: 1 rank on 1 node, not measured");
+  EXPECT_EQ(baseline_text(all), "Baseline (Single rank): not measured");
 }
 
 /// Compares with a file of test/scaling/golden. If they differ, the report is written to a file, which can replace the
@@ -223,6 +223,34 @@ Results predicted_results() {
          1.75e9,
          {1}});
   return all;
+}
+
+TEST(ScalingReport, NamesGpusAndTimesWholeTrainings) {
+  Study study = a_study();
+  study.steps = study.warmup_steps = 0;
+  study.epochs = 3;
+  study.cases.push_back({.name = "ranks-0008-repeat-1", .ranks = 8, .nodes = 2, .repeat = 1});
+  std::vector<CaseResult> cases = four_cases(study);
+  cases.push_back({.of = study.cases[4], .measured = measured(8, 0.25)});
+  for (CaseResult& each : cases) {
+    each.measured->has_gpus = true;
+    each.measured->training_seconds = 362.5 / each.of.ranks + each.of.repeat;
+    each.measured->epoch_rate = 64.0 * each.of.ranks;
+    each.measured->memory_mean_bytes = (100 << 20) / each.of.ranks;
+  }
+  const Results all = results_of(study, cases, {});
+  EXPECT_EQ(baseline_text(all), "Baseline (Single GPU): 364.00 seconds, the mean of 2 cases");
+  EXPECT_EQ(name_of(all.sizes[1], all), "Multi-GPU (2 GPUs, 1 node)");
+  EXPECT_EQ(name_of(all.sizes[2], all), "Multi-node (8 GPUs, 2 nodes)");
+  EXPECT_DOUBLE_EQ(all.sizes[1].speedup.mean, 364 / 182.75);
+  EXPECT_DOUBLE_EQ(all.sizes[1].efficiency.mean, 364 / 182.75 / 2);
+  EXPECT_DOUBLE_EQ(all.sizes[1].speedup.minimum, 364 / 183.25);
+  EXPECT_DOUBLE_EQ(all.sizes[1].rate_scaling.mean, 2);
+  EXPECT_DOUBLE_EQ(all.sizes[2].memory_scaling.mean, 0.125);
+  const Table figures = figure_table(all, Shown::figures);
+  EXPECT_EQ(figures.header[3], "GPU 0 peak, MiB");
+  EXPECT_EQ(figures.rows[2].front(), "Multi-node (8 GPUs, 2 nodes)");
+  EXPECT_NE(text_report(all).find("average, s "), std::string::npos);
 }
 
 TEST(ScalingReport, AsText) { expect_golden(text_report(predicted_results()), "report.txt"); }

@@ -44,10 +44,10 @@ scaling_study_on_the_cluster() {
   check "scaling:   and no other" says '3 of 4 cases are finished, 0 queued, 1 submitted'
   check "scaling:   the failed attempt is kept" test -d "$work/jobs/study/cases/$case_crashed/attempt-1/run"
   check "scaling:   all cases are finished" says '4 of 4 cases are finished, 0 running, 0 waiting'
-  check "scaling:   with both sizes" says '^ +4 +2  [0-2] of 2 '
+  check "scaling:   with both sizes" says '^Multi-node \(4 ranks, 2 nodes\)  [0-2] of 2 '
   check "scaling: a report" "$LOCKSTEP" scaling report "$work/jobs/study" --accept neighbours --accept warm-up \
     --output "$work/study.txt"
-  check "scaling:   with both sizes" says '^ +4 +2  2 of 2 '
+  check "scaling:   with both sizes" says '^Multi-node \(4 ranks, 2 nodes\)  2 of 2 '
   if (($(nproc) < 4)); then
     check "scaling:   which says that these nodes share cores" says '^With 4 ranks, 4 of them on 2 nodes shared'
   fi
