@@ -95,6 +95,8 @@ check_resources() { # SCRIPT
   per_node=$(ranks_on_node "$1")
   check_gpus "$device" "${gpus:-0}" "${per_node:-1}"
   if ((n_problems > problems_before)); then return; fi
+  [[ -n ${SBATCH_MEM_PER_GPU:-}${SBATCH_MEM_PER_NODE:-}${SBATCH_MEM_PER_CPU:-}$(directive 'mem[a-z-]*' "$1") ]] ||
+    note "$1 requests no memory, so that it gets what Slurm gives such jobs: SBATCH_MEM_PER_GPU in the site file requests some"
   answer=$(sbatch --test-only "$1" 2>&1) && return
   answer=$(grep -v 'to start at' <<<"$answer" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
   case $answer in

@@ -3,8 +3,9 @@
 #   . "$home/jobs/lib/job.sh"; launch train "$configs/NAME.yaml" [KEY=VALUE]...
 #
 # `launch` starts one rank per task on the nodes that Slurm granted, however many there are, and then ends the script. Without
-# other settings, the run has the name of the job ($job_name), is written to ${LOCKSTEP_RUNS:-runs}, and uses GPUs. The
-# configuration file has precedence over this, the launch line over the file, and OVERRIDES over all.
+# other settings, the run has the name of the job ($job_name), is written to ${LOCKSTEP_RUNS:-runs}, uses GPUs, and logs the
+# memory of GPUs and processes, which is reported at the end. The configuration file has precedence over this, the launch line
+# over the file, and OVERRIDES over all.
 # Signals to the batch shell: after USR2 (sent by --signal when the time is nearly up) and TERM (scancel, preemption) the
 # ranks save and stop, and with LOCKSTEP_REQUEUE=1 the job requeues itself. After INT they save and stop, and the job is not
 # requeued. A job that lost a node is always requeued. PUSH_TO publishes the model (publish.sh). docs/clusters.md describes
@@ -42,7 +43,8 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
     use_modules
   fi
   read -rd '' -a overrides <<<"${OVERRIDES:-}"
-  words=(run.name="${job_name:-run}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda "${@:2}" "${overrides[@]}")
+  words=(run.name="${job_name:-run}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda log.usage_seconds=5 "${@:2}"
+    "${overrides[@]}")
   if ((${SLURM_RESTART_COUNT:-0} > 0)); then leave_out_fresh; fi
   if [[ -n ${LOCKSTEP_CHECK:-} ]]; then # jobs/check.sh asks which command would be started
     printf '%s\0' "$command" "${words[@]}"
@@ -207,6 +209,7 @@ finish() { # COMMAND STATUS-OF-THE-LAUNCHER
   if [[ $1 != train ]]; then end_other "$1"; fi
   # While this start was refused, the job that uses the run directory may have changed the status.
   if [[ $(status_file) != "$before" && $error != *'[run_locked]' ]]; then outcome=$(<"$run/status"); fi
+  report_memory
   report "$(date '+%F %T') the launcher exited with $status; $run/status: ${outcome:-not written}"
   if [[ -n $received ]]; then
     if [[ -z $outcome && -z $error ]]; then outcome=stopped; fi # the program had not started yet
@@ -228,6 +231,11 @@ finish() { # COMMAND STATUS-OF-THE-LAUNCHER
     report "submit the same script again to $(what_follows)"
   fi
   exit "$((status > 0 ? status : 1))"
+}
+# Prints a line like "[gpu_memory_log - GPU 0] Peak = 26532 MiB, Avg = 22458.63 MiB, Mode = 26532 MiB" for each GPU and rank.
+report_memory() {
+  local logs=("$run"/usage/*.csv)
+  if [[ -n $outcome && -e ${logs[0]} ]]; then "$lockstep" report memory "${logs[@]}"; fi
 }
 end_failed() { # the error is repeated, since the launcher writes more after it
   if [[ -n $error ]]; then report "$error"; fi

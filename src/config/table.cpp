@@ -432,7 +432,7 @@ std::vector<Row> checkpoint_and_log_keys() {
       {kNone, "",
        choice_of<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; },
                        {{"zero", false}, {"all", true}}),
-       "Ranks that write the log: rank 0, or all."},
+       "Ranks that write the log: rank 0, or all, whose lines then begin with `[RANK: 1 node2]`."},
       {kNone, "", boolean(KEY(log.tensorboard)), "Write TensorBoard event files."},
       {kNone, "%", real(KEY(log.slow_rank_percent), kPercent),
        "Warn about a rank for which the others wait for more than this percentage of their time. 0: never."},

@@ -14,6 +14,10 @@ configuration="\$configs/quickstart.yaml data.train=synthetic data.validation=sy
 script cpu "launch train $configuration device=cpu"
 script plain "launch train $configuration"
 check "a job with device=cpu on nodes without GPUs" refused 0 'no problems found' check_of cpu.sh
+asks_for_memory() { [[ $(check_of cpu.sh) == *'note     cpu.sh requests no memory'* ]]; }
+needs_none() { ! asks_for_memory; }
+check "  is told that it requests no memory" asks_for_memory
+SBATCH_MEM_PER_GPU=8G check "  unless a variable of the site does" needs_none
 check "  with --allocate too" refused 0 'its nodes see the run directory' check_of --allocate cpu.sh
 check "a job without it" refused 1 'needs a GPU for each of its ranks: it has 0 per node, for 2' check_of plain.sh
 OVERRIDES=device=cpu check "  with OVERRIDES=device=cpu" refused 0 'no problems found' check_of plain.sh

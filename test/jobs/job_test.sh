@@ -129,6 +129,8 @@ ends "a run directory of the configuration file is used" 0 "the launcher exited 
 # --fresh and --allow-change.
 begin_job train.sh kept OVERRIDES='train.max_steps=2'
 ends "a run" 0 'status: done'
+check "  with the link between its ranks" in_log ' communication: shared memory, 2 ranks on 1 node; '
+check "  and, at the end, the memory of each" in_log '^\[process_log - rank 1\] Peak = [0-9]+ MiB, Avg = [0-9.]+ MiB, Mode = [0-9]+ MiB$'
 begin_job train.sh kept OVERRIDES='train.max_steps=3 optimizer.learning_rate=0.01'
 ends "another learning rate is refused" 2 '\[resume_changed\]$'
 begin_job train.sh kept OVERRIDES='train.max_steps=3 optimizer.learning_rate=0.01 --allow-change optimizer.learning_rate'
