@@ -84,7 +84,7 @@ struct ImageSource {
   std::vector<SourceFile> files;
   std::vector<std::string> lists;  // other files that were read, such as class names and labels
   std::string description;
-  int channels = 0;                    // 0: as in the images
+  int channels = 0;                       // 0: as in the images
   std::unique_ptr<Scratch> scratch{};     // with the files of archives that are compressed
   std::shared_ptr<TableImages> tables{};  // of which `files` are the rows
 };

@@ -14,6 +14,8 @@ constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;  // a step of ten t
 constexpr Curve kCurves[] = {{"loss", "loss"},
                              {"accuracy", "accuracy", "%", 100},
                              {"perplexity", "perplexity"},
+                             {"rouge_l", "ROUGE-L of answers"},
+                             {"exact_match", "exact match of answers", "%", 100},
                              {"learning_rate", "learning rate"},
                              {"gradient_norm", "norm of the gradients"},
                              {"training_seconds", "time of the training", "s"},

@@ -439,7 +439,7 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
       tasks::loss_measure(),
       {.key = "perplexity", .unit = "", .epoch_digits = 1, .of = [](const LossSums& s) { return std::exp(s.loss); }}};
   Metrics::Options other = options();
-  other.naming = {measures, {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tok/s"}};
+  other.naming = {measures, {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tok/s"}, measures};
   Metrics metrics(other);
   metrics.step(a_step(4));
   metrics.summary({.status = "done",
@@ -462,7 +462,8 @@ TEST_F(MetricsTest, TheSpeedIsOfAllThatIsProcessed) {
   const tasks::Measure measures[] = {tasks::loss_measure()};
   Metrics::Options other = options();
   other.naming = {measures,
-                  {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tokens/s", .counts_part = true}};
+                  {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tokens/s", .counts_part = true},
+                  measures};
   StepRecord step{.step = 4, .epoch = 1, .measures = {1.5}, .rate = 512, .loss_rate = 132};
   step.totals = {.count = 264, .processed = 1024, .training_seconds = 2, .run_seconds = 3};
   {
