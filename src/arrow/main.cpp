@@ -22,7 +22,6 @@
 #include <arrow/util/compression.h>
 #include <arrow/visit_array_inline.h>
 #include <parquet/arrow/reader.h>
-#include <parquet/arrow/schema.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -52,7 +51,6 @@ constexpr std::int64_t kMaxBatchRows = 8192;
 constexpr std::int64_t kBufferBytes = 1 << 20;   // of the file
 constexpr std::size_t kFlushBytes = 256u << 10;  // of the output
 constexpr std::uint32_t kNull = 0xffffffff;
-constexpr int kMaxDepth = 100;  // of nested types
 
 void check(const arrow::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
@@ -301,11 +299,6 @@ void write_cell(const std::shared_ptr<arrow::Array>& outer, std::int64_t index, 
   out.cell(scratch);
 }
 
-void require_shallow(const arrow::DataType& type, int depth = 0) {
-  if (depth > kMaxDepth) throw std::runtime_error("its columns are nested too deep");
-  for (const auto& field : type.fields()) require_shallow(*field->type(), depth + 1);
-}
-
 void list_columns(const arrow::FieldVector& fields, const std::string& prefix, std::string& out) {
   for (const auto& field : fields) {
     const std::string name = prefix + field->name();
@@ -323,7 +316,6 @@ void list_columns(const arrow::FieldVector& fields, const std::string& prefix, s
 }
 
 void write_columns(const arrow::Schema& schema, const std::vector<Field>& fields, Output& out) {
-  for (const auto& field : schema.fields()) require_shallow(*field->type());
   std::string json = "{\"columns\":[";
   list_columns(schema.fields(), "", json);
   json += "],\"fields\":[";
@@ -370,16 +362,15 @@ bool is_complete(const std::vector<Field>& fields) {
   return std::ranges::none_of(fields, &std::string::empty, &Field::kind);
 }
 
-/// The numbers of the leaves, among those of Parquet's schema, that the fields need.
-std::vector<int> leaves_of(const parquet::arrow::SchemaManifest& manifest, const std::vector<Field>& fields) {
+/// The leaves of Parquet's schema that the fields need.
+std::vector<int> leaves_of(const parquet::SchemaDescriptor& parquet, const arrow::Schema& schema,
+                           const std::vector<Field>& fields) {
   std::vector<int> out;
-  const auto append = [&](const parquet::arrow::SchemaField& field, const auto& self) -> void {
-    if (field.column_index >= 0) out.push_back(field.column_index);
-    for (const auto& child : field.children) self(child, self);
-  };
-  for (std::size_t k = 0; k < manifest.schema_fields.size(); ++k)
-    if (fields.empty() || std::ranges::any_of(fields, [&](const Field& f) { return f.path.front() == int(k); }))
-      append(manifest.schema_fields[k], append);
+  for (int leaf = 0; leaf < parquet.num_columns(); ++leaf) {
+    const std::string& column = parquet.GetColumnRoot(leaf)->name();
+    const auto needs = [&](const Field& field) { return schema.field(field.path.front())->name() == column; };
+    if (fields.empty() || std::ranges::any_of(fields, needs)) out.push_back(leaf);
+  }
   return out;
 }
 
@@ -401,7 +392,7 @@ void read_parquet(const std::shared_ptr<arrow::io::ReadableFile>& file, const st
   write_columns(*schema, fields, out);
   if (!is_complete(fields)) return;
 
-  const std::vector<int> leaves = leaves_of(reader->manifest(), fields);
+  const std::vector<int> leaves = leaves_of(*metadata->schema(), *schema, fields);
   std::vector<int> row_groups;
   std::int64_t largest_row = 1;
   for (int g = 0; g < metadata->num_row_groups(); ++g) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <optional>
 
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -193,18 +192,6 @@ ImageSource list_tiny_imagenet(const ImageFolderOptions& options) {
 
 // ---- Import ---------------------------------------------------------------------------------------------------------
 
-/// The bytes of the rows of tables, in their order; of files, none.
-class RowBytes {
- public:
-  explicit RowBytes(const std::shared_ptr<TableImages>& tables) {
-    if (tables) reader_.emplace(*tables);
-  }
-  std::string of(const SourceFile& file) { return reader_ ? reader_->read(file.row) : ""; }
-
- private:
-  std::optional<TableImageReader> reader_;
-};
-
 class Import {
  public:
   Import(const ImageFolderOptions& options, const ImportProgress& progress, ImageSource source)
@@ -263,11 +250,11 @@ class Import {
       ChannelSums sums{};
     };
     std::size_t n_given = 0, n_done = 0;
-    RowBytes rows(source_.tables);
+    TableImageReader rows(source_.tables);
     const auto next = [&]() -> std::unique_ptr<Examined> {
       if (n_given == source_.files.size()) return nullptr;
       SourceFile& file = source_.files[n_given++];
-      std::string given = rows.of(file);
+      std::string given = rows.read(file);
       const std::size_t n_bytes = given.size();
       return std::make_unique<Examined>(Examined{file, std::move(given), n_bytes});
     };
@@ -379,13 +366,13 @@ class Import {
       std::vector<std::uint8_t> bytes{};  // that will be stored
     };
     std::size_t n_given = 0, n_written = 0;
-    RowBytes rows(source_.tables);
+    TableImageReader rows(source_.tables);
     const auto next = [&]() -> std::unique_ptr<Image> {
       if (n_given == source_.files.size()) return nullptr;
       const SourceFile& file = source_.files[n_given++];
       return std::make_unique<Image>(Image{
           &file, form_ == Form::encoded ? file.n_bytes : static_cast<std::uint64_t>(channels_) * file.stored_pixels(),
-          rows.of(file)});
+          rows.read(file)});
     };
     Pool<FileDecoder> decoders;
     const auto read = [&](Image& image) {

@@ -28,7 +28,8 @@ bool has_column(const TableDescription& description, const std::string& name) {
 std::vector<std::string> columns_like(const TableDescription& description, const char* type,
                                       const std::vector<std::string>& names) {
   std::vector<std::string> out;
-  for (const auto& [name, feature] : features_of(description).items())
+  const nlohmann::json features = features_of(description);
+  for (const auto& [name, feature] : features.items())
     if (feature.is_object() && feature.value("_type", nlohmann::json()) == type) out.push_back(name);
   for (const std::string& name : out.empty() ? names : std::vector<std::string>{})
     if (has_column(description, name) || has_column(description, name + ".bytes")) out.push_back(name);
@@ -112,24 +113,24 @@ TableImages list_table_images(const ImageFolderOptions& options) {
   return out;
 }
 
-std::string TableImageReader::read(std::int64_t row) {
-  while (true) {
+std::string TableImageReader::read(const SourceFile& file) {
+  while (file.row >= 0) {
     if (!table_) {
-      const std::vector<ListedFile>& files = images_.tables.files;
+      const std::vector<ListedFile>& files = images_->tables.files;
       require(next_table_ < files.size(), ErrorCode::data_changed, "{} changed during the import", files.back().path);
       const ListedFile& listed = files[next_table_++];
-      table_ = open_table(listed.path, listed.table, {.fields = {images_.column}});
+      table_ = open_table(listed.path, listed.table, {.fields = {images_->column}});
       require(table_->is_plain(0), ErrorCode::data_source,
-              "{}: the column \"{}\" has no bytes; it has {}: choose one "
-              "with --field",
-              listed.path, images_.column, table_->description().list_of_columns());
+              "{}: the column \"{}\" has no bytes; it has {}: choose one with --field", listed.path, images_->column,
+              table_->description().list_of_columns());
     }
     if (!table_->next(cells_)) {
       table_.reset();
-    } else if (next_row_++ == row) {
+    } else if (next_row_++ == file.row) {
       return std::move(cells_[0]).value_or("");
     }
   }
+  return "";
 }
 
 }  // namespace lockstep::data

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/image_files.h"
@@ -30,12 +31,12 @@ TableImages list_table_images(const ImageFolderOptions& options);
 /// The bytes of rows, which must be asked for in ascending order.
 class TableImageReader {
  public:
-  explicit TableImageReader(const TableImages& images) : images_(images) {}
-  /// A null or missing image has no bytes.
-  std::string read(std::int64_t row);
+  explicit TableImageReader(std::shared_ptr<const TableImages> images) : images_(std::move(images)) {}
+  /// A null image has no bytes, and neither has a file that is no row.
+  std::string read(const SourceFile& file);
 
  private:
-  const TableImages& images_;
+  std::shared_ptr<const TableImages> images_;  // null: there are only files
   std::size_t next_table_ = 0;
   std::unique_ptr<Table> table_;
   TableRow cells_;

@@ -143,7 +143,7 @@ SourceFiles list_folder(const std::string& source, const std::string& wanted) {
       if (!found->second.files.contains(fs::path(path).filename().string())) continue;  // a cache
       split = found->second.split;
     }
-    splits[split.empty() ? std::string(kTrain) : split].push_back(path);
+    splits[split.empty() ? std::string(kTrain) : canonical(split)].push_back(path);
   }
   require(!splits.empty(), ErrorCode::data_source,
           "{} contains no files of text (*.txt, *.jsonl, *.csv, *.tsv, *.parquet, *.arrow; also *.jsonl.gz and "

@@ -97,7 +97,6 @@ class SeparatedTable final : public Table {
       : delimiter_(delimiter), max_bytes_(request.max_row_bytes), source_(path) {
     std::vector<std::string> names;
     require(read_record(names), ErrorCode::data_source, "{} is empty: its first line must name its columns", path);
-    if (names.front().starts_with("\xef\xbb\xbf")) names.front().erase(0, 3);
     for (const std::string& name : names) description_.columns.push_back({valid_utf8(name), ""});
     for (const std::string& field : request.fields) {
       const auto found = std::ranges::find(names, field);
@@ -135,6 +134,7 @@ class SeparatedTable final : public Table {
     do {
       line_.clear();
       if (!read_line()) return false;
+      if (first_line_ == 0 && line_.starts_with("\xef\xbb\xbf")) line_.erase(0, 3);
       first_line_ = n_lines_;
     } while (without_end(line_).empty());
     values.clear();
