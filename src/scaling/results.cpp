@@ -38,12 +38,11 @@ double sum_of(std::span<const double> values) { return std::accumulate(values.be
 std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
   std::vector<Rejection> rejections;
   const auto steps = after_warmup(m.step_seconds, study);
-  if (study.steps == 0)
-    ;  // whole trainings include the first steps
-  else if (std::ssize(steps) < kLeastMeasuredSteps)
+  const bool has_warmup = study.steps > 0;  // whole trainings include their first steps
+  if (has_warmup && std::ssize(steps) < kLeastMeasuredSteps)
     rejections.push_back({Reason::warmup, fmt::format("the warm-up left {} to measure, and at least {} are needed",
                                                       counted(steps.size(), "step"), kLeastMeasuredSteps)});
-  else if (still_falls(steps))
+  else if (has_warmup && still_falls(steps))
     rejections.push_back({Reason::warmup, fmt::format("the warm-up of {} steps was too short: the steps after it still "
                                                       "became faster",
                                                       study.warmup_steps)});
@@ -197,6 +196,8 @@ bool begins_with_one_of(const std::string& key, std::initializer_list<std::strin
   return std::ranges::any_of(beginnings, [&](std::string_view beginning) { return key.starts_with(beginning); });
 }
 
+void add(std::string& list, const std::string& item) { list += (list.empty() ? "" : "; ") + item; }
+
 /// How the configuration of a run differs from that of the baseline: "model.depth is 50, not 18". Runs with another
 /// work cannot be compared. Other differences, such as that of the learning rate, are a remark.
 void compare(const Config& base, const Config& config, CaseResult& result, std::vector<std::string>& remarks) {
@@ -208,8 +209,7 @@ void compare(const Config& base, const Config& config, CaseResult& result, std::
       continue;
     const bool is_work = begins_with_one_of(key.name, {"model.", "data.", "train.", "precision"}) &&
                          (key.effect != config::Effect::none || key.name == "train.max_steps");
-    std::string& text = is_work ? result.differences : others;
-    text += fmt::format("{}{} is {}, not {}", text.empty() ? "" : "; ", key.name, is, was);
+    add(is_work ? result.differences : others, fmt::format("{} is {}, not {}", key.name, is, was));
   }
   if (!others.empty())
     remarks.push_back(fmt::format("{} has other settings than the baseline: {}.", result.of.name, others));
@@ -231,9 +231,8 @@ void compare_batches(Study& study, const CaseResult& base, Scaling usual, std::v
   study.batch = std::llround(study.scaling == Scaling::strong ? base.measured->global_batch : per_rank(base));
   for (CaseResult& each : cases)
     if (!is_same(each, study.scaling))
-      each.differences +=
-          fmt::format("{}its batch is {:g} samples, {:g} per rank", each.differences.empty() ? "" : "; ",
-                      each.measured->global_batch, per_rank(each));
+      add(each.differences,
+          fmt::format("its batch is {:g} samples, {:g} per rank", each.measured->global_batch, per_rank(each)));
 }
 
 }  // namespace
@@ -242,6 +241,7 @@ Results read_runs(const std::vector<std::string>& runs, const std::vector<Reason
   Study study;
   std::vector<CaseResult> cases;
   for (const std::string& run : runs) {
+    require(std::ranges::count(runs, run) == 1, ErrorCode::usage, "{} is given twice", run);
     const std::string status = fs::exists(run + "/status") ? read_file(run + "/status") : "unknown";
     require(status.starts_with("done"), ErrorCode::usage,
             "{} is not a finished run: its status is {}; resume it, or leave it out", run,
@@ -258,11 +258,10 @@ Results read_runs(const std::vector<std::string>& runs, const std::vector<Reason
   const auto config_of = [](const CaseResult& each) { return config::parse({each.of.name + "/config.yaml"}); };
   for (CaseResult& each : cases) {
     compare(config_of(base), config_of(each), each, remarks);
-    if (each.measured->has_gpus != base.measured->has_gpus) each.differences += " it has another kind of device";
+    if (each.measured->has_gpus != base.measured->has_gpus) add(each.differences, "its device is of another kind");
   }
   compare_batches(study, base, scaling_of(config_of(base)), cases);
   study.build = base.measured->build;
-  study.repeats = static_cast<int>(cases.size());
   Results results = results_of(study, std::move(cases), accepted);
   results.remarks.insert(results.remarks.end(), remarks.begin(), remarks.end());
   return results;

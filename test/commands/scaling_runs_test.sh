@@ -75,6 +75,7 @@ check "  for strong scaling" shows '^strong scaling, a global batch of 6 samples
 echo stopped >"$work/other/status"
 check "a run that is not finished" refused 2 'other is not a finished run: its status is stopped; resume it, or leave it out' \
   "$lockstep" scaling report "$work/one" "$work/other"
+check "a run that is given twice" refused 2 'one is given twice' "$lockstep" scaling report "$work/one" "$work/two" "$work/one/"
 check "a directory that is no run" refused 2 'is not a run directory' "$lockstep" scaling report "$work/one" "$work"
 check "predictions from runs" refused 2 '\-\-predict needs the directory of one study' "$lockstep" scaling report "${runs[@]}" --predict 4
 check "a page without a name" refused 2 'name the page of several runs with --output' "$lockstep" scaling report "${runs[@]}" --format html
