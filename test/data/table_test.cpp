@@ -124,8 +124,7 @@ TEST(Table, ImagesHaveTheirLabels) {
   EXPECT_EQ(images.classes, (std::vector<std::string>{"cat", "dog", "fox"}));
   ASSERT_EQ(images.rows.size(), 3u);
   EXPECT_EQ(images.rows[2].label, 2);
-  const std::optional<TableImages> whole = images;
-  TableImageReader reader(whole);
+  TableImageReader reader(std::make_shared<TableImages>(images));
   EXPECT_EQ(reader.read(images.rows[1]).substr(0, 4), "\x89PNG");
   options.source = kFolder + "snapshot";
   options.split = "train";
