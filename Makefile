@@ -40,7 +40,7 @@ space := $() $()
 CXX      := $(if $(filter default,$(origin CXX)),$(if $(filter fuzz,$(MODE)),clang++,g++),$(CXX))
 MPICXX   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicxx
 MPIRUN   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
-$(if $(filter install,$(MAKECMDGOALS)),$(if $(shell command -v $(MPICXX) 2>/dev/null),,$(error there is no $(MPICXX): `make deps` installs what Lockstep needs, `make install` Lockstep itself)))
+$(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(if $(filter install,$(MAKECMDGOALS)),$(if $(shell command -v $(MPICXX) 2>/dev/null),,$(error there is no $(MPICXX): `make deps` installs what Lockstep needs, `make install` Lockstep itself))))
 PROTOC   ?= $(if $(PROTOBUF_HOME),$(PROTOBUF_HOME)/bin/)protoc
 # oneDNN is used on x86-64, and elsewhere if DNNL_ROOT or pkg-config names one; DNNL=0 leaves it out, and Lockstep's own
 # kernels take its place. The oneDNN that scripts/deps.sh unpacked is used unless there is another one (3.2 or newer).

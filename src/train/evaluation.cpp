@@ -57,19 +57,20 @@ std::optional<EvaluationResult> Validation::measure(std::int64_t steps_done, che
   const Clock::time_point begin = Clock::now();
   const std::optional<LossSums> sums = evaluate(session_);
   if (!sums) return std::nullopt;
-  EvaluationResult out{.sums = *sums, .measures = recorder_.measures_of(*sums), .loss_seconds = seconds_since(begin)};
+  const double seconds = seconds_since(begin);
+  EvaluationResult out{
+      .sums = *sums, .measures = recorder_.measures_of(*sums), .loss_seconds = seconds, .seconds = seconds};
   try {
-    add_answers(steps_done, weights, out.measures);
+    if (add_answers(steps_done, weights, out.measures)) out.seconds = seconds_since(begin);
   } catch (const StoppedBySignal&) {
     return std::nullopt;
   }
-  out.seconds = seconds_since(begin);
   return out;
 }
 
-void Validation::add_answers(std::int64_t steps_done, checkpoint::WeightsOf weights, std::vector<double>& measures) {
+bool Validation::add_answers(std::int64_t steps_done, checkpoint::WeightsOf weights, std::vector<double>& measures) {
   tasks::TextSampler* const sampler = session_.plan->sampler();
-  if (sampler == nullptr || sampler->questions() == nullptr) return;
+  if (sampler == nullptr || sampler->questions() == nullptr) return false;
   const trace::Span span(trace::Kind::evaluation, "answers after step", steps_done);
   const tasks::Questions& questions = *sampler->questions();
   World& world = session_.world;
@@ -90,6 +91,7 @@ void Validation::add_answers(std::int64_t steps_done, checkpoint::WeightsOf weig
   }
   for (const tasks::AnswerMeasure& measure : {tasks::kRougeL, tasks::kExactMatch})
     measures.push_back(answers->mean(measure.of));
+  return true;
 }
 
 /// Rank r replies to prompts r, r + ranks and so on. Rank 0 writes the samples.

@@ -43,8 +43,8 @@ class Validation {
   /// Collective. No value if a signal asks any rank to stop.
   std::optional<EvaluationResult> measure(std::int64_t steps_done, checkpoint::WeightsOf weights);
   /// Collective: evaluation.answers. Adds the measures of the answers, which are written to RUN/answers/ for `lockstep
-  /// evaluate`. Throws StoppedBySignal on all ranks.
-  void add_answers(std::int64_t steps_done, checkpoint::WeightsOf weights, std::vector<double>& measures);
+  /// evaluate`; false if none are asked for. Throws StoppedBySignal on all ranks.
+  bool add_answers(std::int64_t steps_done, checkpoint::WeightsOf weights, std::vector<double>& measures);
   /// Collective: evaluation.generate. A stop request on any rank interrupts it, and nothing is written.
   void write_samples(std::int64_t steps_done);
 

@@ -64,7 +64,7 @@ expect 2 "" "--ranks: At Most 1 required but received 2" plan --ranks 2 --ranks 
 expect 2 "" "missing; expected --allow-change KEY" train x.yaml --allow-change
 expect 2 "" "--json requires --version" --json
 expect 2 "" "--per-class excludes --limit" data import cifar10 a b --limit 3 --per-class 2
-expect 2 "" "there is no command \`lockstep data import cifr10\` (the nearest is cifar10); the commands are cifar10, imagefolder, tiny-imagenet, text" data import cifr10 a b
+expect 2 "" "there is no command \`lockstep data import cifr10\` (the nearest is cifar10); the commands are cifar10, mnist, imagefolder, tiny-imagenet, webdataset, text, chat" data import cifr10 a b
 expect 2 "" "--dry-run = maybe; expected --dry-run: " train x.yaml --dry-run=maybe
 expect 0 "--ranks N (1 to 1048576), default 1" "" plan --help
 expect 0 "--json[=FILE]" "" plan --help

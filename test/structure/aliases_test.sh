@@ -54,6 +54,6 @@ check "without TensorBoard, training goes on" refused 0 'pip install tensorboard
 check "  and make tensorboard fails" refused 1 'pip install tensorboard' \
   env PATH="$work/empty" /bin/bash scripts/tensorboard.sh "$work/runs"
 check "memory-check" prints "Number of GPUs: $gpus" '.*predicts what a training takes.*' -- memory-check
-check "setup-accelerate" prints 'Nothing has to be set up:' " *GPUs  *$gpus here.*" ' *precision  *fp32 in .*' -- setup-accelerate
+check "setup-accelerate" prints 'Nothing has to be set up:' " *GPUs  *$gpus here.*" ' *precision  *auto in .*' -- setup-accelerate
 check "make install names make deps" refused 2 'make deps' run install MPICXX=absent
 finish

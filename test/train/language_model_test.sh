@@ -105,7 +105,7 @@ assert summary["tokens_per_second"] > summary["loss_tokens_per_second"] > 0, sum
 PYTHON
 check "  on the terminal" bash -c "'$lockstep' top '$work/default' --once | grep -E '^[0-9.e+]+ tokens/s \([0-9.e+]+ in the loss\)'"
 check "  and the page" bash -c "'$lockstep' report '$work/default' && grep -q 'counted in the loss' '$work/default/report.html'"
-check "  and beside other runs" bash -c "'$lockstep' compare '$work/default' '$work/one' | grep -E '^loss_tokens_per_second +[0-9.]+ +[0-9.]+'"
+check "  and beside other runs" bash -c "'$lockstep' compare '$work/default' '$work/one' | grep -E '^loss_tokens_per_second +[0-9.e+]+ +[0-9.e+]+'"
 check "refuses sequences beyond the positions" refused 2 'has 64 positions .*set data.sequence_length=64' train 1 bad data.sequence_length=65
 check "refuses windows that are larger than the data" refused 2 'data.sequence_length' train 1 bad \
   model.config=smollm-135m data.train=data/samples/shakespeare_test.h5 data.sequence_length=60000

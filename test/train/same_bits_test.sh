@@ -82,7 +82,7 @@ check "bf16: 1 rank" train 1 "${tree[@]}" precision=bf16 run.name=one
 check "  3 ranks" train 3 "${tree[@]}" precision=bf16 run.name=bf16
 check "  have the bits of one rank" same bf16 one
 check "  a run with fp32 cannot resume it" refused 2 'precision: bf16 before, fp32 now' \
-  train 1 "${tree[@]}" train.epochs=3 run.name=bf16
+  train 1 "${tree[@]}" precision=fp32 train.epochs=3 run.name=bf16
 forget bf16
 forget one
 
