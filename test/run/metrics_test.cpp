@@ -457,6 +457,28 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
             "Epoch [1/2] LR: 0.000000 | Loss (train): 1.500 | Perplexity (train): 4.5 | Throughput: 10.0 tok/s");
 }
 
+/// Evaluations have measures that steps do not have. A resumed run continues with them.
+TEST_F(MetricsTest, EvaluationsHaveMeasuresOfTheirOwn) {
+  const tasks::Measure measures[] = {tasks::loss_measure(), {.key = "rouge_l", .unit = "", .greater_is_better = true}};
+  Metrics::Options other = options();
+  other.naming = {
+      std::span(measures).first(1), {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = ""}, measures};
+  {
+    Metrics metrics(other);
+    metrics.step({.step = 3, .measures = {1.5}});
+    metrics.evaluation({.step = 3, .measures = {1.25, 0.75}, .average_measures = {1.5, 0.5}});
+    metrics.evaluation({.step = 4, .measures = {1, 0.5}});
+  }
+  EXPECT_FALSE(lines().at(0).contains("rouge_l"));
+  EXPECT_EQ(lines().at(1)["rouge_l"], 0.75);
+  EXPECT_EQ(lines().at(1)["ema_rouge_l"], 0.5);
+  other.resume_step = 4;
+  const History history = Metrics(other).history();
+  EXPECT_EQ(history.evaluated.last, (std::vector<double>{1, 0.5}));
+  EXPECT_EQ(history.evaluated.best, (std::vector<double>{1, 0.75}));
+  EXPECT_EQ(history.evaluated_averages.last, (std::vector<double>{1.5, 0.5}));
+}
+
 /// What is processed, and what counts in the loss: for example, the prompts of conversations do not.
 TEST_F(MetricsTest, TheSpeedIsOfAllThatIsProcessed) {
   const tasks::Measure measures[] = {tasks::loss_measure()};
