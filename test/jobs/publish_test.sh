@@ -69,7 +69,7 @@ check "  nothing is left in the run directory" test ! -e "$runs/epochs/publishin
 rm "$work/commits"
 
 touch "$work/refused"
-begin failing PUSH_EVERY=epoch OVERRIDES=train.epochs=3
+begin failing PUSH_EVERY=epoch OVERRIDES=train.epochs=2
 ends "uploads that fail do not fail the job" 0 'run this on a node with a network.*: .*/jobs/push_to_hub.sh .*/runs/failing me/model --upload$'
 check "  they are reported" in_log 'step-[0-9]+ was not published; the run is not affected: .*401'
 check "  without the token" not in_log s3cr3t
@@ -77,11 +77,11 @@ check "  nor is it in the run directory" not grep -raq s3cr3t "$runs/failing"
 check "  the run is done" grep -qx done "$runs/failing/status"
 rm "$work/refused"
 touch "$work/no-network"
-begin failing PUSH_EVERY=epoch OVERRIDES=train.epochs=3
+begin failing PUSH_EVERY=epoch OVERRIDES=train.epochs=2
 ends "without a network, the job prints the command" 0 'run this on a node with a network.*push_to_hub.sh'
 check "  nothing was uploaded" test ! -e "$work/commits"
 rm "$work/no-network"
-begin failing PUSH_EVERY=epoch OVERRIDES=train.epochs=3
+begin failing PUSH_EVERY=epoch OVERRIDES=train.epochs=2
 ends "with one, it publishes what is missing" 0 'published step-'
 check "  each epoch once" published failing
 
