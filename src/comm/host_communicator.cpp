@@ -115,8 +115,8 @@ std::string HostCommunicator::describe() const {
   const std::string order = topology_.describe_order_and_wire();
   const std::string network = world_.n_nodes() > 1 ? fastest_network() : "";
   if (n_nodes == 1) return fmt::format("shared memory, {} ranks on 1 node{}", size(), order);
-  if (n_nodes == size()) return fmt::format("MPI, {} ranks{}{}", size(), order, network);
-  return fmt::format("shared memory within {} nodes, MPI between them, {} ranks{}{}", n_nodes, size(), order, network);
+  if (n_nodes == size()) return fmt::format("MPI, {} ranks{}{}", size(), network, order);
+  return fmt::format("shared memory within {} nodes, MPI between them, {} ranks{}{}", n_nodes, size(), network, order);
 }
 
 std::unique_ptr<Memory> HostCommunicator::allocate(std::size_t size_bytes, const std::string& purpose) {

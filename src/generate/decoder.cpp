@@ -17,7 +17,7 @@ constexpr std::int64_t kSmallChunks[] = {16, 96};
 
 Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
                  graph::ParameterTable& table, const models::LlamaOptions& options)
-    : sizes_(sizes), vocabulary_(config.vocabulary), backend_(backend), stream_(backend.make_stream()) {
+    : sizes_(sizes), vocabulary_(config.vocabulary), backend_(backend) {
   require(sizes.slots > 0 && sizes.capacity > 0 && sizes.chunk > 0 && sizes.capacity <= config.positions,
           ErrorCode::internal, "a decoder of {} sequences of {} tokens with chunks of {}, for a model of {} positions",
           sizes.slots, sizes.capacity, sizes.chunk, config.positions);
@@ -93,6 +93,7 @@ void Decoder::bind(const graph::Bindings& bindings) {
 }
 
 void Decoder::become_ready() {
+  if (!stream_) stream_ = backend_.make_stream();
   captured_ = backend_.make_captured_graph();
   if (!logits_)
     logits_ = backend_.allocate_host(static_cast<std::size_t>(sizes_.slots * vocabulary_) * sizeof(float), "logits");

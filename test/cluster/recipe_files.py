@@ -60,8 +60,8 @@ with zipfile.ZipFile(folder / "tiny-imagenet-200.zip", "w") as archive:
 # Text and conversations
 words = (repository / "LICENSE").read_text().split()
 with open(folder / "abstracts.jsonl", "w") as file:
-    for i in range(60):
-        file.write(json.dumps({"abstract": " ".join(words[10 * i:10 * i + 30])}) + "\n")
+    for i in range(10000):
+        file.write(json.dumps({"abstract": " ".join(words[i % 1000:i % 1000 + 10])}) + "\n")
 with open(folder / "messages.jsonl", "w") as file:
     for i in range(60):
         text = [" ".join(words[15 * i + a:15 * i + b]) for a, b in ((0, 6), (6, 12))]

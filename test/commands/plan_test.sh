@@ -214,6 +214,9 @@ check "a step that does not fit is reported" grep -q '^This step does NOT fit: a
 check "more elements than cuDNN's kernels address are refused" refused 2 \
   'a tensor of 3288334336 elements, but most kernels of cuDNN address at most 2147483647: use a smaller batch' \
   "$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 --device h200
+check "samples of text are planned for a GPU, too" "$lockstep" plan "${text[@]}" data.train=data/samples/shakespeare_train.h5 \
+  model.config=jobs/configs/models/gpt_small.json data.validation=data/samples/shakespeare_test.h5 train.global_batch=8 \
+  evaluation.generate=[Once] --device h200
 # The presets of language models on an H200. Without packed documents, the deterministic backward pass of attention
 # needs exactly the workspace that cuDNN reports (test/golden), and all ops share one workspace.
 for preset in smollm-135m:134515008:9 qwen2-0.5b:494032768:14; do

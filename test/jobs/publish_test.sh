@@ -44,7 +44,7 @@ rm "$work/commits"
 # Rank 0 waits while two epochs are published, so that their number does not depend on the speed of this machine.
 uploads() { pgrep -f "$work/slurm/hf upload" >/dev/null; }
 n_epochs() { grep -c '^{"event":"epoch"' "$runs/epochs/metrics.jsonl" 2>/dev/null; }
-has_epochs() { [[ $(n_epochs) -ge $1 && $(names epochs | wc -l) -ge $1 ]]; }
+has_epochs() { [[ $(n_epochs) -ge $1 && $(grep -c '^{"event":"checkpoint"' "$runs/epochs/metrics.jsonl") -ge $1 ]]; }
 touch "$work/slow"
 begin epochs PUSH_EVERY=epoch LOCKSTEP_REQUEUE=1 OVERRIDES='train.epochs=100 comm.watchdog_seconds=600'
 check "a training of several epochs" wait_for has_epochs 2

@@ -40,7 +40,7 @@ a100 fp16 bf16 8.0
 h200 fp16 bf16 9.0"
   for config in $(grep -l 'family: llama' jobs/configs/*.yaml); do
     model=model.config=jobs/configs/models/gpt_small.json
-    case $config in *smollm135m*) model=model.config=smollm-135m ;; *qwen2*) model=model.config=qwen2-0.5b ;; esac
+    case $config in *smollm135m*) model=model.config=smollm-135m ;; *qwen2* | *qlora*) model=model.config=qwen2-0.5b ;; esac
     check "$config is planned for a T4" "$lockstep" plan "$config" data.train=synthetic data.validation=synthetic data.start=0 data.end=0 \
       data.synthetic_samples=200000 model.from=none $model --ranks 2 --device t4 --json="$work/t4.json"
     check "  in fp16, where it fits" python3 -c "import json, sys; p = json.load(open(sys.argv[1])); assert p['fits'] and p['precision'] == 'fp16', p" \

@@ -14,17 +14,16 @@ commands_of() { # PAGE
 # Each command succeeds, or says that there is no GPU. Prints the sentence of each with its result.
 run_page() ( # PAGE
   mkdir -p "$recipes/$1/runs" "$recipes/$1/data" && cd "$recipes/$1" || exit
-  unset LOCKSTEP
-  export LOCKSTEP_RUNS=$PWD/runs LOCKSTEP_DATA=$PWD/data HF_HOME=$PWD/hub LOCKSTEP_CACHE=none REPOSITORY=$repository
+  export LOCKSTEP_RUNS=$PWD/runs LOCKSTEP_DATA=$PWD/data HF_HOME=$PWD/hub LOCKSTEP_CACHE=none REPOSITORY=$repository BUILD_OF_TEST=${LOCKSTEP%/lockstep}
   export RECIPE_FILES=$recipes/files LOCKSTEP_INSTALLED=$work/opt/bin/lockstep LOCKSTEP_HOME=$work/opt/share/lockstep
+  unset LOCKSTEP
   SBATCH_OF_SLURM=$(command -v sbatch) MAKE_OF_SYSTEM=$(command -v make)
   export SBATCH_OF_SLURM MAKE_OF_SYSTEM PATH=$repository/test/cluster/recipe-commands:$PATH
   local short="device=cpu cpu.threads=1 train.max_steps=2 log.every_steps=1 comm.watchdog_seconds=600"
-  export IMAGES_REDUCED="$short data.readers=1 model.depth=18 model.width=16 data.image_size=32 train.batch_per_rank=2 evaluation.max_samples=8"
-  export TEXT_REDUCED="$short data.sequence_length=32 evaluation.max_samples=8"
+  export IMAGES_REDUCED="$short data.readers=1 model.depth=18 model.width=16 data.image_size=32 train.batch_per_rank=2 evaluation.max_samples=8 data.end=0"
+  export TEXT_REDUCED="$short data.sequence_length=32 train.batch_per_rank=1 train.accumulate=1 schedule.warmup_steps=0 evaluation.max_samples=8"
   ln -s "$repository"/{jobs,scripts} .
-  mkdir build && ln -s ../../../../"${LOCKSTEP_INSTALLED#/}" build/lockstep 2>/dev/null
-  ln -sf "$repository/test/cluster/recipe-commands/lockstep" build/lockstep
+  mkdir build && ln -s "$repository/test/cluster/recipe-commands/lockstep" build/lockstep
   cp "$RECIPE_FILES"/*.jsonl .
   while read -r -u 9 command; do
     if eval "$command" >command.log 2>&1 </dev/null 9<&- || grep -qi 'no GPU\|libcuda' command.log; then
