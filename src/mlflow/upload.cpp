@@ -206,7 +206,9 @@ void Upload::send_metrics(const std::function<void(std::uint64_t, std::uint64_t)
 
 void Upload::send_status(const std::string& status) {
   if (status.empty() || state_.status == status) return;
-  server_.set_status(state_.run.id, status, status == "RUNNING" ? 0 : milliseconds(unix_seconds()));
+  // The time of the last event: the run may have ended long ago.
+  const double end = state_.position.last_time_unix > 0 ? state_.position.last_time_unix : unix_seconds();
+  server_.set_status(state_.run.id, status, status == "RUNNING" ? 0 : milliseconds(end));
   state_.status = status;
   sent_.status = true;
   save();

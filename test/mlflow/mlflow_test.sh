@@ -57,6 +57,7 @@ check "  in numbers" prints '0 parameters, 0 metrics, 0 files would be sent'
 
 # The same run, in another experiment.
 check "report mlflow sends to another experiment" report "$work/a" --uri "$uri" --experiment 'other & more'
+check "  with the time at which it ended" state 'runs[1]["end_time"] == runs[0]["end_time"]'
 check "  everything" python3 test/mlflow/check_run.py "$server/state.json" "$work/a" run1 2
 check "  in the experiment" state 'runs[1]["experiment_id"] == s["experiments"]["other & more"] and runs[1]["status"] == "FINISHED"'
 check "  says what was sent" prints "^$work/a: 1[0-9][0-9] parameters, [0-9,]+ metrics, 4 files and the status were sent to $uri"
