@@ -6,16 +6,6 @@
 
 namespace lockstep {
 
-curl::Symbol::Symbol(const char* name) {
-  constexpr LoadedLibrary kLibcurl{.name = "libcurl",
-                                   .use = "sending to MLflow",
-                                   .package = "libcurl4",
-                                   .variable = "LOCKSTEP_LIBCURL",
-                                   .files = {"libcurl.so.4", "libcurl-gnutls.so.4"}};
-  static void* const handle = load(kLibcurl);
-  address = find_function(handle, kLibcurl, name).address;
-}
-
 const CurlLibrary& curl_library() {
   static const CurlLibrary library = [] {  // retried by the next call if it throws
     const CurlLibrary loaded;

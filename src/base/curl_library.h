@@ -27,9 +27,12 @@ inline constexpr std::size_t kErrorBufferBytes = 256, kReadAbort = 0x10000000;
 inline constexpr int kUnsupportedProtocol = 1, kMalformedUrl = 3, kClientCertificate = 58, kServerCertificate = 60,
                      kCaFile = 77;
 
-struct Symbol : LoadedFunction {
-  explicit Symbol(const char* name);
-};
+inline constexpr LoadedLibrary kLibrary{.name = "libcurl",
+                                        .use = "sending to MLflow",
+                                        .package = "libcurl4",
+                                        .variable = "LOCKSTEP_LIBCURL",
+                                        .files = {"libcurl.so.4", "libcurl-gnutls.so.4"}};
+using Symbol = LoadedFunction<kLibrary>;
 }  // namespace curl
 
 struct CurlLibrary {

@@ -22,11 +22,11 @@ void* load(const LoadedLibrary& library) {
        library.use, library.files.front(), reason, library.name, library.package);
 }
 
-LoadedFunction find_function(void* handle, const LoadedLibrary& library, const char* name) {
+void* find_function(void* handle, const LoadedLibrary& library, const char* name) {
   void* const address = ::dlsym(handle, name);
   require(address != nullptr, ErrorCode::not_supported, "the {} that was loaded is too old: it has no {}", library.name,
           name);
-  return {address};
+  return address;
 }
 
 }  // namespace lockstep

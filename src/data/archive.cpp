@@ -14,17 +14,13 @@ namespace {
 constexpr int kEnd = 1, kWarning = -20;
 constexpr unsigned kRegularFile = 0100000;
 
-struct Symbol : LoadedFunction {
-  explicit Symbol(const char* name) {
-    constexpr LoadedLibrary kLibarchive{.name = "libarchive",
-                                        .use = "reading archives and compressed files",
-                                        .package = "libarchive13",
-                                        .variable = "LOCKSTEP_LIBARCHIVE",
-                                        .files = {"libarchive.so.13", "libarchive.so"}};
-    static void* const handle = load(kLibarchive);
-    address = find_function(handle, kLibarchive, name).address;
-  }
-};
+constexpr LoadedLibrary kLibarchive{.name = "libarchive",
+                                    .use = "reading archives and compressed files",
+                                    .package = "libarchive13",
+                                    .variable = "LOCKSTEP_LIBARCHIVE",
+                                    .files = {"libarchive.so.13", "libarchive.so"}};
+using Symbol = LoadedFunction<kLibarchive>;
+
 struct Library {
   void* (*create)() = Symbol("archive_read_new");
   std::array<int (*)(void*), 5> supported{
