@@ -174,7 +174,8 @@ def main():
                     runs["again"][str(seed)] = losses_of(theirs("chat_peer.py", whole, args))
             results[model] = {"settings": MODELS[model] | {"template": pathlib.Path(MODELS[model].get("template", "")).name},
                               "runs": runs, "comparison": compare(runs, args.seeds), "answers": args.answers}
-    harness.finish(args, "Fine-tuning on conversations compared with the Trainer of transformers", report(results, args), name,
+    peer = "SFTTrainer of TRL" if args.smollm2 else "Trainer of transformers"
+    harness.finish(args, f"Fine-tuning on conversations compared with the {peer}", report(results, args), name,
                    results=results)
     draw(args, results[models[0]]["runs"], SIDES, f"Fine-tuning {MODELS[models[0]]['title']} on conversations")
 
