@@ -54,12 +54,9 @@ LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
 limited = False
 
 
-def run_ranks(python, kind, options, args, ranks=None, threads=None):
-    """Runs peers/peer.py once per rank, for torch.distributed. Returns the JSON that rank 0 prints last."""
+def start_ranks(command, ranks, threads):
+    """Runs a script with PyTorch once per rank, for torch.distributed. Returns the JSON that rank 0 prints last."""
     global limited
-    ranks, threads = ranks or args.ranks, threads or args.threads
-    command = [python, harness.ROOT / "bench/peers/peer.py", kind, "--steps", args.steps, "--warmup", args.warmup,
-               "--threads", threads, *options]
     while True:
         environment = dict(harness.environment(threads), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
                            MASTER_PORT=str(free_port()), **(LIMITED if limited else {}))
@@ -72,6 +69,13 @@ def run_ranks(python, kind, options, args, ranks=None, threads=None):
         if any(rank.returncode for rank in started):
             harness.stop("PyTorch failed; its output is above")
         return json.loads(outputs[0].strip().splitlines()[-1])
+
+
+def run_ranks(python, kind, options, args, ranks=None, threads=None):
+    """The same with peers/peer.py."""
+    threads = threads or args.threads
+    return start_ranks([python, harness.ROOT / "bench/peers/peer.py", kind, "--steps", args.steps, "--warmup", args.warmup,
+                        "--threads", threads, *options], ranks or args.ranks, threads)
 
 
 def theirs(python, side, args):

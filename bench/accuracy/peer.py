@@ -1,11 +1,14 @@
 """The recipes of this folder in PyTorch, with PyTorch's own random numbers; resnet50_v2 has the transforms, the model and the
-average of torchvision's references. Prints one line of JSON."""
+average of torchvision's references. ../sides.py starts it once per rank. Rank 0 prints one line of JSON."""
+import gzip
+import os
 import pathlib
 import sys
 import time
 
 import numpy as np
 import torch
+import torch.distributed
 import torchvision
 from torchvision.transforms import v2
 
@@ -13,10 +16,32 @@ sys.path.insert(0, sys.path[0] + "/..")
 import torch_peer  # noqa: E402
 from torch_peer import network  # noqa: E402
 
+RANKS, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
 PADDING = 4
 CLASSES, BATCH, LEARNING_RATE, WARMUP_EPOCHS, WARMUP_DECAY = 20, 16, 0.01, 1, 0.01  # of resnet50_v2, as are the next two lines
 CROP, RESIZE, SIZE = 48, 66, 64
 EMA_STEPS, EMA_DECAY = 4, 0.9
+
+
+def read_idx(path):
+    """An array of MNIST's format, also compressed."""
+    content = (gzip.open if path.suffix == ".gz" else open)(path, "rb").read()
+    sizes = np.frombuffer(content, ">i4", content[3], 4)
+    return torch.from_numpy(np.frombuffer(content, np.uint8, -1, 4 + 4 * len(sizes)).reshape(sizes).copy())
+
+
+def read_mnist(split):
+    """(n, 1, 28, 28) uint8 and labels from the files of MNIST's names."""
+    def read(folder, limit):
+        images, labels = (read_idx(next(folder.glob(f"{split}-{part}*")))[:limit] for part in ("images", "labels"))
+        return images[:, None], labels.long()
+    return read
+
+
+def grey(net):
+    net.conv1 = torch.nn.Conv2d(1, 64, 7, 2, 3, bias=False)
+    torch.nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return net
 
 
 def read_batch(path, limit):
@@ -33,16 +58,19 @@ def read_folder(path, limit):
 
 
 RECIPES = {
-    "resnet18": dict(read=read_batch, network=lambda: network(18, "cifar", classes=10), batch=128, learning_rate=0.1,
-                     weight_decay=5e-4),
-    "resnet50": dict(read=read_folder, network=lambda: network(50, "imagenet", classes=20, zero_init_residual=True),
+    "resnet18": dict(read=(read_batch, read_batch), network=lambda: network(18, "cifar", classes=10), batch=128,
+                     learning_rate=0.1, weight_decay=5e-4),
+    "mnist": dict(read=(read_mnist("train"), read_mnist("t10k")), network=lambda: grey(network(18, "imagenet", classes=10)),
+                  batch=128, learning_rate=0.05, weight_decay=5e-4, warmup=50, flip=False),
+    "resnet50": dict(read=(read_folder, read_folder), network=lambda: network(50, "imagenet", classes=20, zero_init_residual=True),
                      batch=16, learning_rate=0.01, weight_decay=1e-4),
 }
+RECIPES["resnet18_2gpu"] = RECIPES["resnet18"]  # with a batch of this size on each rank
 
 
-def augmented(images):
+def augmented(images, flip):
     """A random crop of the image padded with zeros, and a random flip, for each sample separately."""
-    change = v2.Compose([v2.RandomCrop(images.shape[-1], padding=PADDING), v2.RandomHorizontalFlip()])
+    change = v2.Compose([v2.RandomCrop(images.shape[-1], padding=PADDING), *([v2.RandomHorizontalFlip()] if flip else [])])
     return torch.stack([change(image) for image in images])
 
 
@@ -63,40 +91,52 @@ def train(args):
     recipe = RECIPES[args.recipe]
     batch = recipe["batch"]
 
-    images, labels = recipe["read"](args.train, args.train_limit)
-    test_images, test_labels = recipe["read"](args.test, args.test_limit)
+    (images, labels), (test_images, test_labels) = (read(path, limit) for read, path, limit in zip(
+        recipe["read"], (args.train, args.test), (args.train_limit, args.test_limit)))
     values = images.double() / 255
-    mean, std = (s.float().view(1, 3, 1, 1) for s in (values.mean((0, 2, 3)), values.std((0, 2, 3), unbiased=False)))
+    mean, std = (s.float().view(1, -1, 1, 1) for s in (values.mean((0, 2, 3)), values.std((0, 2, 3), unbiased=False)))
     normalized = lambda x: ((x.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
+    test_batches = lambda: ((normalized(x), y) for x, y in zip(test_images.split(500), test_labels.split(500)))
 
     net = recipe["network"]().to(memory_format=torch.channels_last)
+    if RANKS > 1:
+        torch.distributed.init_process_group("gloo")
+        net = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=recipe["learning_rate"], momentum=0.9,
                                 weight_decay=recipe["weight_decay"])
     loss_of = torch.nn.CrossEntropyLoss()
+    orders = torch.Generator().manual_seed(args.seed)  # of the samples: the same on all ranks
+    torch.manual_seed(args.seed * RANKS + RANK)
 
-    steps = len(images) // batch
-    step, begin = 0, time.perf_counter()
-    for _ in range(args.epochs):
+    steps = len(images) // (RANKS * batch)
+    found = {"step": [], "evaluation": [], "accuracies": []}
+    begin = time.perf_counter()
+    for epoch in range(args.epochs):
         net.train()
-        order = torch.randperm(len(images))
-        epoch_loss = epoch_correct = 0
+        order = torch.randperm(len(images), generator=orders)
+        sums = torch.zeros(2, dtype=torch.float64)
         for i in range(steps):
-            picked = order[i * batch:(i + 1) * batch]
+            step = epoch * steps + i
+            picked = order[i * RANKS * batch:][RANK * batch:(RANK + 1) * batch]
             for group in optimizer.param_groups:
-                group["lr"] = torch_peer.learning_rate(step, steps, args.epochs * steps,
+                group["lr"] = torch_peer.learning_rate(step, recipe.get("warmup", steps), args.epochs * steps,
                                                        recipe["learning_rate"])
             optimizer.zero_grad()
-            outputs = net(normalized(augmented(images[picked])))
+            outputs = net(normalized(augmented(images[picked], recipe.get("flip", True))))
             loss = loss_of(outputs, labels[picked])
             loss.backward()
             optimizer.step()
-            epoch_loss += loss.item()
-            epoch_correct += (outputs.argmax(1) == labels[picked]).sum().item()
-            step += 1
-    seconds = time.perf_counter() - begin
-    _, accuracy = evaluate(net, ((normalized(x), y) for x, y in zip(test_images.split(500), test_labels.split(500))))
-    return {"accuracy": accuracy, "train_loss": epoch_loss / steps, "train_accuracy": epoch_correct / (steps * batch),
-            "seconds": seconds}
+            of_step = torch.tensor([loss.item(), (outputs.argmax(1) == labels[picked]).sum().item()], dtype=torch.float64)
+            if RANKS > 1:
+                torch.distributed.all_reduce(of_step)
+            sums += of_step
+            found["step"].append([step + 1, of_step[0].item() / RANKS])
+        loss, accuracy = evaluate(net, test_batches())
+        found["evaluation"].append([step + 1, loss])
+        found["accuracies"].append(accuracy)
+    train_loss, correct = sums.tolist()
+    return {**found, "loss": loss, "accuracy": accuracy, "train_loss": train_loss / (RANKS * steps),
+            "train_accuracy": correct / (RANKS * steps * batch), "seconds": time.perf_counter() - begin}
 
 
 def statistics_of(folder):
@@ -169,7 +209,9 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    torch_peer.output(**(train_v2(args) if args.recipe == "resnet50_v2" else train(args)))
+    found = train_v2(args) if args.recipe == "resnet50_v2" else train(args)
+    if RANK == 0:
+        torch_peer.output(**found)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Compares the accuracy of a training with that of PyTorch, with several seeds each.
 
     python3 bench/accuracy/run.py --data cifar-10-batches-bin --python PYTHON_WITH_TORCH
+    python3 bench/accuracy/run.py --recipe resnet18_2gpu --data cifar-10-batches-bin --python PYTHON_WITH_TORCH --picture FILE.svg
+    python3 bench/accuracy/run.py --recipe mnist --data FOLDER_WITH_IDX_FILES --python PYTHON_WITH_TORCH
     python3 bench/accuracy/run.py --recipe resnet50|resnet50_v2 --data FOLDER_WITH_TRAIN_AND_VAL --python PYTHON_WITH_TORCH
 
-A recipe is RECIPE.yaml. Each side draws its own order of samples, augmentation and initial weights. Finished runs are kept
+A recipe is RECIPE.yaml, or a configuration of jobs/configs/ with overrides. Each side draws its own order of samples, augmentation and initial weights. Finished runs are kept
 in the result file. If the script is started again with the same recipe, it does the missing runs, or writes the table again
 if none is missing. Takes hours.
 """
@@ -16,6 +18,8 @@ import sys
 
 sys.path.insert(0, sys.path[0] + "/..")
 import harness  # noqa: E402
+import language  # noqa: E402
+import sides  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 SIDES = {"lockstep": "Lockstep", "pytorch": "PyTorch"}
@@ -26,13 +30,30 @@ FIGURES = {"train_loss": ("training loss", "{:.4f}".format),
            "accuracy": ("test accuracy, %", lambda a: f"{100 * a:.2f}"),
            "ema_loss": ("test loss of the average", "{:.4f}".format),
            "ema_accuracy": ("test accuracy of the average, %", lambda a: f"{100 * a:.2f}")}
+CIFAR10 = {"import": ["cifar10"], "sources": {"train": "data_batch_1.bin", "test": "test_batch.bin"}}
 RECIPES = {
     "resnet18": {
-        "import": ["cifar10"], "sources": {"train": "data_batch_1.bin", "test": "test_batch.bin"}, "epochs": 10,
+        **CIFAR10, "epochs": 10,
         "figures": ["accuracy"], "results": "accuracy",
         "text": "ResNet-18 (CIFAR stem) on {train_images} images of CIFAR-10, {epochs} epochs, evaluated on {test_images} "
                 "test images after the last:\nbatch 128, SGD 0.1, momentum 0.9, weight decay 5e-4, warm-up of 1 epoch, "
                 "cosine, crop and flip; 1 rank, {threads} thread(s), fp32."},
+    "resnet18_2gpu": {  # that of jobs/resnet18_2gpu.sh
+        **CIFAR10, "config": "jobs/configs/resnet18_cifar10.yaml", "ranks": 2, "epochs": 3,
+        "overrides": ["train.batch_per_rank=128", "checkpoint.every_epochs=0"],
+        "figures": ["train_loss", "train_accuracy", "loss", "accuracy"], "results": "accuracy_resnet18_2gpu",
+        "text": "jobs/resnet18_2gpu.sh on CPUs: ResNet-18 (CIFAR stem) on {train_images} images of CIFAR-10, {epochs} epochs, "
+                "evaluated on {test_images} test images after the last:\n2 ranks with batches of 128, SGD 0.1, momentum 0.9, "
+                "weight decay 5e-4, warm-up of 1 epoch, cosine, crop and flip; {threads} thread(s) per rank, fp32.\nPyTorch is "
+                "DistributedDataParallel. Training loss and accuracy are means over the last epoch."},
+    "mnist": {
+        "import": ["mnist"], "sources": {"train": ".", "test": "."}, "epochs": 3,
+        "config": "jobs/configs/mnist.yaml", "overrides": ["checkpoint.every_epochs=0"],
+        "figures": ["train_loss", "train_accuracy", "accuracy"], "results": "accuracy_mnist",
+        "text": "jobs/configs/mnist.yaml on {train_images} images of 28x28 in files of MNIST's format ({source}), {epochs} epochs, "
+                "evaluated on {test_images} test images after the last:\nbatch 128, SGD 0.05, momentum 0.9, weight decay 5e-4, "
+                "warm-up of 50 steps, cosine, crop; 1 rank, {threads} thread(s), fp32. Training loss and accuracy are means "
+                "over the last epoch."},
     "resnet50": {
         "import": ["imagefolder", "--store", "jpeg"], "sources": {"train": "train", "test": "val"}, "epochs": 20,
         "figures": ["train_loss", "train_accuracy", "accuracy"], "results": "accuracy_resnet50",
@@ -69,22 +90,27 @@ def import_data(recipe, sources, args, directory):
     return made
 
 
+def config_of(recipe):
+    return harness.ROOT / RECIPES[recipe].get("config", f"bench/accuracy/{recipe}.yaml")
+
+
 def hash_of(recipe):
     """The hash of its configuration without comments, so that runs of an older recipe are not mixed in."""
-    lines = (FOLDER / f"{recipe}.yaml").read_text().splitlines()
+    lines = config_of(recipe).read_text().splitlines() + RECIPES[recipe].get("overrides", [])
     text = "\n".join(line.split("#")[0].rstrip() for line in lines)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def ours(made, seed, args, directory):
+    recipe = RECIPES[args.recipe]
     overrides = [f"data.train={made['train']}", f"data.validation={made['test']}", f"run.seed={seed}",
-                 f"train.epochs={args.epochs}"]
-    config = FOLDER / f"{args.recipe}.yaml"
-    lines, launched = harness.train(args.binary, 1, args.threads, config, overrides, directory)
+                 f"train.epochs={args.epochs}", *recipe.get("overrides", [])]
+    lines, launched = harness.train(args.binary, recipe.get("ranks", 1), args.threads, config_of(args.recipe), overrides, directory)
     last = {line["event"]: line for line in lines}
     evaluated = {key: last["evaluation"][key] for key in ("loss", "accuracy", "ema_loss", "ema_accuracy")
                  if key in last["evaluation"]}
     return {**evaluated, "train_loss": last["epoch"]["loss"], "train_accuracy": last["epoch"]["accuracy"],
+            **language.losses_of(lines), "accuracies": [line["accuracy"] for line in lines if line["event"] == "evaluation"],
             "seconds": lines[-1]["time_unix"] - launched, "version": harness.version(args.binary)["commit"]}
 
 
@@ -95,7 +121,15 @@ def theirs(python, sources, seed, args):
     for name in ("train_limit", "test_limit"):
         if getattr(args, name):
             command += ["--" + name.replace("_", "-"), getattr(args, name)]
-    return json.loads(harness.run(command, "PyTorch", env=harness.environment(args.threads)).splitlines()[-1])
+    return sides.start_ranks(command, RECIPES[args.recipe].get("ranks", 1), args.threads)
+
+
+def draw(args, data):
+    """The curves of the first seed, once both sides have it."""
+    seed = str(args.seeds[0])
+    if args.picture and all(seed in data["runs"][side] for side in SIDES):
+        runs = {side: {seed: data["runs"][side][seed]} for side in SIDES}
+        language.draw(args, runs, SIDES, f"{args.recipe.partition('_')[0]}: {data['train_images']} images, {args.epochs} epochs")
 
 
 def compare(figure, runs):
@@ -121,6 +155,7 @@ def compare(figure, runs):
 def report(recipe, data, args):
     rows, sentences = [], []
     data["comparison"] = {}
+    accuracies = {side: [run["accuracies"] for run in data["runs"][side].values() if len(run.get("accuracies", [])) > 1] for side in SIDES}
     for figure in recipe["figures"]:
         more, found = compare(figure, data["runs"])
         rows += more
@@ -136,7 +171,12 @@ def report(recipe, data, args):
             + harness.table(["", "", "seeds", "each", "mean", "standard error"], rows))
     if sentences:
         page += "\n" + "\n".join(sentences) + "\n"
+    if all(accuracies.values()):
+        page += "\nTest accuracy after each epoch, in %, means over the seeds:\n\n" + harness.table(
+            ["", *range(1, args.epochs + 1)], [[title, *(f"{100 * statistics.mean(epoch):.2f}" for epoch in zip(*accuracies[side]))]
+                                               for side, title in SIDES.items()])
     harness.write_results(args.name, "Accuracy compared with PyTorch", page, data, args.results)
+    draw(args, data)
 
 
 def main():
@@ -150,6 +190,7 @@ def main():
     parser.add_argument("--epochs", type=int, help="default: that of the recipe")
     parser.add_argument("--train-limit", type=int, default=0, help="number of images to use, from the first; 0: all")
     parser.add_argument("--test-limit", type=int, default=0)
+    parser.add_argument("--picture", help="SVG file to draw the losses of the first seed to")
     parser.add_argument("--name", help="name of the result files; default: that of the recipe")
     args = harness.begin(parser)
     recipe = RECIPES[args.recipe]
@@ -170,7 +211,7 @@ def main():
             info = json.loads(harness.run([args.binary, "data", "info", path, "--json"], "lockstep data info"))
             settings[f"{split}_images"] = info["samples"]
         data = {"machine": args.machine, "version": harness.version(args.binary), "torch": torch if python else None,
-                **settings, "runs": {side: {} for side in SIDES}}
+                **settings, "source": args.data.name, "runs": {side: {} for side in SIDES}}
         kept = pathlib.Path(args.results) / f"{args.name}.json"
         if kept.exists():
             old = json.loads(kept.read_text())
