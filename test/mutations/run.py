@@ -91,12 +91,14 @@ class Copy:
                               errors="replace", stdin=subprocess.DEVNULL, **options)
 
 
-def programs_of(tests, listed):
-    """The make targets that these tests need."""
+def programs_of(fault, listed):
+    """The make targets that its tests need."""
     programs = set()
     for row in listed:
-        if re.search(tests, row[0]):
+        if re.search(fault["tests"], row[0]):
             programs.add("test/" + row[1] if row[1] != "-" else "lockstep")
+    if programs and fault["file"].startswith("src/arrow/"):
+        programs.add("lockstep-arrow")
     return sorted(programs)
 
 
@@ -105,7 +107,7 @@ def check(copy, fault, listed, make):
     problem = copy.apply(fault)
     if problem:
         return False, f"NOT APPLIED: {problem} in {fault['file']}"
-    programs = programs_of(fault["tests"], listed)
+    programs = programs_of(fault, listed)
     if not programs:
         return False, "NO SUCH TEST"
     built = copy.run(*make, *(f"{copy.build}/{program}" for program in programs))
