@@ -272,8 +272,9 @@ void add_text_import(CLI::App& parent, Run& run) {
   add_value(*app, "files", "FILE", arguments->files,
             "The sources, then the data set to create: SOURCE... OUT.h5. A source is a text file, which is one "
             "document; JSON Lines (*.jsonl, *.jsonl.gz, *.jsonl.zst), with one document per line; a table (*.parquet, "
-            "*.arrow, *.csv, *.tsv), with one document per row; or a folder of them, such as a data set of the Hugging "
-            "Face Hub, whose files are imported in the order of their paths")
+            "*.arrow, *.csv, *.tsv), with one document per row; a tar archive (*.tar, *.tar.gz, *.tar.zst), with one "
+            "document per member; or a folder of them, such as a data set of the Hugging Face Hub, whose files are "
+            "imported in the order of their paths")
       ->required();
   add_tokenizer(*app, arguments->tokenizer);
   add_value(*app, "--field", "NAME", options.field,

@@ -1,5 +1,6 @@
 #include "data/archive.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -46,7 +47,7 @@ const Library& library() {
 }
 
 constexpr std::size_t kBlockBytes = 1u << 20;
-constexpr std::uint64_t kMaxRatio = 100;             // images hardly shrink when they are compressed
+constexpr std::uint64_t kMaxRatio = 100;             // of text, which shrinks most when it is compressed
 constexpr std::uint64_t kBytesPerSecond = 4u << 20;  // of a slow file system
 
 /// In the child: a list of [name, whether it is in scratch, offset, bytes].
@@ -75,8 +76,8 @@ nlohmann::json unpack(const InputFile& file, const Scratch& scratch,
     if (in_scratch) {
       for (std::int64_t n_read = 0; (n_read = check(lib.read(archive, block.data(), block.size()))) > 0;) {
         require(end + static_cast<std::uint64_t>(n_read) <= max_end, ErrorCode::data_source,
-                "{} unpacks to more than {} times its {} bytes, which images do not do", file.path(), kMaxRatio,
-                file.size_bytes());
+                "{} unpacks to more than {} times its {} bytes, which images and text do not do", file.path(),
+                kMaxRatio, file.size_bytes());
         write_at(scratch.file(), "the unpacked " + file.path(),
                  std::span(block).first(static_cast<std::size_t>(n_read)), end);
         end += static_cast<std::uint64_t>(n_read);
@@ -91,6 +92,17 @@ nlohmann::json unpack(const InputFile& file, const Scratch& scratch,
 }
 
 }  // namespace
+
+bool is_archive(const std::string& path) {
+  constexpr std::array<const char*, 4> kEndings{".tar", ".tar.gz", ".tgz", ".tar.zst"};
+  return std::ranges::any_of(kEndings, [&](const char* ending) { return path.ends_with(ending); });
+}
+
+std::string ArchiveMember::text() const {
+  std::string text(place.size_bytes, '\0');
+  InputFile(*path).read(place.offset, std::as_writable_bytes(std::span(text)), name);
+  return text;
+}
 
 std::vector<ArchiveMember> read_archive(const std::string& path, const Scratch& scratch,
                                         const std::function<bool(const std::string& name)>& wanted) {

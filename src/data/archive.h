@@ -23,11 +23,16 @@ class Scratch {
   Descriptor file_;
 };
 
+/// By its name: *.tar, *.tar.gz, *.tgz, *.tar.zst.
+bool is_archive(const std::string& path);
+
 struct ArchiveMember {
   std::string name;  // with its folders; "data" for a compressed file that is no archive
   std::shared_ptr<const std::string>
       path;         // of the file with its bytes: the archive, or if that is compressed, scratch
   ByteRange place;  // in that file
+
+  std::string text() const;  // all of its bytes
 };
 
 /// The members whose names are `wanted`, in the order of the archive, which may be compressed with gzip, zstd or xz.

@@ -302,10 +302,11 @@ class ChatImport {
 }  // namespace
 
 ChatSource::ChatSource(const std::string& path, const std::string& split, std::string field,
-                       std::uint64_t max_line_bytes)
+                       std::uint64_t max_line_bytes, const std::string& output)
     : path_(path),
       field_(std::move(field)),
-      lines_({path}, {.format = SourceFormat::json_lines, .split = split, .max_line_bytes = max_line_bytes}) {
+      lines_({path},
+             {.format = SourceFormat::json_lines, .split = split, .max_line_bytes = max_line_bytes, .output = output}) {
   is_array_ = !is_folder(path) && begins_array(InputFile(path));
   if (is_array_) read_array();
 }
@@ -392,7 +393,7 @@ ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder
           "--start {} --end {}: the first conversation must be before the end", options.start, options.end);
   require(options.from >= 0 && options.from < options.to && options.to <= 1, ErrorCode::data_range,
           "--fraction {}:{} is not a part of the numbers from 0 to 1", options.from, options.to);
-  ChatSource source(options.source, options.split, options.field, options.max_line_bytes);
+  ChatSource source(options.source, options.split, options.field, options.max_line_bytes, options.output);
   require_no_input(options.output, source.paths());
   require_no_input(options.output, std::vector{encoder.tokenizer_path});
   return ChatImport(options, encoder, progress, std::move(source)).run();

@@ -25,7 +25,8 @@ struct ChatRecord {
 };
 
 /// Reads conversations one after the other: the lines of JSON Lines, the elements of one JSON array, the rows of
-/// tables, or those of a folder of such files (source_files.h). Each is an object with one of
+/// tables, the members *.json of archives, or those of a folder of such files (source_files.h). Each is an object with
+/// one of
 ///
 /// - "messages" or "conversations", a list of {"role", "content"}, or of ShareGPT's {"from", "value"};
 /// - Alpaca's "instruction", "input" (may be missing) and "output", and possibly "system";
@@ -34,10 +35,10 @@ struct ChatRecord {
 /// Templates get all fields of messages, and "tools" of the object, as from transformers.
 class ChatSource {
  public:
-  /// `field`: the list of messages, instead of those above. Throws data_source if a file is missing or cannot be read,
-  /// and if it is an array that is not valid JSON.
+  /// `field`: the list of messages, instead of those above; `output`: TextSourceOptions. Throws data_source if a file
+  /// is missing or cannot be read, and if it is an array that is not valid JSON.
   explicit ChatSource(const std::string& path, const std::string& split = "", std::string field = "",
-                      std::uint64_t max_line_bytes = kMaxDocumentBytes);
+                      std::uint64_t max_line_bytes = kMaxDocumentBytes, const std::string& output = "");
 
   const std::vector<std::string>& paths() const { return lines_.paths(); }
   /// Its name, without folders, and the split, if there was a choice.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "data/archive.h"
 #include "data/byte_source.h"
 #include "data/file.h"
 #include "lockstep/error.h"
@@ -81,12 +82,16 @@ SavedFolder read_state(const fs::path& path, const fs::path& source) {
 
 ListedFile listed(const std::string& path) {
   const std::string head = head_of(InputFile(path));
-  return {.path = path, .table = format_of(path, head), .is_compressed = is_compressed(head)};
+  return {.path = path,
+          .table = format_of(path, head),
+          .is_compressed = is_compressed(head),
+          .is_archive = is_archive(path)};
 }
 
 /// The smaller, the sooner it is preferred; kIgnored: not a file of a data set.
-constexpr int kParquet = 0, kArrow = 1, kText = 2, kSeparated = 3, kIgnored = 4;
+constexpr int kParquet = 0, kArrow = 1, kText = 2, kSeparated = 3, kArchive = 4, kIgnored = 5;
 int group_of(const fs::path& path) {
+  if (is_archive(path.string())) return kArchive;
   const bool is_compressed = path.extension() == ".gz" || path.extension() == ".zst";
   const std::string name = path.extension().string(), inner = path.stem().extension().string();
   if (name == ".parquet") return kParquet;
@@ -146,8 +151,8 @@ SourceFiles list_folder(const std::string& source, const std::string& wanted) {
     splits[split.empty() ? std::string(kTrain) : canonical(split)].push_back(path);
   }
   require(!splits.empty(), ErrorCode::data_source,
-          "{} contains no files of text (*.txt, *.jsonl, *.csv, *.tsv, *.parquet, *.arrow; also *.jsonl.gz and "
-          "*.jsonl.zst)",
+          "{} contains no files of text (*.txt, *.jsonl, *.csv, *.tsv, *.parquet, *.arrow, *.tar; also *.jsonl.gz "
+          "and *.jsonl.zst)",
           source);
 
   SourceFiles out;

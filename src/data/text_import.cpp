@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <span>
 
 #include "base/hub_cache.h"
@@ -196,13 +197,18 @@ bool TextSource::next(TextDocument& document) {
     document.is_row = is_row_;
     document.path = path_;
     document.text.clear();
-    if (table_ ? next_row(document) : is_json_ ? next_line(document) : whole_file(document)) return true;
+    if (scratch_   ? next_member(document)
+        : table_   ? next_row(document)
+        : is_json_ ? next_line(document)
+                   : whole_file(document))
+      return true;
     close_file();
   }
   return false;
 }
 
 std::uint64_t TextSource::done_bytes() const {
+  if (!members_.empty()) return done_bytes_ + file_->size_bytes() * next_member_ / members_.size();
   return done_bytes_ + (table_ ? table_->done_bytes() : bytes_ ? bytes_->done_bytes() : 0);
 }
 
@@ -212,6 +218,21 @@ bool TextSource::open_next_file() {
   file_ = std::make_unique<InputFile>(listed.path);
   path_ = std::make_shared<const std::string>(listed.path);
   is_row_ = listed.table == TableFormat::parquet || listed.table == TableFormat::arrow;
+  if (listed.is_archive) {
+    const auto has = [](const std::string& name, const char* extension) {
+      return fs::path(name).extension() == extension && !fs::path(name).filename().string().starts_with('.');
+    };
+    const bool may_be_text = options_.format == SourceFormat::by_name;
+    scratch_ = std::make_unique<Scratch>(options_.output);
+    members_ = read_archive(listed.path, *scratch_, [&](const std::string& name) {
+      return has(name, ".json") || (may_be_text && has(name, ".txt"));
+    });
+    const auto is_text = [&](const ArchiveMember& member) { return has(member.name, ".txt"); };
+    is_json_ = std::ranges::none_of(members_, is_text);
+    if (!is_json_) std::erase_if(members_, std::not_fn(is_text));
+    next_member_ = 0;
+    return true;
+  }
   if (listed.table != TableFormat::none) {
     is_json_ = options_.field.empty();
     TableRequest request{.fields = {}, .max_row_bytes = options_.max_line_bytes};
@@ -234,7 +255,17 @@ void TextSource::close_file() {
   done_bytes_ += file_->size_bytes();
   table_.reset();
   bytes_.reset();
+  scratch_.reset();
+  members_.clear();
   file_.reset();
+}
+
+void require_text(const std::string& text, const std::string& path) {
+  const std::size_t zero = text.find('\0');
+  require(zero == std::string::npos, ErrorCode::data_source,
+          "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
+          ".jsonl",
+          path, zero);
 }
 
 bool TextSource::whole_file(TextDocument& document) {
@@ -253,11 +284,21 @@ bool TextSource::whole_file(TextDocument& document) {
     document.text += part;
     bytes_->use(part.size());
   }
-  const std::size_t zero = document.text.find('\0');
-  require(zero == std::string::npos, ErrorCode::data_source,
-          "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
-          ".jsonl",
-          file_->path(), zero);
+  require_text(document.text, file_->path());
+  return true;
+}
+
+bool TextSource::next_member(TextDocument& document) {
+  throw_if_stopped();
+  if (next_member_ == members_.size()) return false;
+  const ArchiveMember& member = members_[next_member_++];
+  document.path = std::make_shared<const std::string>(fmt::format("{}: {}", *path_, member.name));
+  document.line = 1;
+  require(member.place.size_bytes <= kMaxDocumentBytes, ErrorCode::data_source,
+          "{} has {} bytes; a document can have at most {}", *document.path, member.place.size_bytes,
+          kMaxDocumentBytes);
+  document.text = member.text();
+  if (!is_json_) require_text(document.text, *document.path);
   return true;
 }
 
@@ -287,8 +328,10 @@ TextImportResult import_text(const TextImportOptions& options, const TextEncoder
                              const ImportProgress& progress) {
   require(options.end == 0 || options.start < options.end, ErrorCode::data_range,
           "--start {} --end {}: the first document must be before the end", options.start, options.end);
-  TextSource source(options.sources,
-                    {.split = options.split, .field = options.field, .max_line_bytes = options.max_line_bytes});
+  TextSource source(options.sources, {.split = options.split,
+                                      .field = options.field,
+                                      .max_line_bytes = options.max_line_bytes,
+                                      .output = options.output});
   require_no_input(options.output, source.paths());
   require_no_input(options.output, std::vector{encoder.path});
   return TextImport(options, encoder, progress, std::move(source)).run();

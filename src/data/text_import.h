@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/signals.h"
+#include "data/archive.h"
 #include "data/byte_source.h"
 #include "data/import.h"
 #include "data/source_files.h"
@@ -50,10 +51,12 @@ struct TextSourceOptions {
   std::string split{};  // source_files.h
   std::string field{};  // of tables: the text; empty: the whole row as JSON
   std::uint64_t max_line_bytes = kMaxDocumentBytes;
+  std::string output{};  // in whose folder compressed archives are unpacked
 };
 
-/// Reads the documents of text files, JSON Lines and tables one after the other. It needs memory only for the longest
-/// document.
+/// Reads the documents of text files, JSON Lines, tables and archives one after the other. Those of an archive are its
+/// members *.txt, or if there are none or the format is JSON Lines, *.json with one object each. It needs memory only
+/// for the longest document.
 class TextSource {
  public:
   /// Lists the files of `sources` (TextImportOptions::sources). Throws data_source if one of them is missing or, by
@@ -80,6 +83,7 @@ class TextSource {
   bool whole_file(TextDocument& document);
   bool next_line(TextDocument& document);
   bool next_row(TextDocument& document);
+  bool next_member(TextDocument& document);
 
   TextSourceOptions options_;
   std::vector<ListedFile> files_;
@@ -98,6 +102,9 @@ class TextSource {
   bool is_json_ = false, is_row_ = false;
   bool was_read_ = false;  // a text file
   std::int64_t line_ = 0;
+  std::unique_ptr<Scratch> scratch_;  // of `members_`
+  std::vector<ArchiveMember> members_;
+  std::size_t next_member_ = 0;
 };
 
 // ---- JSON, of which a line can have 1 GiB ---------------------------------------------------------------------------
@@ -171,8 +178,8 @@ struct TextEncoder {
 };
 
 struct TextImportOptions {
-  /// Text files (one document each), JSON Lines (*.jsonl: one document per line), tables (one document per row), and
-  /// folders of them (source_files.h).
+  /// Text files (one document each), JSON Lines (*.jsonl: one document per line), tables (one document per row), tar
+  /// archives (one document per member), and folders of them (source_files.h).
   std::vector<std::string> sources{};
   std::string output{};
   std::string split{};                               // source_files.h

@@ -22,10 +22,8 @@ constexpr std::size_t kManyNames = 1000;            // of classes
 std::vector<std::string> list_archives(const ImportOptions& options) {
   require(is_there(options.source), ErrorCode::data_source, "the source {} does not exist", options.source);
   if (!is_folder(options.source)) return {options.source};
-  std::vector<std::string> found = list_files(options.source, [](const fs::path& path) {
-    const std::string name = path.string();
-    return name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".tgz") || name.ends_with(".tar.zst");
-  });
+  std::vector<std::string> found =
+      list_files(options.source, [](const fs::path& path) { return is_archive(path.string()); });
   // Folders of the Hub have all splits: imagenet1k-train-0000.tar, imagenet1k-validation-00.tar.
   const auto is_of = [&](const std::string& path, const std::string& split) {
     return path.find(split, options.source.size()) != std::string::npos;
@@ -52,8 +50,7 @@ std::pair<std::string, std::string> key_and_extension(const std::string& name) {
 std::string label_of(const ArchiveMember& member, const std::string& place, bool is_json) {
   require(member.place.size_bytes <= kMaxLabelBytes, ErrorCode::data_source, "{} has {} bytes: expected a label", place,
           member.place.size_bytes);
-  std::string text(member.place.size_bytes, '\0');
-  InputFile(*member.path).read(member.place.offset, std::as_writable_bytes(std::span(text)), "a label");
+  std::string text = member.text();
   if (is_json) {
     const nlohmann::json object = parse_json(text, place, ErrorCode::data_source);
     const auto found = object.is_object() ? object.find("label") : object.end();

@@ -1,6 +1,6 @@
 # timeout: 120
-"""Imports of files that other programs made: MNIST's IDX files and WebDataset's tar archives, compressed or not, and
-what is said about damaged ones.
+"""Imports of files that other programs made: MNIST's IDX files and WebDataset's tar archives with images, text or
+conversations, compressed or not, and what is said about damaged ones.
 
 LOCKSTEP is the program in its build folder. Without libarchive, only plain IDX files are tested.
 """
@@ -35,6 +35,11 @@ def accepts(kind, source, *options):
     status, text = run("data", "import", kind, source, OUT, "--force", *options)
     assert status == 0, text
     return json.loads(subprocess.run([LOCKSTEP, "data", "info", OUT, "--json"], capture_output=True, check=True).stdout)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
+    return path
 
 
 def refuses(sentence, kind, source, *options, status=1):
@@ -173,5 +178,42 @@ for bad, sentence in ((b"", "cannot be unpacked"), (b"text " * 500, "contains no
                       (gzip.compress(whole)[:-40], "cannot be unpacked"), (bomb, "unpacks to more")):
     (WORK / "bad.tar").write_bytes(bad)
     refuses(sentence, "webdataset", WORK / "bad.tar")
+
+# ---- Text and conversations in archives --------------------------------------------------------------------------------
+TOKENIZER = ["--tokenizer", "data/samples/tokenizer.json"]
+texts = ["The first document.\n", "Another, é.", "The third one."]
+(WORK / "lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def tokens_of(kind, source, *options):
+    info = accepts(kind, source, *TOKENIZER, *options)
+    begin = info["tokens_offset_bytes"]
+    return info["documents"], info["documents_xxh3"], OUT.read_bytes()[begin:begin + info["tokens"] * info["token_bytes"]]
+
+
+expected = tokens_of("text", WORK / "lines.jsonl")
+as_text = [(f"d/{k}.txt", text.encode()) for k, text in enumerate(texts)] + [("d/0.json", b'{"url": "x"}'), ("d/._0.txt", b"x")]
+as_json = [(f"d/{k}.json", json.dumps({"text": text}, indent=1).encode()) for k, text in enumerate(texts)]
+assert tokens_of("text", tar("text.tar", as_text)) == expected  # the JSON beside a text describes it
+assert tokens_of("text", tar("json.tar.gz", as_json, "w:gz")) == expected
+shards = WORK / "texts"
+shards.mkdir()
+tar("texts/c4-train-000.tar.gz", as_text[:1], "w:gz")
+tar("texts/c4-train-001.tar", as_text[1:])
+tar("texts/c4-validation-0.tar", as_text[2:3])
+(shards / "README.md").write_text("---\n---\n")
+assert tokens_of("text", shards) == expected
+assert tokens_of("text", shards, "--split", "val")[0] == 1
+chats = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]} for text in texts]
+(WORK / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+in_tar = tar("chats.tar", [(f"{k}.json", json.dumps(chat, indent=1).encode()) for k, chat in enumerate(chats)] + [("0.txt", b"x")])
+(WORK / "plain.jinja").write_text("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}")
+PLAIN = ["--template", WORK / "plain.jinja"]
+assert tokens_of("chat", in_tar, *PLAIN) == tokens_of("chat", WORK / "chats.jsonl", *PLAIN)
+refuses('json.tar.gz: d/0.json:1: the object has no field "content"', "text", WORK / "json.tar.gz", *TOKENIZER, "--field", "content")
+refuses("0.txt is not text, since byte 1 is 0", "text", tar("zero.tar", [("0.txt", b"x\0")]), *TOKENIZER)
+refuses("contains no documents", "text", tar("none.tar", [("0.png", picture(0))]), *TOKENIZER)
+refuses("no split test", "text", shards, *TOKENIZER, "--split", "test")
+refuses("cannot be unpacked", "text", cut(tar("cut.tar.gz", as_json, "w:gz")), *TOKENIZER)
 shutil.rmtree(WORK)
 print("[  PASSED  ] everything")
