@@ -11,8 +11,9 @@ export SBATCH_PARTITION=gpu   # `sinfo` lists them
 export SBATCH_ACCOUNT=project # pays for the hours; `sacctmgr show associations user=$(id -un)` lists yours
 #export SBATCH_QOS=normal
 #export SBATCH_CONSTRAINT=a100
-# Memory and processors. Many sites refuse or end jobs that request no memory, and the scripts request none.
-export SBATCH_MEM_PER_GPU=64G # there is one rank per GPU; SBATCH_MEM_PER_NODE=0 requests all memory of each node
+# Memory and processors. Many sites refuse or end jobs that request no memory, and most scripts request none.
+# SBATCH_MEM_PER_NODE=0 requests all memory of each node, also for the scripts with a --mem of their own.
+export SBATCH_MEM_PER_GPU=64G # there is one rank per GPU
 #sbatch() { command sbatch --cpus-per-task=18 "$@"; } # instead of the 8 of the scripts: sbatch reads no variable for this
 
 # Modules that a job loads, in this order: those that the program was built with, except those that its modulefile loads.
