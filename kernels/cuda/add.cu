@@ -56,8 +56,10 @@ class CudaAdd final : public CudaOp<AddDescription> {
       const std::int64_t n = d_.n_elements, n_packs = are_aligned(a, b, y) ? n / Pack<T>::kSize : 0;
       const auto n_items = static_cast<std::size_t>(n_packs + n - n_packs * Pack<T>::kSize);
       const unsigned limit = context_.blocks(8);
-      launch(add_pass<T>, {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(a),
-             static_cast<const T*>(b), static_cast<T*>(y), n_packs, n);
+      launch(add_pass<T>,
+             {.blocks = blocks_for(n_items, 256, limit),
+              .work = {.kind = "packs", .bytes = moved_bytes(b != nullptr ? 3 : 2, n, 1, sizeof(T))}},
+             stream, static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(y), n_packs, n);
     });
   }
 };

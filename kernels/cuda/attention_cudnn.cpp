@@ -10,6 +10,7 @@
 #include "kernels/cuda/base/cudnn_frontend.h"
 #include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
+#include "lockstep/launches.h"
 #include "lockstep/log.h"
 
 namespace lockstep::cuda {
@@ -219,19 +220,30 @@ std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const Attentio
   return planned;
 }
 
+/// Causal: half of the products of a sample are computed, without the window or documents. Backward computes five
+/// products of the size of the two of forward, and reads and writes each tensor and its gradient.
+Launch work_of(AttentionGraph graph, const AttentionShape& shape) {
+  const auto numbers = [](auto... factors) { return (1.0 * ... * static_cast<double>(factors)); };
+  const AttentionDescription& d = shape.whole;
+  const bool is_backward = graph == AttentionGraph::backward || graph == AttentionGraph::deterministic_backward;
+  const double product = numbers(shape.tokens(), d.sequence, shape.heads(), d.head_dim);  // 2 FLOPs, of a half each
+  const double width = numbers(2 * shape.heads() + 2 * shape.kv_heads, d.head_dim, size_bytes(d.dtype));
+  return {.kind = is_backward ? "attention, backward" : "attention, forward",
+          .bytes = numbers(shape.tokens()) * width * (is_backward ? 2 : 1),
+          .flops = product * (is_backward ? 5 : 2)};
+}
+
 /// A plan for a device of which only the properties are known, so that cuDNN cannot be asked.
 class OfflineAttention final : public PlannedAttention {
  public:
   OfflineAttention(AttentionGraph graph, const AttentionShape& shape)
-      : what_(text(shape)), workspace_bytes_(expected_workspace_bytes(graph, shape)) {}
+      : work_(work_of(graph, shape)), workspace_bytes_(expected_workspace_bytes(graph, shape)) {}
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
   std::string plan() const override { return "a plan that the device chooses"; }
-  void run(const AttentionTensors&, void*, Stream&) override {
-    fail(ErrorCode::internal, "{} was planned for a device that is not here", what_);
-  }
+  void run(const AttentionTensors&, void*, Stream&) override { LaunchList::current()->add(work_); }
 
  private:
-  std::string what_;
+  Launch work_;
   std::size_t workspace_bytes_;
 };
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/backend_planning.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -11,9 +13,37 @@
 
 #include "kernels/cuda/backend.h"
 #include "lockstep/error.h"
+#include "lockstep/launches.h"
 
 namespace lockstep::cuda {
 namespace {
+
+/// Pages of zeros.
+class MappedMemory final : public Memory {
+ public:
+  MappedMemory(std::size_t size_bytes, int protection, const std::string& purpose)
+      : size_bytes_(size_bytes),
+        data_(::mmap(nullptr, std::max<std::size_t>(1, size_bytes), protection,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    require(data_ != MAP_FAILED, ErrorCode::out_of_memory,
+            "{} bytes of addresses for {} are not available: raise the limit (ulimit -v)", size_bytes, purpose);
+  }
+  ~MappedMemory() override { ::munmap(data_, std::max<std::size_t>(1, size_bytes_)); }
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+  void* data() const override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  void* data_;
+};
+
+class PlanningStream final : public Stream {
+ public:
+  void wait(const Event&) override {}
+  void synchronize() override {}
+};
 
 struct KnownDevice {
   const char* name;
@@ -75,8 +105,19 @@ std::string PlanningBackend::check_precision(Precision precision) const {
   return cuda::check_precision(precision, context().device_name, context().compute_capability);
 }
 
-void PlanningBackend::not_here() const {
-  fail(ErrorCode::internal, "the step was only planned for {}, which is not in this machine", context().device_name);
+std::unique_ptr<Memory> PlanningBackend::allocate(std::size_t size_bytes, const std::string& purpose) {
+  return std::make_unique<MappedMemory>(size_bytes, PROT_NONE, purpose);
+}
+
+std::unique_ptr<Memory> PlanningBackend::allocate_host(std::size_t size_bytes, const std::string& purpose) {
+  return std::make_unique<MappedMemory>(size_bytes, PROT_READ | PROT_WRITE, purpose);
+}
+
+std::unique_ptr<Stream> PlanningBackend::make_stream(StreamPriority) { return std::make_unique<PlanningStream>(); }
+
+void PlanningBackend::fill_zero(void*, std::size_t size_bytes, Stream&) {
+  if (LaunchList* const list = LaunchList::current())
+    list->add({.kind = "packs", .bytes = static_cast<double>(size_bytes)});
 }
 
 std::unique_ptr<Backend> make_planning_backend(const std::string& device) {

@@ -1,4 +1,5 @@
-// A backend for a GPU that is not here: its ops report what they need and how they would run, but cannot run.
+// A backend for a GPU that is not here: its ops report what they need and how they would run. They run only while a
+// LaunchList exists, and what they launch is then listed. Its memory is a range of addresses that nothing can access.
 #pragma once
 
 #include <memory>
@@ -17,18 +18,16 @@ class PlanningBackend : public OpsBackend {
   MemorySpace memory_space() const override { return MemorySpace::device; }
   std::string check_precision(Precision precision) const override;
 
-  std::unique_ptr<Memory> allocate(std::size_t, const std::string&) override { not_here(); }
-  std::unique_ptr<Memory> allocate_host(std::size_t, const std::string&) override { not_here(); }
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override;
   void freeze() override {}
   void unfreeze() override {}
-  std::unique_ptr<Stream> make_stream(StreamPriority) override { not_here(); }
-  std::unique_ptr<Event> make_event() override { not_here(); }
-  std::unique_ptr<CapturedGraph> make_captured_graph() override { not_here(); }
-  void copy(void*, const void*, std::size_t, Stream&) override { not_here(); }
-  void fill_zero(void*, std::size_t, Stream&) override { not_here(); }
-
- private:
-  [[noreturn]] void not_here() const;
+  std::unique_ptr<Stream> make_stream(StreamPriority) override;
+  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<EagerGraph>(); }
+  /// Copies are not listed: those of a step are small.
+  void copy(void*, const void*, std::size_t, Stream&) override {}
+  void fill_zero(void* d_target, std::size_t size_bytes, Stream&) override;
 };
 
 /// One of the known GPUs by its short name, or FILE.json (DeviceDescription). Throws usage if it is neither.

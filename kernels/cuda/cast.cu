@@ -50,7 +50,11 @@ class CudaCast final : public CudaOp<CastDescription> {
     } else {
       require(!args.accumulate, ErrorCode::internal, "a cast adds only to fp32");
     }
-    launch(kernel, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed, args.n_elements);
+    const std::size_t of_element = sizeof(From) + sizeof(To) * (args.accumulate ? 2 : 1);
+    launch(kernel,
+           {.blocks = blocks_for(n_items, 256, limit),
+            .work = {.kind = "packs", .bytes = static_cast<double>(args.n_elements * of_element)}},
+           stream, source, target, n_packed, args.n_elements);
   }
 };
 

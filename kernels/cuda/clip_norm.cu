@@ -45,12 +45,16 @@ class CudaClipNorm final : public ClipNorm {
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream& stream) override {
     for (const SegmentTable& table : ranges_.at(args.range))
-      launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, args.gradients,
-             are_aligned(args.gradients), args.tile_sums);
+      launch(sum_squares_of_tiles,
+             {.blocks = table.n_tiles,
+              .threads = kTileThreads,
+              .work = {.kind = "packs", .bytes = moved_bytes(1, table.n_tiles, kTileElements, sizeof(float))}},
+             stream, table, args.gradients, are_aligned(args.gradients), args.tile_sums);
   }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
-    launch(add_tiles, {.threads = kFinishThreads}, stream, n_tiles_, max_norm_, loss_scaling_, args);
+    launch(add_tiles, {.threads = kFinishThreads, .work = {.kind = "small"}}, stream, n_tiles_, max_norm_,
+           loss_scaling_, args);
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lockstep/error.h"
+#include "lockstep/launches.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -12,16 +13,22 @@ constexpr int kLeastForFusion = 80;  // the first compute capability for which c
 
 class OfflineConvolution final : public PlannedConvolution {
  public:
-  explicit OfflineConvolution(std::string what) : what_(std::move(what)) {}
+  explicit OfflineConvolution(const ConvolutionShape& s)
+      : work_{.kind = "convolution",
+              .bytes = static_cast<double>(s.x.n_elements() + s.y().n_elements() + weights(s)) *
+                       static_cast<double>(size_bytes(s.dtype)),
+              .flops = 2 * static_cast<double>(s.y().n_elements()) * static_cast<double>(weights(s)) /
+                       static_cast<double>(s.out_channels)} {}
   std::size_t workspace_bytes() const override { return kWorkspaceBytes; }
   std::string plan() const override { return "a plan that the device chooses"; }
   std::size_t n_plans() const override { return 1; }
-  void run(const ConvolutionTensors&, void*, Stream&) override {
-    fail(ErrorCode::internal, "the convolution {} was planned for a device that is not here", what_);
-  }
+  void run(const ConvolutionTensors&, void*, Stream&) override { LaunchList::current()->add(work_); }
 
  private:
-  std::string what_;
+  static std::int64_t weights(const ConvolutionShape& s) {
+    return s.out_channels * s.x[3] * s.kernel_size * s.kernel_size;
+  }
+  Launch work_;  // of the input, the output and the weight: what is fused is not counted
 };
 
 }  // namespace
@@ -89,7 +96,7 @@ bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int
 std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                  const CudaContext& context) {
   if (!has_plan_offline(graph, shape, context.compute_capability)) return nullptr;
-  return std::make_unique<OfflineConvolution>(text(shape));
+  return std::make_unique<OfflineConvolution>(shape);
 }
 
 }  // namespace lockstep::cuda

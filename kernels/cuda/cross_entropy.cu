@@ -245,7 +245,7 @@ class CudaSoftmaxCrossEntropy final : public CudaOp<SoftmaxCrossEntropyDescripti
              rows<T>(args.logits, nullptr, args.class_weights, args.mixed), results, saved);
     });
     if (args.sums_mode == GradientMode::skip) return;
-    launch(add_rows, {.threads = kThreads}, stream, results, args.labels, d_.rows,
+    launch(add_rows, {.threads = kThreads, .work = {.kind = "small"}}, stream, results, args.labels, d_.rows,
            args.sums_mode == GradientMode::accumulate, args.sums);
   }
 

@@ -195,8 +195,11 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
     dispatch(d_.dtype, [&]<typename T>(T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.weight, args.y);
       launch(by_packs ? take_rows<T, true> : take_rows<T, false>,
-             {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream, args.ids,
-             static_cast<const T*>(args.weight), static_cast<T*>(args.y), d_.vocabulary, d_.width, d_.scale);
+             {.blocks = static_cast<unsigned>(d_.rows),
+              .threads = kThreads,
+              .work = {.kind = "rows", .bytes = moved_bytes(2, d_.rows, d_.width, sizeof(T))}},
+             stream, args.ids, static_cast<const T*>(args.weight), static_cast<T*>(args.y), d_.vocabulary, d_.width,
+             d_.scale);
     });
   }
 
@@ -206,7 +209,9 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
     const bool accumulate = args.dweight_mode == GradientMode::accumulate;
     if (!accumulate) {
       const PackWalk<float> walk(d_.vocabulary * d_.width, are_aligned(args.dweight));
-      launch(clear, walk.grid(context_), stream, args.dweight, walk);
+      Grid grid = walk.grid(context_);
+      grid.work = {.kind = "packs", .bytes = moved_bytes(1, d_.vocabulary, d_.width, sizeof(float))};
+      launch(clear, grid, stream, args.dweight, walk);
     }
     const Runs runs{.sorted = sort(args.ids, memory, stream),
                     .n = d_.rows,
@@ -216,11 +221,15 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
                     .dweight = args.dweight,
                     .accumulate = accumulate,
                     .scale = d_.scale};
-    const Grid grid{.blocks = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads),
-                    .threads = kThreads,
-                    .blocks_y = n_run_tiles_};
+    Grid grid{.blocks = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads),
+              .threads = kThreads,
+              .blocks_y = n_run_tiles_,
+              .work = {.kind = "columns",
+                       .bytes = moved_bytes(1, d_.rows, d_.width, size_bytes(d_.dtype) + sizeof(float)),
+                       .steps = static_cast<double>(kRunTile)}};
     dispatch(d_.dtype,
              [&]<typename T>(T*) { launch(sum_in_tiles<T>, grid, stream, static_cast<const T*>(args.dy), runs); });
+    grid.work = {.kind = "small"};
     launch(sum_over_tiles, grid, stream, runs);
   }
 
@@ -229,10 +238,12 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
     auto* entries = at<Entry>(memory.workspace, at_.entries[0]);
     auto* sorted = at<Entry>(memory.workspace, at_.entries[1]);
     auto* const counts = at<unsigned>(memory.workspace, at_.counts);
-    launch(make_entries, grid_of_items(d_.rows, context_), stream, ids, entries, d_.rows, d_.vocabulary);
+    Grid items = grid_of_items(d_.rows, context_);
+    items.work = {.kind = "small"};
+    launch(make_entries, items, stream, ids, entries, d_.rows, d_.vocabulary);
     for (unsigned pass = 0; pass < n_passes_; ++pass) {
       const unsigned shift = 32 + pass * kBits;
-      const Grid grid{.blocks = n_sort_tiles_, .threads = kThreads};
+      const Grid grid{.blocks = n_sort_tiles_, .threads = kThreads, .work = {.kind = "small"}};
       launch(count_digits, grid, stream, entries, counts, d_.rows, shift);
       launch(move_entries, grid, stream, entries, counts, sorted, d_.rows, shift);
       std::swap(entries, sorted);

@@ -68,8 +68,9 @@ class CudaGlu final : public CudaOp<GluDescription> {
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
     with_function(d_.function, d_.dtype, [&]<typename F, typename T>(F, T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
-      launch(by_packs ? glu_forward<F, T, Pack<T>::kSize> : glu_forward<F, T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
-             stream, static_cast<const T*>(args.x), static_cast<T*>(args.y), d_.rows, d_.width);
+      launch(by_packs ? glu_forward<F, T, Pack<T>::kSize> : glu_forward<F, T, 1>,
+             grid(by_packs ? Pack<T>::kSize : 1, 3), stream, static_cast<const T*>(args.x), static_cast<T*>(args.y),
+             d_.rows, d_.width);
     });
   }
 
@@ -77,20 +78,23 @@ class CudaGlu final : public CudaOp<GluDescription> {
     if (args.dx_mode == GradientMode::skip) return;
     with_function(d_.function, d_.dtype, [&]<typename F, typename T>(F, T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.dy, args.dx);
-      launch(by_packs ? glu_backward<F, T, Pack<T>::kSize> : glu_backward<F, T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
-             stream, static_cast<const T*>(args.x), static_cast<const T*>(args.dy), static_cast<T*>(args.dx),
+      launch(by_packs ? glu_backward<F, T, Pack<T>::kSize> : glu_backward<F, T, 1>,
+             grid(by_packs ? Pack<T>::kSize : 1, args.dx_mode == GradientMode::accumulate ? 7 : 5), stream,
+             static_cast<const T*>(args.x), static_cast<const T*>(args.dy), static_cast<T*>(args.dx),
              args.dx_mode == GradientMode::accumulate, d_.rows, d_.width);
     });
   }
 
  private:
   /// The grid has the blocks along a row, and enough rows of blocks to fill the device.
-  Grid grid(int numbers_per_thread) const {
+  Grid grid(int numbers_per_thread, int n_passes) const {
     const std::int64_t threads = d_.width / numbers_per_thread;
     const auto columns = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
     return {.blocks = columns,
             .threads = kThreads,
-            .blocks_y = blocks_for(static_cast<std::size_t>(d_.rows), 1, std::max(context_.blocks(8) / columns, 1u))};
+            .blocks_y = blocks_for(static_cast<std::size_t>(d_.rows), 1, std::max(context_.blocks(8) / columns, 1u)),
+            .work = {.kind = numbers_per_thread > 1 ? "packs" : "elements",
+                     .bytes = moved_bytes(n_passes, d_.rows, d_.width, size_bytes(d_.dtype))}};
   }
 };
 

@@ -179,7 +179,8 @@ void CudaLinearCrossEntropy::run_forward(const Forward& args, const OpMemory& me
     for (std::int64_t row = 0; row < d_.rows; row += chunk_) run_chunk<T>(args, memory.workspace, row, stream);
   });
   if (args.sums_mode == GradientMode::skip && args.losses == nullptr) return;
-  launch(add_rows, {.threads = kThreads}, stream, at<RowResult>(memory.workspace, at_.results), args.targets, d_.rows,
+  launch(add_rows, {.threads = kThreads, .work = {.kind = "small"}}, stream,
+         at<RowResult>(memory.workspace, at_.results), args.targets, d_.rows,
          args.sums_mode == GradientMode::accumulate, args.sums_mode == GradientMode::skip ? nullptr : args.sums,
          args.losses);
 }
@@ -195,8 +196,13 @@ void CudaLinearCrossEntropy::run_chunk(const Forward& args, void* workspace, std
   products.logits->run({.a = x, .b = args.weight, .d = logits}, of_product, stream);
   const bool by_packs = d_.vocabulary % Pack<float>::kSize == 0;  // the workspace is aligned to 64 bytes
   launch(by_packs ? softmax_rows<T, Pack<float>::kSize> : softmax_rows<T, 1>,
-         {.blocks = static_cast<unsigned>(rows), .threads = kThreads}, stream, logits, args.targets + first,
-         d_.vocabulary, args.scalars, args.loss_scale, dlogits, at<RowResult>(workspace, at_.results) + first);
+         {.blocks = static_cast<unsigned>(rows),
+          .threads = kThreads,
+          .work = {.kind = "packs",
+                   .bytes = moved_bytes(2, rows, d_.vocabulary, sizeof(float)) +
+                            moved_bytes(dlogits != nullptr ? 1 : 0, rows, d_.vocabulary, sizeof(T))}},
+         stream, logits, args.targets + first, d_.vocabulary, args.scalars, args.loss_scale, dlogits,
+         at<RowResult>(workspace, at_.results) + first);
   if (products.dx && args.dx != nullptr)
     products.dx->run({.a = dlogits, .b = args.weight, .d = static_cast<T*>(args.dx) + first * d_.width}, of_product,
                      stream);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
+#include "lockstep/launches.h"
 #include "lockstep/ops/activation_function.h"
 
 namespace lockstep::cuda {
@@ -57,6 +58,7 @@ class CublasLtProduct final : public PlannedProduct {
     return candidates_.empty() ? "chosen on the device" : names_[chosen_] + fmt::format(" of {}", names_.size());
   }
   void run(const Arguments& args, void* workspace, Stream& stream) override;
+  Launch work(bool accumulate) const;
 
   void choose();
 
@@ -80,6 +82,18 @@ class CublasLtProduct final : public PlannedProduct {
   std::size_t chosen_ = 0;
   bool epilogue_activates_ = false;
 };
+
+Launch CublasLtProduct::work(bool accumulate) const {
+  const auto of = [](std::int64_t n, std::int64_t m, DType dtype) {
+    return static_cast<double>(n * m) * static_cast<double>(size_bytes(dtype));
+  };
+  const double result = of(d_.rows, d_.columns, d_.d_dtype);
+  return {.kind = "matmul",
+          .bytes = of(d_.rows, d_.inner, d_.dtype) + of(d_.inner, d_.columns, d_.dtype) +
+                   result * (1 + (accumulate ? 1 : 0) + (d_.keeps_z ? 1 : 0)),
+          .flops = 2 * of(d_.rows, d_.columns, d_.dtype) / static_cast<double>(size_bytes(d_.dtype)) *
+                   static_cast<double>(d_.inner)};
+}
 
 CublasLtProduct::CublasLtProduct(const ProductDescription& description, const CudaContext& context)
     : d_(description), context_(context) {
@@ -187,6 +201,7 @@ void CublasLtProduct::choose() {
 }
 
 void CublasLtProduct::run(const Arguments& args, void* workspace, Stream& stream) {
+  if (LaunchList* const list = LaunchList::current()) return list->add(work(args.accumulate));
   require(handle_ != nullptr, ErrorCode::internal, "the product {} was planned for a device that is not here",
           text(d_));
   if (d_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);

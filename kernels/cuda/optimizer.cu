@@ -214,7 +214,11 @@ class CudaOptimizer final : public CudaOp<OptimizerDescription> {
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
     dispatch(d.weight_dtype, [&]<typename Weight>(Weight*) {
       for (const SegmentTable& table : tables_) {
-        const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
+        const std::size_t of_element = (3 + 2 * static_cast<std::size_t>(d.n_states())) * sizeof(float) +
+                                       (args.weights != nullptr ? sizeof(Weight) : 0);
+        const Grid grid{.blocks = table.n_tiles,
+                        .threads = kTileThreads,
+                        .work = {.kind = "packs", .bytes = moved_bytes(1, table.n_tiles, kTileElements, of_element)}};
         if (d.kind == Kind::adamw)
           launch(adamw<Weight>, grid, stream, table, arenas, AdamwConstants{d.beta1, d.beta2, d.epsilon});
         else

@@ -97,10 +97,10 @@ class CudaRmsNorm final : public CudaOp<RmsNormDescription> {
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
     dispatch(d_.dtype, [&]<typename T>(T*) {
-      launch(rms_norm_forward<T>, {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream,
-             static_cast<const T*>(args.x), d_.residual ? static_cast<const T*>(args.residual) : nullptr, args.weight,
-             static_cast<T*>(args.s), static_cast<T*>(args.y),
-             d_.inference ? nullptr : static_cast<float*>(memory.saved), d_.width, d_.epsilon, d_.weight_offset);
+      launch(rms_norm_forward<T>, grid_of_rows(d_.residual ? 4 : 2), stream, static_cast<const T*>(args.x),
+             d_.residual ? static_cast<const T*>(args.residual) : nullptr, args.weight, static_cast<T*>(args.s),
+             static_cast<T*>(args.y), d_.inference ? nullptr : static_cast<float*>(memory.saved), d_.width, d_.epsilon,
+             d_.weight_offset);
     });
   }
 
@@ -113,20 +113,34 @@ class CudaRmsNorm final : public CudaOp<RmsNormDescription> {
       if (args.dweight_mode != GradientMode::skip) {  // must come before ds, which may overwrite dy
         auto* const partial = static_cast<float*>(memory.workspace);
         const auto columns = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads);
-        launch(sum_dweight<T>, {.blocks = columns, .threads = kThreads, .blocks_y = static_cast<unsigned>(n_blocks_)},
+        launch(sum_dweight<T>,
+               {.blocks = columns,
+                .threads = kThreads,
+                .blocks_y = static_cast<unsigned>(n_blocks_),
+                .work = {.kind = "columns",
+                         .bytes = moved_bytes(2, d_.rows, d_.width, sizeof(T)),
+                         .steps = static_cast<double>(d_.rows) / static_cast<double>(n_blocks_)}},
                stream, dy, s, inverse_rms, partial, d_.rows, d_.width);
-        launch(add_partial, {.blocks = columns, .threads = kThreads}, stream, static_cast<const float*>(partial),
-               args.dweight, args.dweight_mode == GradientMode::accumulate, n_blocks_, d_.width);
+        launch(add_partial, {.blocks = columns, .threads = kThreads, .work = {.kind = "small"}}, stream,
+               static_cast<const float*>(partial), args.dweight, args.dweight_mode == GradientMode::accumulate,
+               n_blocks_, d_.width);
       }
       if (args.ds_mode == GradientMode::skip) return;
-      launch(rms_norm_backward<T>, {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream, dy, s,
-             args.weight, static_cast<const T*>(args.added), inverse_rms, static_cast<T*>(args.ds),
+      const int n_passes = 3 + (args.added ? 1 : 0) + (args.ds_mode == GradientMode::accumulate ? 1 : 0);
+      launch(rms_norm_backward<T>, grid_of_rows(n_passes), stream, dy, s, args.weight,
+             static_cast<const T*>(args.added), inverse_rms, static_cast<T*>(args.ds),
              args.ds_mode == GradientMode::accumulate, d_.width, d_.weight_offset);
     });
   }
 
  private:
   static constexpr std::int64_t kMinRows = 16, kMaxBlocks = 64;
+
+  Grid grid_of_rows(int n_passes) const {
+    return {.blocks = static_cast<unsigned>(d_.rows),
+            .threads = kThreads,
+            .work = {.kind = "rows", .bytes = moved_bytes(n_passes, d_.rows, d_.width, size_bytes(d_.dtype))}};
+  }
 
   std::int64_t n_blocks_;  // blocks of rows; each has a partial sum of dweight
 };

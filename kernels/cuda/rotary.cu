@@ -235,17 +235,21 @@ class CudaRotary final : public CudaOp<RotaryDescription> {
       auto* const dx = wants_dx ? static_cast<T*>(args.dx) : nullptr;
       if (d_.norm)
         launch(rotary_norm_backward<T>,
-               {.blocks = static_cast<unsigned>(n_blocks_), .threads = kThreads, .blocks_y = 3}, stream, dy,
-               static_cast<const T*>(args.x), args.positions, args.table, args.q_norm, args.k_norm, dx, accumulate,
-               partial, heads());
+               {.blocks = static_cast<unsigned>(n_blocks_),
+                .threads = kThreads,
+                .blocks_y = 3,
+                .work = {.kind = "elements",
+                         .bytes = moved_bytes(3, d_.rows * (d_.heads + 2 * d_.kv_heads), d_.head_dim, sizeof(T))}},
+               stream, dy, static_cast<const T*>(args.x), args.positions, args.table, args.q_norm, args.k_norm, dx,
+               accumulate, partial, heads());
       else if (wants_dx)
         launch(rotary_backward<T>, grid_of_heads(), stream, dy, args.positions, args.table, dx, accumulate, heads());
     });
     if (!d_.norm) return;
     const auto add = [&](const float* of_kind, float* target, GradientMode mode) {
       if (mode == GradientMode::skip) return;
-      launch(add_partial, {.blocks = 1, .threads = RotaryDescription::kMaxHeadDim}, stream, of_kind, target,
-             mode == GradientMode::accumulate, n_partial(), static_cast<int>(d_.head_dim));
+      launch(add_partial, {.blocks = 1, .threads = RotaryDescription::kMaxHeadDim, .work = {.kind = "small"}}, stream,
+             of_kind, target, mode == GradientMode::accumulate, n_partial(), static_cast<int>(d_.head_dim));
     };
     add(partial, args.dq_norm, args.dq_norm_mode);
     add(partial + n_partial() * d_.head_dim, args.dk_norm, args.dk_norm_mode);
@@ -257,7 +261,9 @@ class CudaRotary final : public CudaOp<RotaryDescription> {
   std::int64_t n_partial() const { return n_blocks_ * std::int64_t{kWarps}; }
   Grid grid_of_heads() const {
     const std::int64_t n = d_.rows * (d_.heads + 2 * d_.kv_heads);
-    return {.blocks = static_cast<unsigned>((n + kWarps - 1) / kWarps), .threads = kThreads};
+    return {.blocks = static_cast<unsigned>((n + kWarps - 1) / kWarps),
+            .threads = kThreads,
+            .work = {.kind = "elements", .bytes = moved_bytes(2, n, d_.head_dim, size_bytes(d_.dtype))}};
   }
   Heads heads() const {
     return {.rows = d_.rows,

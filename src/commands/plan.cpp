@@ -46,6 +46,7 @@ struct Planned {
   std::optional<RecomputationReport> recomputation;  // no value: nothing is recomputed
   std::optional<DataRates> rates;                    // no value: no key of `hardware` is set
   std::optional<PlannedCost> cost;                   // no value: no cost model was given
+  std::vector<PlannedLaunch> launches;               // empty without --device
   std::int64_t fits = 0;                             // samples that fit per rank, or per micro-batch, at once
   std::string precision_reason, precision_warning;   // of `precision: auto`, and of the device; empty: none
 
@@ -125,6 +126,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
                                                    topology(batch.order_over_ranks()));
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
                                                 planned.plan->compute_dtype());
+  if (!device.empty()) planned.launches = list_launches(*planned.plan, *planned.backend);
   planned.recomputation = recomputation_of(planned, topology(batch.order_over_ranks()), device.empty());
   planned.rates = data_rates(config, *planned.task->train_set(), ranks.n, ranks.on_first_node(),
                              planned.backend->memory_space() != MemorySpace::host);
@@ -213,6 +215,7 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
           {"recomputation", json_of_recomputation(planned)},
           {"data_rates", planned.rates ? json_of(*planned.rates) : Json()},
           {"predicted", planned.cost ? json_of(*planned.cost) : Json()},
+          {"launches", planned.launches.empty() ? Json() : json_of(planned.launches)},
           {"buckets", buckets}};
 }
 
@@ -266,6 +269,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
         verdict, plan.batch().largest_micro_batch());
   if (planned.rates) text += text_of(*planned.rates);
   if (planned.cost) text += text_of(*planned.cost);
+  if (!planned.launches.empty()) text += text_of(planned.launches);
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

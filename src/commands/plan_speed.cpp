@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/matmul_rate.h"
 #include "base/numbers.h"
+#include "comm/world.h"
 #include "graph/graph.h"
 #include "lockstep/ops/add.h"
+#include "train/replica.h"
 
 namespace lockstep::commands {
 namespace {
@@ -211,6 +214,69 @@ Json json_of(const PlannedCost& cost) {
           {"efficiency", cost.efficiency},
           {"baseline_ranks", cost.baseline_ranks},
           {"knows_network", cost.knows_network}};
+}
+
+std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend) {
+  const train::BatchShape& shape = plan.batch();
+  const auto world = comm::single_world();
+  const auto communicator = comm::make_communicator(plan.config().comm, *world, backend);
+  const LaunchList of_initialization;
+  train::Replica replica(plan, backend, *communicator);
+  std::vector<PlannedLaunch> found;
+  constexpr int kSteps = 2;  // the first one also rounds the initial weights
+  for (int step = 0; step < kSteps; ++step) {
+    const LaunchList list;
+    replica.begin_step(shape, {});
+    for (int i = 0; i < shape.n_micro_batches; ++i) {
+      data::Batch batch;
+      batch.n_samples = shape.micro_batch_size(i);
+      for (const data::Field& field : plan.largest().batch) {
+        const std::size_t n_bytes = static_cast<std::size_t>(shape.largest_micro_batch()) * field.size_bytes();
+        batch.fields.emplace_back(static_cast<const std::byte*>(nullptr), n_bytes);
+        if (field.packing == data::Packing::packed) batch.packed_bytes = n_bytes;
+      }
+      replica.run(batch);
+    }
+    if (step + 1 < kSteps) continue;
+    for (const Launch& launch : list.launches()) {
+      const auto same = std::ranges::find(found, launch, &PlannedLaunch::launch);
+      if (same == found.end())
+        found.push_back({launch});
+      else
+        ++same->n;
+    }
+  }
+  return found;
+}
+
+std::string text_of(const std::vector<PlannedLaunch>& launches) {
+  struct Sum {
+    int n = 0;
+    double bytes = 0, flops = 0;
+  };
+  std::map<std::string_view, Sum> kinds;
+  for (const auto& [launch, n] : launches) {
+    Sum& sum = kinds[launch.kind.empty() ? "not counted" : launch.kind];
+    sum.n += n;
+    sum.bytes += n * launch.bytes;
+    sum.flops += n * launch.flops;
+  }
+  std::string text = fmt::format("\n{:<34}{:>12}{:>12}{:>12}\n", "What a step launches", "launches", "GB", "TFLOP");
+  for (const auto& [kind, sum] : kinds)
+    text += fmt::format("  {:<32}{:>12}{:>12.2f}{:>12.2f}\n", kind, sum.n, sum.bytes / kGigabyte, 1e-12 * sum.flops);
+  return text;
+}
+
+Json json_of(const std::vector<PlannedLaunch>& launches) {
+  Json out = Json::array();
+  for (const auto& [launch, n] : launches)
+    out.push_back({{"kind", launch.kind},
+                   {"launches", n},
+                   {"bytes", launch.bytes},
+                   {"flops", launch.flops},
+                   {"blocks", launch.blocks},
+                   {"steps", launch.steps}});
+  return out;
 }
 
 namespace {

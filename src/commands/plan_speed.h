@@ -10,6 +10,7 @@
 
 #include "data/dataset.h"
 #include "lockstep/config.h"
+#include "lockstep/launches.h"
 #include "scaling/cost_model.h"
 #include "train/step_plan.h"
 
@@ -62,6 +63,20 @@ PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int
 
 std::string text_of(const PlannedCost& cost);
 nlohmann::ordered_json json_of(const PlannedCost& cost);
+
+// What a step launches on a GPU that need not be here.
+
+struct PlannedLaunch {
+  Launch launch;
+  int n = 1;  // equal ones
+};
+
+/// Of one step of a rank, without copies and communication. `backend`: a planning backend, with which `plan` was
+/// made.
+std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend);
+
+std::string text_of(const std::vector<PlannedLaunch>& launches);
+nlohmann::ordered_json json_of(const std::vector<PlannedLaunch>& launches);
 
 // What model.recompute saves and costs: counted from the shapes of planned graphs, and with the speed of the device if
 // it is here.

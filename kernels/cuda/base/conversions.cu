@@ -237,7 +237,11 @@ void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& contex
 }
 
 void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, Stream& stream) {
-  const Grid grid{.blocks = static_cast<unsigned>((shape.n_columns + kColumns - 1) / kColumns), .threads = kThreads};
+  const Grid grid{.blocks = static_cast<unsigned>((shape.n_columns + kColumns - 1) / kColumns),
+                  .threads = kThreads,
+                  .work = {.kind = "columns",
+                           .bytes = moved_bytes(1, shape.n_rows, shape.n_columns, size_bytes(shape.dtype)),
+                           .steps = static_cast<double>(shape.n_rows / (kThreads / kColumns))}};
   dispatch(shape.dtype, [&]<typename T>(T*) {
     launch(add_columns<T>, grid, stream, static_cast<const T*>(values), sums, shape.n_rows, shape.n_columns,
            accumulate);

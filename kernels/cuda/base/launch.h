@@ -8,6 +8,7 @@
 #pragma once
 
 #include "lockstep/event.h"
+#include "lockstep/launches.h"
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
@@ -18,17 +19,30 @@
 
 namespace lockstep::cuda {
 
+/// The bytes of `n_passes` reads or writes of rows * width numbers.
+inline double moved_bytes(double n_passes, std::int64_t rows, std::int64_t width, std::size_t size_bytes) {
+  return n_passes * static_cast<double>(rows) * static_cast<double>(width) * static_cast<double>(size_bytes);
+}
+
 struct Grid {
   unsigned blocks = 1;
   unsigned threads = 256;  // of a block; a multiple of 32
   unsigned blocks_y = 1;
   unsigned shared_bytes = 0;  // shared_memory<T>()
+  Launch work{};              // without the blocks
+
+  Launch listed() const {
+    Launch launch = work;
+    launch.blocks = 1.0 * blocks * blocks_y;
+    return launch;
+  }
 };
 
 #ifdef __CUDACC__
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, Stream& stream, Arguments... arguments) {
   if (grid.blocks == 0 || grid.blocks_y == 0) return;
+  if (LaunchList* const list = LaunchList::current()) return list->add(grid.listed());
   kernel<<<dim3(grid.blocks, grid.blocks_y), grid.threads, grid.shared_bytes, native(stream)>>>(
       static_cast<Parameters>(arguments)...);
   LOCKSTEP_CUDA_CHECK(cudaGetLastError());

@@ -1,0 +1,42 @@
+// What a step launches, counted from the code that launches it: for predictions of its speed on a device that need not
+// be here (`lockstep plan --device`, bench/gpu/model.py).
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+/// A launch of a kernel, or a call of a library.
+struct Launch {
+  /// The way in which it works, which decides what part of the device's rates it reaches: "packs" (16-byte loads by a
+  /// grid that fills the device), "matmul", ... Empty: it is not counted.
+  std::string_view kind{};
+  double bytes = 0;  // that it reads and writes: each tensor once per pass over it
+  double flops = 0;  // multiplications and additions of matrix products
+  double blocks = 0,
+         steps = 0;  // of a kernel's grid; of the longest chain of loads that wait for each other, if it is long
+
+  bool operator==(const Launch&) const = default;
+};
+
+/// While it exists, the launches of its thread are listed instead of made.
+class LaunchList {
+ public:
+  LaunchList() : outer_(current_) { current_ = this; }
+  ~LaunchList() { current_ = outer_; }
+  LaunchList(const LaunchList&) = delete;
+  LaunchList& operator=(const LaunchList&) = delete;
+
+  /// Null: launches are made.
+  static LaunchList* current() { return current_; }
+  void add(const Launch& launch) { launches_.push_back(launch); }
+  const std::vector<Launch>& launches() const { return launches_; }
+
+ private:
+  static inline thread_local LaunchList* current_ = nullptr;
+  LaunchList* outer_;
+  std::vector<Launch> launches_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+"""The prediction of a step on an H200: the recorded launches give the rates that were calculated when they were recorded, and
+today's launches are all counted, multiply what the model needs, and are not slower."""
+import json
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.argv[0] = str(ROOT / "bench" / "gpu" / "model.py")
+sys.path[0] = str(ROOT / "bench" / "gpu")
+sys.path.insert(1, str(ROOT / "bench"))
+import language  # noqa: E402
+import model  # noqa: E402
+
+EXPECTED = {"Qwen2.5-0.5B": 130_000, "SmolLM-135M": 322_000}  # tokens/s
+H200 = model.RATES["h200"]
+
+
+class Arguments:
+    device = "h200"
+    binary = os.environ["LOCKSTEP"]
+
+
+def total(launches, key):
+    return sum(launch["launches"] * launch[key] for launch in launches)
+
+
+before = json.loads((ROOT / "bench/gpu/launches_before.json").read_text())
+for case, name in model.CASES.items():
+    rate = model.rate_of(case, model.predict(before[case], H200))
+    assert abs(rate / EXPECTED[name] - 1) < 0.02, (case, rate)
+    if "CUDA" not in model.harness.run([Arguments.binary, "--version"], "lockstep"):
+        print("today's launches are not listed: this build has no CUDA")
+        continue
+    launches = model.launches_of(case, Arguments)
+    now = model.rate_of(case, model.predict(launches, H200))
+    print(f"{case}: {rate:,.0f} tokens/s before, {now:,.0f} now")
+    assert now > 0.99 * rate, (case, now)
+    assert all(launch["kind"] for launch in launches), launches
+    shape = language.SHAPES[name]
+    width, head = shape["width"], shape["width"] // shape["heads"]
+    layer = width * (2 * width + 2 * head * shape["kv_heads"] + 3 * shape["ffn"])
+    tokens = shape["batch"] * language.SEQUENCE
+    products = 6 * tokens * (shape["layers"] * layer + width * shape["vocabulary"])
+    found = total([launch for launch in launches if launch["kind"] == "matmul"], "flops")
+    assert abs(found / products - 1) < 1e-9, (found, products)
+    # AdamW reads and writes 28 bytes per parameter and writes 2, and the norm reads 4.
+    assert total([launch for launch in launches if launch["kind"] == "packs"], "bytes") > 34 * products / 6 / tokens, launches
+print("[  PASSED  ] everything")
