@@ -50,20 +50,24 @@ def seconds_of(launch, rates):
     return CALIBRATION * (max(times) + kind.get("seconds", 0) + LAUNCH)
 
 
+def floor_of(launch, rates):
+    """The seconds of one launch if it moved each byte once at the full rates."""
+    return max(launch["bytes"] / rates[0], launch["flops"] / rates[1])
+
+
 def predict(launches, rates):
     """{kind: (launches, bytes, flops, floor, seconds)}; the floor moves each byte once at the full rates."""
     kinds = {}
     for launch in launches:
         n = launch["launches"]
-        floor = max(launch["bytes"] / rates[0], launch["flops"] / rates[1])
-        row = (n, n * launch["bytes"], n * launch["flops"], n * floor, n * seconds_of(launch, rates))
+        row = (n, n * launch["bytes"], n * launch["flops"], n * floor_of(launch, rates), n * seconds_of(launch, rates))
         kinds[launch["kind"]] = [a + b for a, b in zip(kinds.get(launch["kind"], [0] * len(row)), row)]
     return kinds
 
 
 def launches_of(case, args):
     overrides = language.overrides_of(language.SHAPES[CASES[case]], "data.cross_documents=true")
-    planned = harness.run([args.binary, "plan", context.LANGUAGE_CONFIG, *overrides, "--device", args.device, "--json"], "lockstep plan")
+    planned = harness.run([args.binary, "plan", context.LANGUAGE_CONFIG, *overrides, "--device", args.device, "--steps", "--json"], "lockstep plan")
     return json.loads(planned)["launches"]
 
 

@@ -9,6 +9,7 @@ import time
 
 import harness
 import language
+import model
 import parts
 import speed
 from context import (CONFIG, EXIT_UNFINISHED, FAILED, LANGUAGE_CONFIG, NOT_RUN, PASSED, REJECTED, CutShort, Failure,
@@ -16,7 +17,7 @@ from context import (CONFIG, EXIT_UNFINISHED, FAILED, LANGUAGE_CONFIG, NOT_RUN, 
 
 EXPECTATIONS = json.loads(pathlib.Path(__file__).with_name("expectations.json").read_text())
 RESNET, QWEN, SMOLLM = list(EXPECTATIONS["cases"])[:3]
-SHAPES = {QWEN: language.SHAPES["Qwen2.5-0.5B"], SMOLLM: language.SHAPES["SmolLM-135M"]}
+SHAPES = {case: language.SHAPES[name] for case, name in model.CASES.items()}
 RESNET_WORK = speed.SPEEDS["ResNet-50, 224x224, batch 256, fp16"]
 RESNET_OVERRIDES = [*speed.speed_overrides(RESNET_WORK), "data.readers=12"]
 MAX_DATA_WAIT = 0.02  # fraction of the time of a step
@@ -98,17 +99,33 @@ def slower(context):
     return rates["H200"] / next((rate for name, rate in rates.items() if name in context.report["gpu"]["name"]), rates["H200"])
 
 
+def predicted(context, found, overrides):
+    """{class of where_time_goes: (floor, predicted ms)} of a language model, from what it launches."""
+    rates = model.RATES["h200" if "H200" in context.report["gpu"]["name"] else "h100"]
+    plan = context.output([context.binary, "plan", LANGUAGE_CONFIG, *(o for o in overrides if o != "device=cuda"), "--device", "h200", "--steps",
+                           "--json"])
+    sums = {}
+    for launch in json.loads(plan[plan.index("{"):])["launches"]:
+        kind = speed.class_of(found["layers"], launch["phase"], launch["part"])
+        floor, ms = sums.get(kind, (0, 0))
+        sums[kind] = (floor + 1e3 * launch["launches"] * model.floor_of(launch, rates),
+                      ms + 1e3 * launch["launches"] * model.seconds_of(launch, rates))
+    return sums
+
+
 def classes(case):
-    """The time of each class of kernels in a traced training, beside its floor."""
+    """The time of each class of kernels in a traced training, beside its floor and what is predicted."""
     def work(context):
         config, overrides = (CONFIG, RESNET_OVERRIDES) if case == RESNET else (LANGUAGE_CONFIG, language.overrides_of(SHAPES[case]))
         found = speed.where_time_goes(context, config, overrides, ("--device", "h200"), LOCKSTEP_CACHE="none")
         rest, rows = dict(found["seconds"]), []
+        if case != RESNET:
+            rows = [{"class": kind, "ms": 1e3 * rest.pop(kind, 0), "floor_ms": floor, "expected_ms": expected}
+                    for kind, (floor, expected) in predicted(context, found, overrides).items() if kind]
         for name, known in EXPECTATIONS["cases"][case].get("classes", {}).items():
-            scale = slower(context) if known.get("moves") else 1
+            scale = slower(context)
             rows.append({"class": name, "ms": 1e3 * sum(rest.pop(span, 0) for span in known["spans"]),
-                         "floor_ms": scale * known["floor_ms"],
-                         **({"expected_ms": scale * known["expected_ms"]} if "expected_ms" in known else {})})
+                         "floor_ms": scale * known["floor_ms"]})
         missing = [row["class"] for row in rows if row["ms"] == 0]
         rate = EXPECTATIONS["copy_bytes_per_second"]["H200"] / slower(context)
         rows += [{"class": kind, "ms": 1e3 * seconds, "floor_ms": 1e3 * found["bytes"][kind] / rate if kind in found["bytes"] else None}
@@ -283,7 +300,7 @@ def table_of_figures(context, records):
         if "rate" not in figures:
             continue
         known = EXPECTATIONS["cases"][figures["case"]]
-        moved = 1 if figures["case"] == RESNET else sum(c["floor_ms"] for c in known["classes"].values() if c.get("moves")) / known["floor_ms"]
+        moved = known.get("moves", 1)  # the part of the floor that moves bytes
         scale = 1 + moved * (slower(context) - 1)
         ms, floor = 1e3 * known["per_step"] / figures["rate"], scale * known["floor_ms"]
         goal = f"{known['goal']:,}" if "goal" in known else f"{100 * known['goal_utilization']:.0f} % of the matmul rate"

@@ -79,6 +79,12 @@ def layers_of(plan):
     return layers
 
 
+def class_of(layers, category, name):
+    """Of a span: "linear, backward", "update: optimizer"."""
+    layer = layers.get(name[:SPAN_NAME])
+    return f"{layer[0]}, {category}" if layer else f"{category}: {name[:SPAN_NAME]}"
+
+
 def device_spans(events):
     """{(category, name): median seconds} of the spans in the second half of the row `device`."""
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
@@ -129,13 +135,13 @@ def where_time_goes(context, config, overrides, planned_for=("device=cuda",), **
         raise Failure("trace.json has no row `device`")
     shares, moved, moving = {}, {}, 0.0
     for (category, name), seconds in spans.items():
-        kind, *megabytes, _ = layers.get(name, (name, 0.0, 0.0, 0.0))
-        kind = f"{kind}, {category}" if name in layers else f"{category}: {name}"
+        _, *megabytes, _ = layers.get(name, (name, 0.0, 0.0, 0.0))
+        kind = class_of(layers, category, name)
         shares[kind] = shares.get(kind, 0.0) + seconds
         if megabytes[category == "backward"] > 0:
             moved[kind] = moved.get(kind, 0.0) + 1e6 * megabytes[category == "backward"]
             moving += seconds
-    return {"seconds": shares, "bytes": moved, "bytes_per_second": sum(moved.values()) / moving if moving else 0.0,
+    return {"seconds": shares, "layers": layers, "bytes": moved, "bytes_per_second": sum(moved.values()) / moving if moving else 0.0,
             "moved_megabytes": sum(forward + backward for _, forward, backward, _ in layers.values()),
             "saved_megabytes": sum(layer[3] for layer in layers.values())}
 

@@ -2,7 +2,9 @@
 // be here (`lockstep plan --device`, bench/gpu/model.py).
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -30,13 +32,22 @@ class LaunchList {
 
   /// Null: launches are made.
   static LaunchList* current() { return current_; }
-  void add(const Launch& launch) { launches_.push_back(launch); }
-  const std::vector<Launch>& launches() const { return launches_; }
+  /// The launches that follow belong to this part of the step: "backward" of "layer1.0.conv1".
+  void begin_part(std::string_view phase, const std::string& name) { part_ = {std::string(phase), name}; }
+  void add(const Launch& launch) { entries_.push_back({launch, part_.first, part_.second}); }
+
+  struct Entry {
+    Launch launch;
+    std::string phase, part;
+    bool operator==(const Entry&) const = default;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
 
  private:
   static inline thread_local LaunchList* current_ = nullptr;
   LaunchList* outer_;
-  std::vector<Launch> launches_;
+  std::pair<std::string, std::string> part_;
+  std::vector<Entry> entries_;
 };
 
 }  // namespace lockstep

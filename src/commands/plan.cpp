@@ -215,7 +215,6 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
           {"recomputation", json_of_recomputation(planned)},
           {"data_rates", planned.rates ? json_of(*planned.rates) : Json()},
           {"predicted", planned.cost ? json_of(*planned.cost) : Json()},
-          {"launches", planned.launches.empty() ? Json() : json_of(planned.launches)},
           {"buckets", buckets}};
 }
 
@@ -333,7 +332,7 @@ void add_plan(CLI::App& app, Run& run) {
             "time, efficiency and node-hours too");
   command->add_flag("--steps", options->steps,
                     "Print in order what a step queues too: the passes of each layer, the sums over ranks with their "
-                    "bytes, and the update");
+                    "bytes, and the update; with --device and --json, what each of them launches");
   add_json(*command, options->json);
   set_run(*command, run, [options] {
     const Config config = config::parse(options->configuration, options->deepspeed);
@@ -348,8 +347,9 @@ void add_plan(CLI::App& app, Run& run) {
             ranks.n);
     Planned planned = make_plan(config, ranks, options->device);
     if (!options->model.empty()) planned.cost = cost_of(planned, ranks, options->model);
-    report(options->json, json_of(planned, ranks),
-           text_of(planned, ranks) + (options->steps ? steps_text(planned) : ""));
+    Json json = json_of(planned, ranks);
+    if (options->steps) json["launches"] = json_of(planned.launches);
+    report(options->json, json, text_of(planned, ranks) + (options->steps ? steps_text(planned) : ""));
   });
 }
 

@@ -238,12 +238,9 @@ std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend
       replica.run(batch);
     }
     if (step + 1 < kSteps) continue;
-    for (const Launch& launch : list.launches()) {
-      const auto same = std::ranges::find(found, launch, &PlannedLaunch::launch);
-      if (same == found.end())
-        found.push_back({launch});
-      else
-        ++same->n;
+    for (const LaunchList::Entry& entry : list.entries()) {
+      if (found.empty() || found.back().entry != entry) found.push_back({.entry = entry, .n = 0});
+      ++found.back().n;
     }
   }
   return found;
@@ -255,7 +252,8 @@ std::string text_of(const std::vector<PlannedLaunch>& launches) {
     double bytes = 0, flops = 0;
   };
   std::map<std::string_view, Sum> kinds;
-  for (const auto& [launch, n] : launches) {
+  for (const auto& [entry, n] : launches) {
+    const Launch& launch = entry.launch;
     Sum& sum = kinds[launch.kind.empty() ? "not counted" : launch.kind];
     sum.n += n;
     sum.bytes += n * launch.bytes;
@@ -269,13 +267,17 @@ std::string text_of(const std::vector<PlannedLaunch>& launches) {
 
 Json json_of(const std::vector<PlannedLaunch>& launches) {
   Json out = Json::array();
-  for (const auto& [launch, n] : launches)
-    out.push_back({{"kind", launch.kind},
+  for (const auto& [entry, n] : launches) {
+    const Launch& launch = entry.launch;
+    out.push_back({{"phase", entry.phase},
+                   {"part", entry.part},
+                   {"kind", launch.kind},
                    {"launches", n},
                    {"bytes", launch.bytes},
                    {"flops", launch.flops},
                    {"blocks", launch.blocks},
                    {"steps", launch.steps}});
+  }
   return out;
 }
 

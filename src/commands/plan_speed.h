@@ -67,7 +67,7 @@ nlohmann::ordered_json json_of(const PlannedCost& cost);
 // What a step launches on a GPU that need not be here.
 
 struct PlannedLaunch {
-  Launch launch;
+  LaunchList::Entry entry;
   int n = 1;  // equal ones
 };
 

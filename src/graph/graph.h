@@ -23,6 +23,7 @@
 #include "graph/parameters.h"
 #include "lockstep/backend.h"
 #include "lockstep/element_range.h"
+#include "lockstep/launches.h"
 #include "lockstep/trace.h"
 
 namespace lockstep::graph {
@@ -70,6 +71,7 @@ class Observer {
 template <typename Work>
 void observed(Observer* observer, trace::Kind kind, const std::string& name, const Work& work) {
   const trace::Span span(kind, name);
+  if (LaunchList* const list = LaunchList::current()) list->begin_part(trace::name(kind), name);
   if (observer) observer->begin(kind, name);
   work();
   if (observer) observer->end();
