@@ -59,15 +59,16 @@ def lockstep(build):
 
 
 def torch_python(python, also="torchvision"):
-    """The interpreter for PyTorch and the version of torch, or None and the reason. `also`: a module that is needed too."""
+    """The interpreter for PyTorch and the version of torch, or None and the reason. `also`: a module that is needed too, or None."""
+    modules = ["torch", *([also] if also else [])]
     found = shutil.which(python)
     if not found:
-        return None, f"{python} is not a program; set PYTHON=... to a Python with torch and {also}"
-    check = subprocess.run([found, "-c", f"import torch, {also}; print(torch.__version__)"], capture_output=True,
+        return None, f"{python} is not a program; set PYTHON=... to a Python with {' and '.join(modules)}"
+    check = subprocess.run([found, "-c", f"import {', '.join(modules)}; print(torch.__version__)"], capture_output=True,
                            text=True)
     if check.returncode:
-        return None, (f"{found} has no torch and {also}; install them (pip install torch {also}), or "
-                      "set PYTHON=... to an interpreter that has them")
+        return None, (f"{found} has no {' and '.join(modules)}; install it (pip install {' '.join(modules)}), or "
+                      "set PYTHON=... to an interpreter that has it")
     return found, check.stdout.strip()
 
 

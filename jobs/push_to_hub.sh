@@ -51,7 +51,7 @@ check_files() {
   local file entry
   if [[ ! -s $directory/$config ]]; then
     problem "$directory has no $config" \
-      "name a run whose training is done, or a directory that \`lockstep checkpoint export\` wrote"
+      "name a finished run of a language model, or a directory that \`lockstep checkpoint export\` wrote"
     return
   fi
   if [[ ! -s $directory/tokenizer.json && ! -s $directory/tokenizer.model ]]; then

@@ -137,7 +137,7 @@ def classes(case):
 
 def pytorch(case, mode):
     def work(context):
-        python, version = harness.torch_python(context.args.python, also="math")
+        python, version = harness.torch_python(context.args.python, also=None)
         if not python:
             raise Skip(version)
         if case == RESNET:

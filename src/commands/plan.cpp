@@ -262,10 +262,11 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
     text += fmt::format("The evaluation {}: a rank evaluates {} samples at once. Lower evaluation.batch_per_rank\n",
                         verdict, plan.evaluation_batch());
   else if (!planned.step_fits())
-    text += fmt::format(
-        "This step {}: a rank processes {} samples at once. Lower train.global_batch, or set "
-        "train.accumulate=auto\n",
-        verdict, plan.batch().largest_micro_batch());
+    text += fmt::format("This step {}: a rank processes {} at once. {}\n", verdict,
+                        counted(plan.batch().largest_micro_batch(), "sample"),
+                        plan.batch().largest_micro_batch() > 1
+                            ? "Lower train.batch_per_rank, or set train.global_batch with train.accumulate=auto"
+                            : "Use a smaller model or smaller samples, model.recompute=block or train.shard=optimizer");
   if (planned.rates) text += text_of(*planned.rates);
   if (planned.cost) text += text_of(*planned.cost);
   if (!planned.launches.empty()) text += text_of(planned.launches);

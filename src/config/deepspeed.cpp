@@ -38,8 +38,8 @@ struct Row {
 constexpr std::string_view kOff = "false= 0= none= null=";
 constexpr std::string_view kMemory =
     "this release cannot; zero_optimization.stage=1 shards the optimizer, and adapters (model.lora.rank), "
-    "model.base_precision=nf4, model.recompute=block and smaller micro-batches (train.accumulate=auto) save more "
-    "memory";
+    "model.base_precision=nf4, model.recompute=block and smaller micro-batches (a smaller train.batch_per_rank with a "
+    "greater train.accumulate) save more memory";
 constexpr std::string_view kNumber = "a number is expected";
 constexpr std::string_view kRate = "give scheduler.params.warmup_max_lr or optimizer.params.lr as a number";
 

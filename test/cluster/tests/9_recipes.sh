@@ -3,15 +3,19 @@
 # for its job. recipe-commands/ has what replaces commands.
 recipes=$work/recipes
 
-# Prints each command of the page on one line.
+# Prints each command of the page on one line, and after it, with "> " before them, the lines without figures that the page
+# shows of its output.
 commands_of() { # PAGE
   awk '/^    [$] / {
     line = substr($0, 7)
     while (line ~ /\\$/ && (getline rest) > 0) { sub(/\\$/, "", line); sub(/^ +/, "", rest); line = line rest }
     print line
-  }' "$1"
+    next
+  }
+  /^    / && line != "" && !/[0-9]/ { $1 = $1; print "> " $0; next }
+  /^[^ ]/ { line = "" }' "$1"
 }
-# Each command succeeds, or says that there is no GPU. Prints the sentence of each with its result.
+# Each command succeeds and prints these lines, or says that there is no GPU. Prints the sentence of each with its result.
 run_page() ( # PAGE
   mkdir -p "$recipes/$1/runs" "$recipes/$1/data" && cd "$recipes/$1" || exit
   export LOCKSTEP_RUNS=$PWD/runs LOCKSTEP_DATA=$PWD/data HF_HOME=$PWD/hub LOCKSTEP_CACHE=none REPOSITORY=$repository BUILD_OF_TEST=${LOCKSTEP%/lockstep}
@@ -26,6 +30,12 @@ run_page() ( # PAGE
   mkdir build && ln -s "$repository/test/cluster/recipe-commands/lockstep" build/lockstep
   cp "$RECIPE_FILES"/*.jsonl .
   while read -r -u 9 command; do
+    if [[ $command == "> "* ]]; then
+      if ! grep -qi 'no GPU\|libcuda' command.log && ! sed -E 's/ +/ /g; s/^ //' command.log | grep -qF -- "${command#> }"; then
+        echo "FAILED  $1: the output has the line: ${command#> }"
+      fi
+      continue
+    fi
     if eval "$command" >command.log 2>&1 </dev/null 9<&- || grep -qi 'no GPU\|libcuda' command.log; then
       echo "passed  $1: $command"
     else
