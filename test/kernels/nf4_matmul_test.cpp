@@ -15,14 +15,15 @@ namespace lockstep::test {
 namespace {
 
 /// One element; odd rows, which begin inside blocks and bytes; several matrices; several tiles of rows; several tiles
-/// of columns.
+/// of columns, of single codes and of eight at a time.
 std::vector<Nf4MatmulDescription> cases() {
   return {{.rows = 1, .in_features = 1, .matrices = {1}},
           {.rows = 5, .in_features = 17, .matrices = {33}, .bias = true},
           {.rows = 12, .in_features = 64, .matrices = {64, 16, 16}, .bias = true},
           {.rows = 7, .in_features = 75, .matrices = {3, 5}, .input_gradient = false},
           {.rows = 9, .in_features = 1100, .matrices = {70, 83}},
-          {.rows = 3, .in_features = 130, .matrices = {2100}, .bias = true}};
+          {.rows = 3, .in_features = 130, .matrices = {2100}, .bias = true},
+          {.rows = 2, .in_features = 136, .matrices = {1000, 1103}}};
 }
 
 struct Inputs {
