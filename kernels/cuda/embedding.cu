@@ -1,8 +1,10 @@
-// Embedding (lockstep/ops/embedding.h). Backward sorts pairs of id and position by the id (a stable radix sort of 8
-// bits per pass, from the lowest), and adds up the runs of one id in two stages: first within tiles of the sorted list,
-// then over the tiles that a run crosses. All orders depend on the ids alone, and there are no atomic additions. Bytes
-// moved, where E is the size of y: forward 2E; backward E, the written rows of dweight (all rows if it is overwritten),
-// and 16 n per pass of the sort for n ids.
+// Embedding (lockstep/ops/embedding.h). Backward sorts pairs of id and position by the id, and adds up the runs of one
+// id in two stages: first within tiles of the sorted list, then over the tiles that a run crosses. Up to 16,384 ids are
+// sorted by counting, for each of them, those that come before it: n^2 comparisons, but one launch. More are sorted by
+// a stable radix sort of 8 bits per pass, from the lowest. All orders depend on the ids alone, and there are no atomic
+// additions. Bytes moved, where E is the size of y: forward 2E; backward E and the written rows of dweight (all rows if
+// it is overwritten), which is the floor, and 16 n per pass of the radix sort for n ids. Launches of backward: 3 when
+// counting, otherwise 3 and two for each pass; and one if dweight is overwritten.
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -17,8 +19,10 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kBits = 8, kDigits = 1u << kBits;  // bits per pass of the radix sort; one thread for each digit
-constexpr unsigned kSortTile = 2048;                  // entries per block in the sort
+constexpr unsigned kSortTile = 512;                   // entries per block in the sort
 constexpr unsigned kRunTile = 32;                     // entries per block in the sums of runs
+constexpr unsigned kAhead = 8;                        // of these, entries whose loads are under way together
+constexpr std::int64_t kMostCounted = 16384;          // ids for which comparing all is as fast as the radix sort
 static_assert(kDigits == kThreads);
 
 /// An id in the upper half, and a position in the lower half.
@@ -54,11 +58,44 @@ __global__ void __launch_bounds__(kThreads) take_rows(const std::int32_t* ids, c
 // ---- Sort -----------------------------------------------------------------------------------------------------------
 
 /// All invalid ids become `vocabulary`, which comes last in the order.
-__global__ void make_entries(const std::int32_t* ids, Entry* entries, std::int64_t n, std::int64_t vocabulary) {
-  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
-    const std::int64_t id = ids[i];
-    entries[i] = (static_cast<Entry>(id >= 0 && id < vocabulary ? id : vocabulary) << 32) | static_cast<Entry>(i);
+__device__ inline Entry entry_of(const std::int32_t* ids, std::int64_t i, std::int64_t vocabulary) {
+  const std::int64_t id = ids[i];
+  return (static_cast<Entry>(id >= 0 && id < vocabulary ? id : vocabulary) << 32) | static_cast<Entry>(i);
+}
+
+/// A block puts 32 entries at their places. Its warps divide the ids with which these are compared.
+__global__ void __launch_bounds__(kThreads)
+    sort_by_counting(const std::int32_t* ids, Entry* sorted, unsigned n, std::int64_t vocabulary) {
+  constexpr unsigned kTile = 1024, kOfWarp = kTile / (kThreads / 32), kLast = 0x7fffffffu;
+  __shared__ unsigned tile[kTile], counts[kThreads];
+  const unsigned first = blockIdx.x * 32, i = first + threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Entry entry = i < n ? entry_of(ids, i, vocabulary) : 0;
+  const auto id = static_cast<unsigned>(id_of(entry));
+  unsigned count = 0;
+  for (unsigned begin = 0; begin < n; begin += kTile) {
+    __syncthreads();  // the previous tile may still be read
+    for (unsigned j = threadIdx.x; j < kTile; j += kThreads)
+      tile[j] = begin + j < n ? static_cast<unsigned>(id_of(entry_of(ids, begin + j, vocabulary))) : kLast;
+    __syncthreads();
+    const unsigned *const others = tile + warp * kOfWarp, at = begin + warp * kOfWarp;
+    // An equal id comes before this one if its position does. The upper bit of a difference tells which one is less.
+    if (at + kOfWarp <= first || at >= first + 32) {
+      const unsigned bound = at < first ? id + 1 : id;
+#pragma unroll 16
+      for (unsigned j = 0; j < kOfWarp; ++j) count += (others[j] - bound) >> 31;
+    } else {
+      for (unsigned j = 0; j < kOfWarp; ++j) count += (others[j] - (at + j < i ? id + 1 : id)) >> 31;
+    }
   }
+  counts[threadIdx.x] = count;
+  __syncthreads();
+  if (warp > 0 || i >= n) return;
+  for (unsigned other = 32; other < kThreads; other += 32) count += counts[other + threadIdx.x];
+  sorted[count] = entry;
+}
+
+__global__ void make_entries(const std::int32_t* ids, Entry* entries, std::int64_t n, std::int64_t vocabulary) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) entries[i] = entry_of(ids, i, vocabulary);
 }
 
 __device__ inline unsigned digit_of(Entry entry, unsigned shift) {
@@ -133,18 +170,25 @@ __global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs runs)
   const std::int64_t tile = blockIdx.y, begin = tile * kRunTile, end = runs.end_of_tile(tile);
   bool began_before = begin > 0 && runs.continues(begin - 1);
   float sum = 0;
-  for (std::int64_t i = begin; i < end; ++i) {
-    const Entry entry = runs.sorted[i];
-    if (id_of(entry) >= runs.vocabulary) return;
-    sum += to_float(dy[position_of(entry) * runs.width + column]);
-    const bool continues = runs.continues(i);
-    if (continues && i + 1 < end) continue;
-    if (!began_before && !continues)
-      runs.finish(id_of(entry), column, sum);
-    else
-      runs.partial[(2 * tile + (began_before ? 0 : 1)) * runs.width + column] = sum;
-    began_before = false;
-    sum = 0;
+  for (std::int64_t group = begin; group < end; group += kAhead) {
+    float values[kAhead] = {};
+#pragma unroll
+    for (unsigned a = 0; a < kAhead; ++a)
+      if (group + a < end) values[a] = to_float(dy[position_of(runs.sorted[group + a]) * runs.width + column]);
+#pragma unroll
+    for (unsigned a = 0; a < kAhead; ++a) {
+      const std::int64_t i = group + a;
+      if (i >= end || id_of(runs.sorted[i]) >= runs.vocabulary) return;
+      sum += values[a];
+      const bool continues = runs.continues(i);
+      if (continues && i + 1 < end) continue;
+      if (!began_before && !continues)
+        runs.finish(id_of(runs.sorted[i]), column, sum);
+      else
+        runs.partial[(2 * tile + (began_before ? 0 : 1)) * runs.width + column] = sum;
+      began_before = false;
+      sum = 0;
+    }
   }
 }
 
@@ -187,7 +231,8 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
 
   OpMemoryRequirements memory_requirements() const override { return {.backward_workspace_bytes = workspace_bytes_}; }
   std::string describe() const override {
-    return fmt::format("own kernels; the gradient is summed per id, sorted in {} passes", n_passes_);
+    return fmt::format("own kernels; the gradient is summed per id, sorted {}",
+                       is_counted() ? "by counting" : fmt::format("in {} passes", n_passes_));
   }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 
@@ -226,7 +271,7 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
               .blocks_y = n_run_tiles_,
               .work = {.kind = "columns",
                        .bytes = moved_bytes(1, d_.rows, d_.width, size_bytes(d_.dtype) + sizeof(float)),
-                       .steps = static_cast<double>(kRunTile)}};
+                       .steps = static_cast<double>(kRunTile / kAhead)}};
     dispatch(d_.dtype,
              [&]<typename T>(T*) { launch(sum_in_tiles<T>, grid, stream, static_cast<const T*>(args.dy), runs); });
     grid.work = {.kind = "small"};
@@ -234,10 +279,17 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
   }
 
  private:
+  bool is_counted() const { return d_.rows <= kMostCounted; }
   const Entry* sort(const std::int32_t* ids, const OpMemory& memory, Stream& stream) const {
     auto* entries = at<Entry>(memory.workspace, at_.entries[0]);
     auto* sorted = at<Entry>(memory.workspace, at_.entries[1]);
     auto* const counts = at<unsigned>(memory.workspace, at_.counts);
+    if (is_counted()) {
+      launch(sort_by_counting,
+             {.blocks = static_cast<unsigned>((d_.rows + 31) / 32), .threads = kThreads, .work = {.kind = "small"}},
+             stream, ids, sorted, static_cast<unsigned>(d_.rows), d_.vocabulary);
+      return sorted;
+    }
     Grid items = grid_of_items(d_.rows, context_);
     items.work = {.kind = "small"};
     launch(make_entries, items, stream, ids, entries, d_.rows, d_.vocabulary);

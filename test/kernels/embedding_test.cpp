@@ -23,8 +23,8 @@ struct Case {
   Ids ids = Ids::uniform;
   float scale = 1;
 };
-/// One row; ids that occur once, often, and never; runs of one id that span many tiles of a GPU's sums; several tiles,
-/// one pass and three passes of a GPU's sort; and enough for two threads.
+/// One row; ids that occur once, often, and never; runs of one id that span many tiles of a GPU's sums; so many ids
+/// that a GPU sorts them in one pass, two passes and three passes; and enough for two threads.
 const Case kCases[] = {{1, 1, 1},
                        {7, 5, 16},
                        {300, 7, 37},
@@ -35,7 +35,10 @@ const Case kCases[] = {{1, 1, 1},
                        {257, 9, 64, Ids::equal},
                        {40, 33, 24, Ids::none},
                        {70, 7, 37, Ids::skewed, 25.298f},
-                       {600, 300, 576, Ids::skewed}};
+                       {600, 300, 576, Ids::skewed},
+                       {16'385, 200, 2, Ids::skewed},
+                       {16'500, 400, 1},
+                       {16'500, 70'000, 1, Ids::skewed}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
 /// The ids include some that do not exist.
