@@ -42,7 +42,7 @@ struct SoftmaxResult {
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20;  // size of the logits of a chunk
+constexpr std::int64_t kMostLogits = std::int64_t{16} << 20;  // of a chunk: 64 MiB
 
 struct RowResult {
   double loss = 0;
@@ -63,7 +63,7 @@ class CpuLinearCrossEntropy final : public CpuOp<LinearCrossEntropyDescription> 
  public:
   CpuLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CpuContext& context)
       : PlannedOp(d, context),
-        chunk_(rows_per_chunk(d, kLogitBytes)),
+        chunk_(rows_per_chunk(d, kMostLogits)),
         layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})),
         inner_(product_type(d.dtype)) {
     plan();

@@ -99,6 +99,7 @@ CudaContext make_context(const BackendOptions& options) {
   LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context.device));
   context.multiprocessors = properties.multiProcessorCount;
   context.compute_capability = 10 * properties.major + properties.minor;
+  context.shared_bytes = properties.sharedMemPerBlockOptin;
   context.device_name = properties.name;
   return context;
 }

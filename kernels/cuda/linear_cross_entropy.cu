@@ -1,12 +1,17 @@
 // The last matmul and the cross entropy (lockstep/ops/linear_cross_entropy.h). A chunk of rows goes through three
 // products of cuBLASLt, with the softmax of its logits between them:
-//   logits (chunk, vocabulary) fp32 = x * weight^T;  dlogits = their gradient, in place in fp32, in memory of its own
-//   in 16 bits;  dx = dlogits * weight;  dweight += dlogits^T * x, in fp32
-// A block computes the softmax and the gradient of a row: it reads the logits once for both the maximum and the sum,
-// which is rescaled when a larger logit is found, and once more, from the L2 cache, for the gradient. One block then
-// adds up the rows, in an order that depends on their number alone. Exponentials are fp32, sums of them fp64 from one
-// pack of 16 bytes to the next. Bytes moved besides the products: 4 for each logit, and those of dlogits.
+//   logits (chunk, vocabulary) = x * weight^T, in dtype, or in fp32 for inference;  dlogits = their gradient, in place;
+//   dx = dlogits * weight;  dweight += dlogits^T * x, in fp32
+// A block computes the softmax and the gradient of a row. It reads the logits once for both the maximum and the sum,
+// which is rescaled when a larger logit is found, and keeps them in shared memory for the gradient. It reads again what
+// does not fit there: of 227 KiB, the logits in 16 bits beyond the first 115,712. With 151,936 logits these are 72 KB
+// for each multiprocessor, 9.6 MB in all, which are still in the L2 cache. One block then adds up the rows, in an order
+// that depends on their number alone. Exponentials are fp32, sums of them fp64 from one group of packs to the next.
+// Bytes moved for each logit, with the products: 10 in 16 bits, which is the floor for separate products (two writes
+// and three reads); 20 in fp32, and 4 more for what was not kept; 8 for inference. Each chunk also reads and writes
+// dweight. Launches: 4 for each chunk, of which 3 are products, and 1.
 #include <algorithm>
+#include <cfloat>
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
@@ -21,74 +26,131 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-/// The size of the fp32 logits of a chunk. Each chunk reads and writes dweight, which is cheap compared with its
-/// products only from about a thousand rows on. With 441 rows (256 MiB) at Qwen2's vocabulary, a step of 16,384 tokens
-/// would move 41 GB for this; with 1,536 rows it is 12 GB.
-std::int64_t logit_bytes(const LinearCrossEntropyDescription& d) {
-  constexpr std::int64_t kRows = 1536, kLeast = std::int64_t{256} << 20, kMost = std::int64_t{1} << 30;
-  return std::clamp(kRows * d.vocabulary * static_cast<std::int64_t>(sizeof(float)), kLeast, kMost);
+constexpr unsigned kThreads = 512;             // two blocks for each multiprocessor, as far as rows are short enough
+constexpr int kAhead = 4;                      // packs of a thread whose loads are under way together
+constexpr std::size_t kOwnSharedBytes = 1024;  // at most, of the static arrays of block_sum() and block_max()
+
+DType dtype_of_logits(const LinearCrossEntropyDescription& d) { return d.has_gradients() ? d.dtype : DType::fp32; }
+
+/// At most so many logits exist at once. Each chunk reads and writes dweight, which is cheap compared with its products
+/// only from thousands of rows on: at Qwen2's vocabulary, a step of 16,384 tokens moves 5 GB for this.
+std::int64_t most_logits(const LinearCrossEntropyDescription& d) {
+  constexpr std::int64_t kRows = 4096, kLeast = std::int64_t{256} << 20, kMost = std::int64_t{1} << 30;
+  const auto size = static_cast<std::int64_t>(size_bytes(dtype_of_logits(d)));
+  return std::clamp(kRows * d.vocabulary * size, kLeast, kMost) / size;
 }
+constexpr std::int64_t kTileRows = 128;  // chunks of whole tiles of the products waste nothing
 
 struct RowResult {
   double loss = 0;
   double correct = 0;
 };
 
-// A thread reads four logits at a time, or one if rows are not aligned to 16 bytes.
+constexpr float kLog2E = 1.44269504f;
 
-/// If `dlogits` is null, no gradients are computed. Otherwise it may be `logits`, since each element is read only by
-/// the thread that writes it.
+/// 2^x with a relative error of at most 2^-22, or 0 where it is below 2^-126.
+__device__ inline float power_of_two(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
+/// Calls f(number, k) for the packs of this thread at k, k + kN * kThreads, ...: kAhead at a time, then one by one.
+template <int kN, typename F>
+__device__ void for_packs(std::uint32_t n, const F& f) {
+  constexpr std::uint32_t kStep = kN * kThreads;
+  std::uint32_t k = kN * threadIdx.x;
+  for (; k + (kAhead - 1) * kStep < n; k += kAhead * kStep) f(std::integral_constant<int, kAhead>{}, k);
+  for (; k < n; k += kStep) f(std::integral_constant<int, 1>{}, k);
+}
+
+/// A pack has kN logits: one if rows are not aligned to 16 bytes. The first `n_kept` logits of a row stay in shared
+/// memory. With gradients, they replace the logits.
 template <typename T, int kN>
-__global__ void __launch_bounds__(kThreads)
-    softmax_rows(const float* logits, const std::int32_t* targets, std::int64_t n, const StepScalars* scalars,
-                 const LossScale* loss_scale, T* dlogits, RowResult* results) {
-  const float* const row = logits + std::int64_t{blockIdx.x} * n;
-  T* const drow = dlogits != nullptr ? dlogits + std::int64_t{blockIdx.x} * n : nullptr;
-  const std::int64_t target = targets[blockIdx.x];
-  const std::int64_t first = std::int64_t{kN} * threadIdx.x, step = std::int64_t{kN} * kThreads;
-  if (target < 0) {
-    if (threadIdx.x == 0) results[blockIdx.x] = {};
-    for (std::int64_t k = first; drow != nullptr && k < n; k += step) store_rounded(drow + k, Floats<kN>{}.values);
+__global__ void __launch_bounds__(kThreads, 2)
+    softmax_rows(T* logits, const std::int32_t* targets, std::uint32_t n, std::uint32_t n_kept, bool has_gradients,
+                 const StepScalars* scalars, const LossScale* loss_scale, RowResult* results) {
+  constexpr std::uint32_t kStep = kN * kThreads;
+  const std::int64_t number = gridDim.x - 1 - blockIdx.x;  // the product wrote the last rows last: they are in L2
+  T* const row = logits + number * n;
+  T* const kept = shared_memory<T>();
+  if (targets[number] < 0) {
+    if (threadIdx.x == 0) results[number] = {};
+    for (std::uint32_t k = kN * threadIdx.x; has_gradients && k < n; k += kStep) store_floats(row + k, Floats<kN>{});
     return;
   }
-  const float of_target = row[target];
-  float greatest = -INFINITY;
+  const auto target = static_cast<std::uint32_t>(targets[number]);
+  const float of_target = to_float(row[target]);
+  float greatest = -FLT_MAX;
+  std::uint32_t place = n;  // of the first group that has the greatest logit
   double sum = 0;
-  unsigned is_beaten = 0;  // whether there is a greater logit, or an equal one before the target
-  for (std::int64_t k = first; k < n; k += step) {
-    const Floats<kN> pack = load_floats<kN>(row + k);
-    const float before = greatest;
+  for_packs<kN>(n, [&](auto n_packs, std::uint32_t k) {
+    Pack<T> packs[n_packs];
 #pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const float x = pack.values[j];
-      if (x > greatest) greatest = x;
-      if (k + j != target && !(k + j < target ? x < of_target : x <= of_target)) is_beaten = 1;
+    for (int a = 0; a < n_packs; ++a) packs[a] = load_values<kN>(row + k + a * kStep);
+    float of_group = greatest;
+#pragma unroll
+    for (int a = 0; a < n_packs; ++a) {
+      if (k + a * kStep < n_kept) store_values<kN>(kept + k + a * kStep, packs[a]);
+#pragma unroll
+      for (int j = 0; j < kN; ++j) of_group = fmaxf(of_group, to_float(packs[a].values[j]));
     }
-    if (greatest > before) sum *= double{expf(before - greatest)};
-    float of_pack = 0;
+    if (of_group > greatest) {
+      sum *= double{power_of_two((greatest - of_group) * kLog2E)};
+      greatest = of_group;
+      place = k;
+    }
+    float sum_of_group = 0;
 #pragma unroll
-    for (int j = 0; j < kN; ++j) of_pack += expf(pack.values[j] - greatest);
-    sum += double{of_pack};
-  }
+    for (int a = 0; a < n_packs; ++a) {
+      float of_pack = 0;
+#pragma unroll
+      for (int j = 0; j < kN; ++j) of_pack += power_of_two((to_float(packs[a].values[j]) - greatest) * kLog2E);
+      sum_of_group += of_pack;
+    }
+    sum += double{sum_of_group};
+  });
   const float all_greatest = block_max<kThreads>(greatest);
-  if (greatest < all_greatest) sum *= double{expf(greatest - all_greatest)};
+  if (greatest < all_greatest) sum *= double{power_of_two((greatest - all_greatest) * kLog2E)};
   sum = block_sum<kThreads>(sum);
-  is_beaten = block_sum<kThreads>(is_beaten);
+  // The prediction is the first of the greatest logits. A row with NaN predicts nothing.
+  bool is_correct = of_target == all_greatest && sum == sum;
+  if (is_correct) {
+    unsigned is_beaten = 0;
+    for (std::uint32_t k = place; greatest == all_greatest && k < target && k <= place + (kAhead - 1) * kStep;
+         k += kStep)
+      for (std::uint32_t i = k; i < k + kN && i < target; ++i) is_beaten |= to_float(row[i]) == all_greatest;
+    is_correct = block_sum<kThreads>(is_beaten) == 0;
+  }
   if (threadIdx.x == 0)
-    results[blockIdx.x] = {log(sum) - (double{of_target} - double{all_greatest}), is_beaten == 0 ? 1.0 : 0.0};
-  if (drow == nullptr) return;
+    results[number] = {log(sum) - (double{of_target} - double{all_greatest}), is_correct ? 1.0 : 0.0};
+  if (!has_gradients) return;
   const float weight = scalars->loss_weight * (loss_scale != nullptr ? loss_scale->scale : 1.0f);
   const auto inverse_sum = static_cast<float>(1.0 / sum);
-  for (std::int64_t k = first; k < n; k += step) {
-    Floats<kN> pack = load_floats<kN>(row + k);
+  const float scale = weight * inverse_sum;
+  for_packs<kN>(n, [&](auto n_packs, std::uint32_t k) {
+    Pack<T> packs[n_packs];
 #pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const float softmax = expf(pack.values[j] - all_greatest) * inverse_sum;
-      pack.values[j] = weight * (k + j == target ? softmax - 1.0f : softmax);
+    for (int a = 0; a < n_packs; ++a) {
+      const std::uint32_t i = k + a * kStep;
+      packs[a] = i < n_kept ? load_values<kN>(kept + i) : load_values<kN>(row + i);
     }
-    store_rounded(drow + k, pack.values);
-  }
+#pragma unroll
+    for (int a = 0; a < n_packs; ++a) {
+      Floats<kN> gradients;
+#pragma unroll
+      for (int j = 0; j < kN; ++j)
+        gradients[j] = power_of_two((to_float(packs[a].values[j]) - all_greatest) * kLog2E) * scale;
+      store_floats(row + k + a * kStep, gradients);
+    }
+  });
+  // The thread that has just written the target's gradient as that of any other logit.
+  if (threadIdx.x == target / kN % kThreads)
+    row[target] = from_float<T>(weight * (power_of_two((of_target - all_greatest) * kLog2E) * inverse_sum - 1.0f));
 }
 
 /// If `losses` is null, they are not stored.
@@ -129,21 +191,22 @@ class CudaLinearCrossEntropy final : public CudaOp<LinearCrossEntropyDescription
     std::unique_ptr<PlannedProduct> logits, dx, dweight;
   };
   Products plan_products(std::int64_t rows, const CudaContext& context) const;
-  template <typename T>
   void run_chunk(const Forward& args, void* workspace, std::int64_t first, Stream& stream);
+  template <typename T>
+  void run_softmax(const Forward& args, T* logits, RowResult* results, std::int64_t first, Stream& stream);
 
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
   Products products_, last_products_;
   std::size_t workspace_bytes_ = 0;
   struct Offsets {
-    std::size_t logits = 0, dlogits = 0, results = 0, product = 0;
+    std::size_t logits = 0, results = 0, product = 0;
   } at_;
 };
 
 CudaLinearCrossEntropy::CudaLinearCrossEntropy(const LinearCrossEntropyDescription& d, const CudaContext& context)
     : PlannedOp(d, context),
-      chunk_(rows_per_chunk(d, logit_bytes(d))),
+      chunk_(rows_per_chunk(d, most_logits(d), kTileRows)),
       layout_(row_major_layout(d.weight_layout, d.vocabulary * d.width, "a loss with the last matmul")),
       products_(plan_products(chunk_, context)) {
   if (const std::int64_t last = d.rows % chunk_; last != 0) last_products_ = plan_products(last, context);
@@ -151,11 +214,8 @@ CudaLinearCrossEntropy::CudaLinearCrossEntropy(const LinearCrossEntropyDescripti
   for (const Products* products : {&products_, &last_products_})
     for (const auto* product : {&products->logits, &products->dx, &products->dweight})
       if (*product) product_bytes = std::max(product_bytes, (*product)->workspace_bytes());
-  const auto n_logits = static_cast<std::size_t>(chunk_ * d.vocabulary);
   WorkspacePlan workspace;
-  at_.logits = workspace.take(n_logits * sizeof(float));
-  const bool in_place = d.dtype == DType::fp32;
-  at_.dlogits = d.has_gradients() && !in_place ? workspace.take(n_logits * size_bytes(d.dtype)) : at_.logits;
+  at_.logits = workspace.take(static_cast<std::size_t>(chunk_ * d.vocabulary) * size_bytes(dtype_of_logits(d)));
   at_.results = workspace.take(static_cast<std::size_t>(d.rows) * sizeof(RowResult));
   at_.product = workspace.take(product_bytes);
   workspace_bytes_ = workspace.size_bytes();
@@ -165,7 +225,11 @@ CudaLinearCrossEntropy::Products CudaLinearCrossEntropy::plan_products(std::int6
                                                                        const CudaContext& context) const {
   const auto plan = [&](const ProductDescription& product) { return plan_product(d_, product, context); };
   Products products;
-  products.logits = plan({.rows = rows, .columns = d_.vocabulary, .inner = d_.width, .b_is_transposed = true});
+  products.logits = plan({.rows = rows,
+                          .columns = d_.vocabulary,
+                          .inner = d_.width,
+                          .b_is_transposed = true,
+                          .d_dtype = dtype_of_logits(d_)});
   if (!d_.has_gradients()) return products;
   if (d_.input_gradient)
     products.dx = plan({.rows = rows, .columns = d_.width, .inner = d_.vocabulary, .d_dtype = d_.dtype});
@@ -175,9 +239,7 @@ CudaLinearCrossEntropy::Products CudaLinearCrossEntropy::plan_products(std::int6
 }
 
 void CudaLinearCrossEntropy::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-  dispatch(d_.dtype, [&]<typename T>(T*) {
-    for (std::int64_t row = 0; row < d_.rows; row += chunk_) run_chunk<T>(args, memory.workspace, row, stream);
-  });
+  for (std::int64_t row = 0; row < d_.rows; row += chunk_) run_chunk(args, memory.workspace, row, stream);
   if (args.sums_mode == GradientMode::skip && args.losses == nullptr) return;
   launch(add_rows, {.threads = kThreads, .work = {.kind = "small"}}, stream,
          at<RowResult>(memory.workspace, at_.results), args.targets, d_.rows,
@@ -185,33 +247,41 @@ void CudaLinearCrossEntropy::run_forward(const Forward& args, const OpMemory& me
          args.losses);
 }
 
-template <typename T>
 void CudaLinearCrossEntropy::run_chunk(const Forward& args, void* workspace, std::int64_t first, Stream& stream) {
-  const std::int64_t rows = std::min(chunk_, d_.rows - first);
-  const Products& products = rows < chunk_ ? last_products_ : products_;
-  const T* const x = static_cast<const T*>(args.x) + first * d_.width;
-  auto* const logits = at<float>(workspace, at_.logits);
-  T* const dlogits = d_.has_gradients() ? at<T>(workspace, at_.dlogits) : nullptr;
-  void* const of_product = at(workspace, at_.product);
+  const Products& products = d_.rows - first < chunk_ ? last_products_ : products_;
+  const std::size_t of_first = static_cast<std::size_t>(first * d_.width) * size_bytes(d_.dtype);
+  const auto* const x = static_cast<const std::byte*>(args.x) + of_first;
+  void *const logits = at(workspace, at_.logits), *const of_product = at(workspace, at_.product);
   products.logits->run({.a = x, .b = args.weight, .d = logits}, of_product, stream);
-  const bool by_packs = d_.vocabulary % Pack<float>::kSize == 0;  // the workspace is aligned to 64 bytes
-  launch(by_packs ? softmax_rows<T, Pack<float>::kSize> : softmax_rows<T, 1>,
-         {.blocks = static_cast<unsigned>(rows),
-          .threads = kThreads,
-          .work = {.kind = "packs",
-                   .bytes = moved_bytes(2, rows, d_.vocabulary, sizeof(float)) +
-                            moved_bytes(dlogits != nullptr ? 1 : 0, rows, d_.vocabulary, sizeof(T))}},
-         stream, logits, args.targets + first, d_.vocabulary, args.scalars, args.loss_scale, dlogits,
-         at<RowResult>(workspace, at_.results) + first);
+  dispatch(dtype_of_logits(d_), [&]<typename T>(T*) {
+    run_softmax(args, static_cast<T*>(logits), at<RowResult>(workspace, at_.results) + first, first, stream);
+  });
   if (products.dx && args.dx != nullptr)
-    products.dx->run({.a = dlogits, .b = args.weight, .d = static_cast<T*>(args.dx) + first * d_.width}, of_product,
+    products.dx->run({.a = logits, .b = args.weight, .d = static_cast<std::byte*>(args.dx) + of_first}, of_product,
                      stream);
   if (products.dweight && args.dweight_mode != GradientMode::skip)
-    products.dweight->run({.a = dlogits,
+    products.dweight->run({.a = logits,
                            .b = x,
                            .d = args.dweight,
                            .accumulate = first > 0 || args.dweight_mode == GradientMode::accumulate},
                           of_product, stream);
+}
+
+template <typename T>
+void CudaLinearCrossEntropy::run_softmax(const Forward& args, T* logits, RowResult* results, std::int64_t first,
+                                         Stream& stream) {
+  constexpr int kSize = Pack<T>::kSize;
+  const auto n = static_cast<std::uint32_t>(d_.vocabulary);
+  const auto fits = static_cast<std::uint32_t>((context_.shared_bytes - kOwnSharedBytes) / sizeof(T) / kSize * kSize);
+  const std::uint32_t n_kept = d_.has_gradients() ? std::min(n, fits) : 0;
+  const std::int64_t rows = std::min(chunk_, d_.rows - first);
+  const double n_passes = !d_.has_gradients() ? 1 : sizeof(T) < sizeof(float) ? 2 : 3;
+  launch(n % kSize == 0 ? softmax_rows<T, kSize> : softmax_rows<T, 1>,  // the workspace is aligned to 64 bytes
+         {.blocks = static_cast<unsigned>(rows),
+          .threads = kThreads,
+          .shared_bytes = n_kept * static_cast<unsigned>(sizeof(T)),
+          .work = {.kind = "packs", .bytes = moved_bytes(n_passes, rows, n, sizeof(T))}},
+         stream, logits, args.targets + first, n, n_kept, d_.has_gradients(), args.scalars, args.loss_scale, results);
 }
 
 }  // namespace

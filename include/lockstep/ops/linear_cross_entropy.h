@@ -3,10 +3,11 @@
 //     logits = x * weight^T,  loss_n = -log softmax(logits_n)[target_n]
 //     dlogits = loss_scale * loss_weight * (softmax - [k == target]),  dx = dlogits * weight,  dweight = dlogits^T * x
 // The loss needs nothing that comes later in a step, so forward computes the gradients too: the logits are computed
-// once, and those of a chunk are discarded when its gradients are complete. Logits, softmax and sums are fp32 or wider;
-// dlogits are rounded to dtype. A row with a negative target is not counted and has no gradient. LossSums and
-// StepScalars are those of cross_entropy.h, with a weight of 1 for each counted row. The weight is in canonical form,
-// so that an embedding can share it (tied embeddings).
+// once, and those of a chunk are discarded when its gradients are complete. Softmax and sums are fp32 or wider; dlogits
+// are rounded to dtype. Logits are fp32 on the CPU. On a GPU they are fp32 only for inference: with gradients they are
+// rounded to dtype, as by PyTorch under autocast, since their gradients then take their place. A row with a negative
+// target is not counted and has no gradient. LossSums and StepScalars are those of cross_entropy.h, with a weight of 1
+// for each counted row. The weight is in canonical form, so that an embedding can share it (tied embeddings).
 #pragma once
 
 #include <algorithm>
@@ -38,13 +39,15 @@ struct LinearCrossEntropyDescription {
   bool has_gradients() const { return !inference && (input_gradient || weight_gradient); }
 };
 
-/// The number of rows in a chunk. All chunks have the same size, up to rounding, and the fp32 logits of a chunk take at
-/// most `limit_bytes` (a single row may take more).
-inline std::int64_t rows_per_chunk(const LinearCrossEntropyDescription& d, std::int64_t limit_bytes) {
+/// The number of rows in a chunk, whose logits are at most `most_logits` (a single row may have more). All chunks have
+/// the same size, up to rounding: to a multiple of `multiple` where the limit allows that.
+inline std::int64_t rows_per_chunk(const LinearCrossEntropyDescription& d, std::int64_t most_logits,
+                                   std::int64_t multiple = 1) {
   if (d.chunk_rows > 0) return std::min(d.chunk_rows, d.rows);
-  const std::int64_t most = std::max<std::int64_t>(1, limit_bytes / (4 * d.vocabulary));
-  const std::int64_t n_chunks = (d.rows + most - 1) / most;
-  return (d.rows + n_chunks - 1) / n_chunks;
+  const std::int64_t most = std::max<std::int64_t>(1, most_logits / d.vocabulary);
+  const std::int64_t n_chunks = (d.rows + most - 1) / most, equal = (d.rows + n_chunks - 1) / n_chunks;
+  const std::int64_t rounded = (equal + multiple - 1) / multiple * multiple;
+  return rounded <= most ? std::min(rounded, d.rows) : equal;
 }
 
 /// Throws op_description for sizes that no backend can have.

@@ -33,6 +33,7 @@ struct CudaContext {
   int device = 0;
   int multiprocessors = 132;
   int compute_capability = 90;
+  std::size_t shared_bytes = 48 << 10;  // of a block at most
   std::string device_name{};
   /// Null: ops are planned for `device`. Otherwise they are planned for a device that is not here, and cannot run.
   std::shared_ptr<const DeviceDescription> described{};

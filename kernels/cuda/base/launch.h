@@ -38,11 +38,16 @@ struct Grid {
   }
 };
 
+inline constexpr unsigned kSharedBytes = 48 << 10;  // of a block on every GPU; kernels must ask for more
+
 #ifdef __CUDACC__
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, Stream& stream, Arguments... arguments) {
   if (grid.blocks == 0 || grid.blocks_y == 0) return;
   if (LaunchList* const list = LaunchList::current()) return list->add(grid.listed());
+  if (grid.shared_bytes > kSharedBytes)
+    LOCKSTEP_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes)));
   kernel<<<dim3(grid.blocks, grid.blocks_y), grid.threads, grid.shared_bytes, native(stream)>>>(
       static_cast<Parameters>(arguments)...);
   LOCKSTEP_CUDA_CHECK(cudaGetLastError());
