@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/numbers.h"
 #include "comm/buckets.h"
 #include "comm/world.h"
 #include "commands/commands.h"
