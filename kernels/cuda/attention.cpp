@@ -6,7 +6,8 @@
 //
 // Documents become sequences of a ragged batch, listed on the device. The number of sequences of a graph is fixed.
 // Where a micro-batch has more documents, the list is empty, and our own kernels compute the samples instead: they are
-// fast with short documents. The choice is made on the device, so that a captured step contains both.
+// fast with short documents. The choice is made on the device, so that a captured step contains both. Where cuDNN has
+// no plans for that, a mask keeps documents apart, which is written before each graph call.
 //
 // `saved`: log_sum_exp, (batch, heads, sequence) fp32, or (batch, sequence, heads) where cuDNN has written it for
 // documents; then the lists of documents.
@@ -34,7 +35,8 @@ class CudaAttention final : public CudaOp<AttentionDescription> {
 
  private:
   bool has_graphs() const { return forward_ != nullptr; }
-  bool has_own_kernels() const { return !has_graphs() || d_.documents; }
+  bool has_lists() const { return has_graphs() && forward_shape_.is_ragged(); }
+  bool has_own_kernels() const { return !has_graphs() || has_lists(); }
   void plan_graphs(const CudaContext& context);
   void plan_memory();
   DocumentList list_in(void* memory) const;
@@ -42,17 +44,23 @@ class CudaAttention final : public CudaOp<AttentionDescription> {
   AttentionTensors part_of(const void* qkv, const void* y, float* log_sum_exp, std::int64_t sample,
                            std::int64_t kv_head, void* lists) const;
   AttentionCondition condition(void* lists) const;
+  /// The mask of a graph's samples, which begin at `sample`; null if it has none.
+  const void* write_mask(const std::int32_t* document_start, std::int64_t sample, const AttentionShape& shape,
+                         void* mask, Stream& stream) const;
 
   AttentionShape forward_shape_, backward_shape_;
   std::unique_ptr<PlannedAttention> forward_, backward_;  // null if our own kernels are used
   OpMemoryRequirements requirements_;
-  std::size_t saved_lists_ = 0;                          // offset in `saved`
-  std::size_t forward_lists_ = 0, forward_graph_ = 0;    // offsets in the workspace of forward
-  std::size_t backward_delta_ = 0, backward_graph_ = 0;  // and of backward
+  std::size_t saved_lists_ = 0;                                              // offset in `saved`
+  std::size_t forward_lists_ = 0, forward_mask_ = 0, forward_graph_ = 0;     // offsets in the workspace of forward
+  std::size_t backward_delta_ = 0, backward_mask_ = 0, backward_graph_ = 0;  // and of backward
 };
 
 CudaAttention::CudaAttention(const AttentionDescription& d, const CudaContext& context)
-    : PlannedOp(d, context), forward_shape_{d, d.batch, d.kv_heads}, backward_shape_{forward_shape_} {
+    : PlannedOp(d, context), forward_shape_{d, d.batch, d.kv_heads} {
+  const bool is_deterministic = !d.inference && context.algorithms == nullptr;
+  if (d.documents) forward_shape_.kept_apart = documents_on(context.compute_capability, is_deterministic);
+  backward_shape_ = forward_shape_;
   plan_graphs(context);
   plan_memory();
 }
@@ -65,12 +73,12 @@ std::int64_t divisor(std::int64_t n, std::int64_t limit) {
 }
 
 void CudaAttention::plan_graphs(const CudaContext& context) {
-  const auto limit = static_cast<double>(attention_workspace_limit());
+  const auto limit = static_cast<double>(attention_workspace_limit(context));
   if (!d_.inference) {
     const auto kind = context.algorithms ? AttentionGraph::backward : AttentionGraph::deterministic_backward;
     AttentionShape& s = backward_shape_;
     while ((backward_ = plan_attention(kind, s, context))) {
-      const double part = limit / static_cast<double>(backward_->workspace_bytes());
+      const double part = limit / static_cast<double>(backward_->workspace_bytes() + s.mask_bytes());
       if (part >= 1 || (s.samples == 1 && s.kv_heads == 1)) break;
       const auto smaller = [&](std::int64_t n) {
         return divisor(n, std::min(n - 1, static_cast<std::int64_t>(static_cast<double>(n) * part)));
@@ -81,8 +89,12 @@ void CudaAttention::plan_graphs(const CudaContext& context) {
         s.kv_heads = smaller(s.kv_heads);
     }
     if (!backward_) return;
-    if (d_.documents) forward_shape_.samples = s.samples;  // forward and backward share the lists of documents
+    if (s.is_ragged()) forward_shape_.samples = s.samples;  // forward and backward share the lists of documents
   }
+  if (forward_shape_.kept_apart == Documents::mask)
+    forward_shape_.samples =
+        divisor(d_.batch, static_cast<std::int64_t>(limit / static_cast<double>(forward_shape_.mask_bytes()) *
+                                                    static_cast<double>(d_.batch)));
   forward_ =
       plan_attention(d_.inference ? AttentionGraph::inference : AttentionGraph::forward, forward_shape_, context);
   if (!forward_) backward_ = nullptr;
@@ -91,8 +103,7 @@ void CudaAttention::plan_graphs(const CudaContext& context) {
 void CudaAttention::plan_memory() {
   const std::int64_t n_lists = d_.batch / forward_shape_.samples;
   const std::size_t lists_bytes =
-      has_graphs() && d_.documents ? static_cast<std::size_t>(n_lists * list_in(nullptr).stride) * sizeof(std::int32_t)
-                                   : 0;
+      has_lists() ? static_cast<std::size_t>(n_lists * list_in(nullptr).stride) * sizeof(std::int32_t) : 0;
   WorkspacePlan forward, backward, saved;
   if (d_.inference) {
     forward_lists_ = forward.take(lists_bytes);
@@ -100,9 +111,15 @@ void CudaAttention::plan_memory() {
     saved.take(static_cast<std::size_t>(d_.batch * d_.heads * d_.sequence) * sizeof(float));
     saved_lists_ = saved.take(lists_bytes);
     if (has_own_kernels()) backward_delta_ = backward.take(attention_backward_workspace_bytes(d_));
-    if (has_graphs()) backward_graph_ = backward.take(backward_->workspace_bytes());
+    if (has_graphs()) {
+      backward_mask_ = backward.take(backward_shape_.mask_bytes());
+      backward_graph_ = backward.take(backward_->workspace_bytes());
+    }
   }
-  if (has_graphs()) forward_graph_ = forward.take(forward_->workspace_bytes());
+  if (has_graphs()) {
+    forward_mask_ = forward.take(forward_shape_.mask_bytes());
+    forward_graph_ = forward.take(forward_->workspace_bytes());
+  }
   requirements_ = {.forward_workspace_bytes = forward.size_bytes(),
                    .backward_workspace_bytes = backward.size_bytes(),
                    .saved_bytes = saved.size_bytes()};
@@ -118,7 +135,8 @@ std::string CudaAttention::describe() const {
     if (backward_shape_.kv_heads < d_.kv_heads)
       out += fmt::format(", by {} of {} heads", backward_shape_.heads(), d_.heads);
   }
-  if (d_.documents)
+  if (forward_shape_.kept_apart == Documents::mask) out += "; documents by a mask";
+  if (has_lists())
     out += fmt::format("; own kernels for more than {} documents per {}", forward_shape_.documents(),
                        forward_shape_.samples == 1 ? "sample" : fmt::format("{} samples", forward_shape_.samples));
   return out;
@@ -141,7 +159,7 @@ DocumentList CudaAttention::list_in(void* memory) const {
 }
 
 AttentionCondition CudaAttention::condition(void* lists) const {
-  if (!has_graphs()) return {};
+  if (!has_lists()) return {};
   const DocumentList list = list_in(lists);
   return {.flags = list.memory + list.are_too_many,
           .stride = list.stride,
@@ -162,11 +180,11 @@ AttentionTensors CudaAttention::part_of(const void* qkv, const void* y, float* l
                        .k = packed(d_.heads + kv_head),
                        .v = packed(d_.heads + d_.kv_heads + kv_head),
                        .y = in(y, (tokens * d_.heads + head) * d_.head_dim)};
-  // Without documents, log_sum_exp is (samples, heads, sequence). If a graph has only a part of the heads, it has one
+  // Without lists, log_sum_exp is (samples, heads, sequence). If a graph has only a part of the heads, it has one
   // sample.
   if (log_sum_exp != nullptr)
-    out.log_sum_exp = log_sum_exp + tokens * d_.heads + head * (d_.documents ? 1 : d_.sequence);
-  if (d_.documents) {
+    out.log_sum_exp = log_sum_exp + tokens * d_.heads + head * (has_lists() ? 1 : d_.sequence);
+  if (has_lists()) {
     const DocumentList list = list_in(lists);
     std::int32_t* const first = list.memory + sample / forward_shape_.samples * list.stride;
     out.documents = {.length = first,
@@ -178,16 +196,25 @@ AttentionTensors CudaAttention::part_of(const void* qkv, const void* y, float* l
   return out;
 }
 
+const void* CudaAttention::write_mask(const std::int32_t* document_start, std::int64_t sample,
+                                      const AttentionShape& shape, void* mask, Stream& stream) const {
+  if (shape.kept_apart != Documents::mask) return nullptr;
+  attention_mask(d_, document_start + sample * d_.sequence, shape.samples, mask, stream);
+  return mask;
+}
+
 void CudaAttention::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   auto* const log_sum_exp = d_.inference ? nullptr : static_cast<float*>(memory.saved);
   void* const lists = d_.inference ? at(memory.workspace, forward_lists_) : at(memory.saved, saved_lists_);
   if (has_graphs()) {
     const std::int64_t samples = forward_shape_.samples;
-    if (d_.documents)
+    if (has_lists())
       attention_documents(args.document_start, list_in(lists), static_cast<int>(d_.batch / samples), stream);
-    for (std::int64_t sample = 0; sample < d_.batch; sample += samples)
-      forward_->run(part_of(args.qkv, args.y, log_sum_exp, sample, 0, lists), at(memory.workspace, forward_graph_),
-                    stream);
+    for (std::int64_t sample = 0; sample < d_.batch; sample += samples) {
+      AttentionTensors part = part_of(args.qkv, args.y, log_sum_exp, sample, 0, lists);
+      part.mask = write_mask(args.document_start, sample, forward_shape_, at(memory.workspace, forward_mask_), stream);
+      forward_->run(part, at(memory.workspace, forward_graph_), stream);
+    }
   }
   if (has_own_kernels()) attention_forward(d_, args, log_sum_exp, condition(lists), stream);
 }
@@ -197,9 +224,11 @@ void CudaAttention::run_backward(const Backward& args, const OpMemory& memory, S
   auto* const log_sum_exp = static_cast<float*>(memory.saved);
   void* const lists = at(memory.saved, saved_lists_);
   const AttentionShape& s = backward_shape_;
-  for (std::int64_t sample = 0; has_graphs() && sample < d_.batch; sample += s.samples)
+  for (std::int64_t sample = 0; has_graphs() && sample < d_.batch; sample += s.samples) {
+    const void* const mask = write_mask(args.document_start, sample, s, at(memory.workspace, backward_mask_), stream);
     for (std::int64_t kv_head = 0; kv_head < d_.kv_heads; kv_head += s.kv_heads) {
       AttentionTensors part = part_of(args.qkv, args.y, log_sum_exp, sample, kv_head, lists);
+      part.mask = mask;
       const AttentionTensors gradients = part_of(args.dqkv, args.dy, nullptr, sample, kv_head, lists);
       part.dy = gradients.y;
       part.dq = const_cast<void*>(gradients.q);
@@ -207,6 +236,7 @@ void CudaAttention::run_backward(const Backward& args, const OpMemory& memory, S
       part.dv = const_cast<void*>(gradients.v);
       backward_->run(part, at(memory.workspace, backward_graph_), stream);
     }
+  }
   if (has_own_kernels())
     attention_backward(d_, args, log_sum_exp, at<float>(memory.workspace, backward_delta_), condition(lists), stream);
 }

@@ -11,7 +11,9 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kMaskThreads = 128;
+template <typename T>
+constexpr float kGreatest = std::is_same_v<T, Half> ? 65504.0f : 0x1.fep127f;
 constexpr int kTileElements = 2048;
 
 /// The sizes of a call, and pointers to its tensors.
@@ -314,6 +316,23 @@ __global__ void __launch_bounds__(kThreads) list_documents(const std::int32_t* d
     length[i] = (offsets[2][i + 1] - offsets[2][i]) / list.elements[2];
 }
 
+/// A block per token.
+template <typename T>
+__global__ void __launch_bounds__(kMaskThreads)
+    write_mask(const std::int32_t* document_start, T* mask, int sequence, int window) {
+  const std::int64_t row = blockIdx.x;
+  const int token = static_cast<int>(row % sequence);
+  int first = document_start[row];
+  if (window > 0 && token - window + 1 > first) first = token - window + 1;
+  const T lowest = from_float<T>(-kGreatest<T>), zero = from_float<T>(0);
+  for (int s = static_cast<int>(threadIdx.x) * Pack<T>::kSize; s < sequence; s += kMaskThreads * Pack<T>::kSize) {
+    Pack<T> pack;
+#pragma unroll
+    for (int i = 0; i < Pack<T>::kSize; ++i) pack.values[i] = s + i < first ? lowest : zero;
+    *reinterpret_cast<Pack<T>*>(mask + row * sequence + s) = pack;
+  }
+}
+
 /// Calls f with a null pointer to the type, and with the dimension of tiles.
 template <typename F>
 void dispatch_tiles(const AttentionDescription& d, const F& f) {
@@ -359,6 +378,18 @@ void attention_forward(const AttentionDescription& d, const Attention::Forward& 
 
 void attention_documents(const std::int32_t* document_start, const DocumentList& list, int n_lists, Stream& stream) {
   launch(list_documents, {.blocks = static_cast<unsigned>(n_lists), .threads = kThreads}, stream, document_start, list);
+}
+
+void attention_mask(const AttentionDescription& d, const std::int32_t* document_start, std::int64_t samples, void* mask,
+                    Stream& stream) {
+  dispatch(d.dtype, [&]<typename T>(T*) {
+    if constexpr (sizeof(T) == 2)
+      launch(write_mask<T>,
+             {.blocks = static_cast<unsigned>(samples * d.sequence),
+              .threads = kMaskThreads,
+              .work = {.kind = "packs", .bytes = moved_bytes(1, samples * d.sequence, d.sequence, sizeof(T))}},
+             stream, document_start, static_cast<T*>(mask), static_cast<int>(d.sequence), static_cast<int>(d.window));
+  });
 }
 
 std::size_t attention_backward_workspace_bytes(const AttentionDescription& d) {

@@ -18,6 +18,11 @@ struct DocumentList {
 };
 void attention_documents(const std::int32_t* document_start, const DocumentList& list, int n_lists, Stream& stream);
 
+/// mask (samples, sequence, sequence), 16 bits: 0 where a token sees another one of its document and window, and else
+/// the lowest finite number. Later tokens are not masked. The sequence is a multiple of 8.
+void attention_mask(const AttentionDescription& d, const std::int32_t* document_start, std::int64_t samples, void* mask,
+                    Stream& stream);
+
 /// Sample s is computed only if flag s / samples_per_flag is not 0. If `flags` is null, all samples are.
 struct AttentionCondition {
   const std::int32_t* flags = nullptr;

@@ -35,19 +35,20 @@ enum class Role : std::int64_t {
   qkv_offset,
   y_offset,
   log_sum_exp_offset,
+  mask,
 };
 
 void* pointer_of(Role role, const AttentionTensors& t) {
   const AttentionDocuments& d = t.documents;
-  const void* const pointers[] = {t.q,  t.k,      t.v,          t.y,        t.log_sum_exp,       t.dy, t.dq, t.dk,
-                                  t.dv, d.length, d.qkv_offset, d.y_offset, d.log_sum_exp_offset};
+  const void* const pointers[] = {t.q,  t.k,      t.v,          t.y,        t.log_sum_exp,        t.dy,  t.dq, t.dk,
+                                  t.dv, d.length, d.qkv_offset, d.y_offset, d.log_sum_exp_offset, t.mask};
   return const_cast<void*>(pointers[static_cast<std::size_t>(role) - 1]);
 }
 
 /// Builds a graph, and records which tensors it has.
 class Writer {
  public:
-  Writer(Graph& graph, const AttentionShape& shape) : graph_(graph), s_(shape), is_ragged_(shape.whole.documents) {}
+  Writer(Graph& graph, const AttentionShape& shape) : graph_(graph), s_(shape), is_ragged_(shape.is_ragged()) {}
 
   void write(AttentionGraph kind) {
     if (is_ragged_) {
@@ -56,6 +57,15 @@ class Writer {
       y_offset_ = integers(Role::y_offset, s_.documents() + 1);
       if (kind != AttentionGraph::inference)
         log_sum_exp_offset_ = integers(Role::log_sum_exp_offset, s_.documents() + 1);
+    }
+    if (s_.kept_apart == Documents::mask) {
+      const std::int64_t n = s_.whole.sequence;
+      mask_ = graph_.tensor(Tensor_attributes()
+                                .set_uid(note(Role::mask))
+                                .set_data_type(type_of(s_.whole.dtype))
+                                .set_dim({s_.samples, 1, n, n})
+                                .set_stride({n * n, n * n, n, 1})
+                                .set_name("mask"));
     }
     const Tensor q = activation(Role::q, s_.heads(), packed(), qkv_offset_);
     const Tensor k = activation(Role::k, s_.kv_heads, packed(), qkv_offset_);
@@ -75,7 +85,10 @@ class Writer {
                        .set_generate_stats(!is_inference)
                        .set_causal_mask(true)
                        .set_attn_scale(s_.whole.score_scale());
-    if (s_.whole.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
+    if (mask_)
+      options.set_bias(mask_);
+    else if (s_.whole.window > 0)
+      options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
     if (is_ragged_) options.set_padding_mask(true).set_seq_len_q(length_).set_seq_len_kv(length_);
     const auto [y, log_sum_exp] = graph_.sdpa(q, k, v, options);
     output(y, Role::y, s_.heads(), width(), y_offset_);
@@ -95,7 +108,10 @@ class Writer {
                        .set_causal_mask(true)
                        .set_attn_scale(s_.whole.score_scale())
                        .set_deterministic_algorithm(is_deterministic);
-    if (s_.whole.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
+    if (mask_)
+      options.set_bias(mask_);
+    else if (s_.whole.window > 0)
+      options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
     if (is_ragged_)
       options.set_padding_mask(true)
           .set_seq_len_q(length_)
@@ -155,7 +171,7 @@ class Writer {
   const AttentionShape& s_;
   bool is_ragged_;
   std::vector<Role> roles_;
-  Tensor length_, qkv_offset_, y_offset_, log_sum_exp_offset_;
+  Tensor length_, qkv_offset_, y_offset_, log_sum_exp_offset_, mask_;  // null: the graph has none
 };
 
 class CudnnAttention final : public PlannedAttention {
@@ -173,7 +189,7 @@ class CudnnAttention final : public PlannedAttention {
   std::string plan() const override { return planned_->name; }
 
   void run(const AttentionTensors& tensors, void* workspace, Stream& stream) override {
-    std::array<void*, static_cast<std::size_t>(Role::log_sum_exp_offset)> pointers;
+    std::array<void*, static_cast<std::size_t>(Role::mask)> pointers;
     for (std::size_t i = 0; i < planned_->roles.size(); ++i) pointers[i] = pointer_of(planned_->roles[i], tensors);
     set_stream(handle_, native(stream));
     LOCKSTEP_CUDA_CHECK(
@@ -229,15 +245,15 @@ Launch work_of(AttentionGraph graph, const AttentionShape& shape) {
   const double product = numbers(shape.tokens(), d.sequence, shape.heads(), d.head_dim);  // 2 FLOPs, of a half each
   const double width = numbers(2 * shape.heads() + 2 * shape.kv_heads, d.head_dim, size_bytes(d.dtype));
   return {.kind = is_backward ? "attention, backward" : "attention, forward",
-          .bytes = numbers(shape.tokens()) * width * (is_backward ? 2 : 1),
+          .bytes = numbers(shape.tokens()) * width * (is_backward ? 2 : 1) + numbers(shape.mask_bytes()),
           .flops = product * (is_backward ? 5 : 2)};
 }
 
 /// A plan for a device of which only the properties are known, so that cuDNN cannot be asked.
 class OfflineAttention final : public PlannedAttention {
  public:
-  OfflineAttention(AttentionGraph graph, const AttentionShape& shape)
-      : work_(work_of(graph, shape)), workspace_bytes_(expected_workspace_bytes(graph, shape)) {}
+  OfflineAttention(AttentionGraph graph, const AttentionShape& shape, int compute_capability)
+      : work_(work_of(graph, shape)), workspace_bytes_(expected_workspace_bytes(graph, shape, compute_capability)) {}
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
   std::string plan() const override { return "a plan that the device chooses"; }
   void run(const AttentionTensors&, void*, Stream&) override { LaunchList::current()->add(work_); }
@@ -249,12 +265,15 @@ class OfflineAttention final : public PlannedAttention {
 
 }  // namespace
 
-std::size_t attention_workspace_limit() { return std::size_t{256} << 20; }
+std::size_t attention_workspace_limit(const CudaContext& context) {
+  constexpr std::size_t kMost = std::size_t{2} << 30, kPart = 16;  // of the device's memory
+  return std::min(kMost, context.memory_bytes / kPart);
+}
 
 std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const AttentionShape& shape,
                                                  const CudaContext& context) {
   if (!may_have_plan(shape, context.compute_capability)) return nullptr;
-  if (context.is_offline()) return std::make_unique<OfflineAttention>(graph, shape);
+  if (context.is_offline()) return std::make_unique<OfflineAttention>(graph, shape, context.compute_capability);
   // Layers of the same shape share a plan. The plans are never destroyed, since cuDNN may already be unloaded when the
   // process exits.
   static auto& known = *new std::map<std::string, std::shared_ptr<CudnnAttention::Planned>>;

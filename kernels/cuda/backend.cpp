@@ -100,6 +100,7 @@ CudaContext make_context(const BackendOptions& options) {
   context.multiprocessors = properties.multiProcessorCount;
   context.compute_capability = 10 * properties.major + properties.minor;
   context.shared_bytes = properties.sharedMemPerBlockOptin;
+  context.memory_bytes = properties.totalGlobalMem;
   context.device_name = properties.name;
   return context;
 }

@@ -92,6 +92,7 @@ DeviceDescription describe(const std::string& device) {
 PlanningBackend::PlanningBackend(std::shared_ptr<const DeviceDescription> device)
     : OpsBackend({.multiprocessors = device->multiprocessors,
                   .compute_capability = device->compute_capability,
+                  .memory_bytes = device->memory_bytes,
                   .device_name = device->name,
                   .described = device},
                  nullptr) {}

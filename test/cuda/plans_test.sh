@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # timeout: 300
 # Builds the cuDNN plans of all convolutions of ResNet-18 and ResNet-50, and of the attention of SmolLM-135M,
-# Qwen2-0.5B and Gemma 3 270M, for an H200, on a machine without a GPU, and compares the graphs that they use with
-# test/golden/cuda_plans_VERSION.txt. After an intended change, update the file with
+# Qwen2-0.5B and Gemma 3 270M, for an H200, on a machine without a GPU, and of one attention over documents for GPUs of
+# compute capability 8.0, 8.9, 10.0 and 12.0, and compares the graphs that they use with
+# test/golden/cuda_plans_VERSION.txt.
+# After an intended change, update the file with
 #   make test-plans GOLDEN=1
 # PLANS=all (make test-plans) builds every plan instead of one of each kind. GOLDEN=1 writes the table.
 set -euo pipefail
@@ -42,6 +44,18 @@ then
 fi
 golden=test/golden/cuda_plans_${version%.*}.txt
 "$plans" test/cuda/h200_device_properties.json ${PLANS:+--"$PLANS"} >"$work/table"
+# On other GPUs, attention. NVIDIA publishes these properties; the others do not matter for plans.
+while read -r capability multiprocessors shared_bytes name; do
+  sed -E "s/(\"(deviceVer|smVersion)\": )[0-9]+/\1${capability}/; s/(\"multiProcessorCount\": )[0-9]+/\1${multiprocessors}/
+    s/(\"maxSharedMemoryPerBlockOptin\": )[0-9]+/\1${shared_bytes}/; s/NVIDIA H200/$name/" \
+    test/cuda/h200_device_properties.json >"$work/device.json"
+  "$plans" "$work/device.json" --attention >>"$work/table"
+done <<'DEVICES'
+800 108 166912 NVIDIA A100-SXM4-80GB
+890 128 101376 NVIDIA GeForce RTX 4090
+1000 148 232448 NVIDIA B200
+1200 170 101376 NVIDIA GeForce RTX 5090
+DEVICES
 if [[ ${GOLDEN:-} == 1 ]]; then
   cp "$work/table" "$golden"
   echo "wrote $golden"

@@ -34,6 +34,7 @@ struct CudaContext {
   int multiprocessors = 132;
   int compute_capability = 90;
   std::size_t shared_bytes = 48 << 10;  // of a block at most
+  std::size_t memory_bytes = std::size_t{80} << 30;
   std::string device_name{};
   /// Null: ops are planned for `device`. Otherwise they are planned for a device that is not here, and cannot run.
   std::shared_ptr<const DeviceDescription> described{};

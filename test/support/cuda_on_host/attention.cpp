@@ -24,7 +24,7 @@ class HostAttention final : public PlannedAttention {
     static_cast<float*>(workspace)[workspace_bytes() / sizeof(float) - 1] = NAN;  // checks that the workspace exists
     dispatch(d_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      for (Index i = 0; i < (d_.documents ? s_.documents() : s_.samples); ++i) {
+      for (Index i = 0; i < (s_.is_ragged() ? s_.documents() : s_.samples); ++i) {
         const Sequence sequence = sequence_of(t, i);
         for (Index head = 0; head < s_.heads(); ++head) compute<T>(t, sequence, head);
         if (is_backward()) store_key_gradients<T>(t, sequence);
@@ -37,12 +37,13 @@ class HostAttention final : public PlannedAttention {
     Index length, qkv, y, log_sum_exp,
         row;  // elements at which it begins; `row`: stride between tokens' statistics
     Index head_statistic;
+    Index sample = 0;  // of the mask
   };
   bool is_backward() const {
     return graph_ == AttentionGraph::backward || graph_ == AttentionGraph::deterministic_backward;
   }
   Sequence sequence_of(const AttentionTensors& t, Index i) const {
-    if (d_.documents)
+    if (s_.is_ragged())
       return {t.documents.length[i],
               t.documents.qkv_offset[i],
               t.documents.y_offset[i],
@@ -50,8 +51,13 @@ class HostAttention final : public PlannedAttention {
               d_.heads,
               1};
     const Index tokens = i * d_.sequence;
-    return {d_.sequence, tokens * d_.packed_width(), tokens * d_.heads * d_.head_dim, tokens * s_.heads(), 1,
-            d_.sequence};
+    return {d_.sequence,
+            tokens * d_.packed_width(),
+            tokens * d_.heads * d_.head_dim,
+            tokens * s_.heads(),
+            1,
+            d_.sequence,
+            i};
   }
   template <typename T>
   double at(const void* tensor, Index element) const {
@@ -80,7 +86,8 @@ class HostAttention final : public PlannedAttention {
       std::vector<double> p;
       for (Index s = 0; s <= token; ++s) {
         const bool is_seen = d_.window == 0 || s > token - d_.window;
-        p.push_back(is_seen ? d_.score_scale() * product(t.q, q, t.k, key_at(s)) : -INFINITY);
+        const double mask = t.mask ? at<T>(t.mask, (sequence.sample * d_.sequence + token) * d_.sequence + s) : 0.0;
+        p.push_back(is_seen ? d_.score_scale() * product(t.q, q, t.k, key_at(s)) + mask : -INFINITY);
       }
       float unused = 0;
       float& log_sum_exp =
@@ -145,7 +152,7 @@ class HostAttention final : public PlannedAttention {
 }  // namespace
 
 /// Small enough that the backward pass must be divided.
-std::size_t attention_workspace_limit() { return 2048; }
+std::size_t attention_workspace_limit(const CudaContext&) { return 2048; }
 
 std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const AttentionShape& shape,
                                                  const CudaContext& context) {
