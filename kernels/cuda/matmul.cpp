@@ -38,6 +38,7 @@ class CudaMatmul final : public CudaOp<MatmulDescription> {
  private:
   bool has_activation() const { return d_.activation != ActivationFunction::none; }
   bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
+  ColumnSums bias_sums() const { return {d_.rows, d_.out_features, d_.dtype}; }
   ActivationPass activation_pass(const void* x, const void* dy, void* out) const {
     return {d_.activation, d_.dtype, d_.rows * d_.out_features, x, dy, out};
   }
@@ -75,7 +76,8 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
   WorkspacePlan backward;
   if (has_activation()) at_.dz = backward.take(y_bytes);
   at_.backward = backward.take(
-      std::max(weight_gradient_->workspace_bytes(), data_gradient_ ? data_gradient_->workspace_bytes() : 0));
+      std::max({weight_gradient_->workspace_bytes(), data_gradient_ ? data_gradient_->workspace_bytes() : 0,
+                d.bias ? sum_columns_workspace_bytes(bias_sums()) : 0}));
   requirements_.backward_workspace_bytes = backward.size_bytes();
 }
 
@@ -110,7 +112,7 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
   if (args.parameter_mode != GradientMode::skip) {
     const bool accumulate = args.parameter_mode == GradientMode::accumulate;
     weight_gradient_->run({.a = dz, .b = args.x, .d = args.dweight, .accumulate = accumulate}, workspace, stream);
-    if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, dz, args.dbias, accumulate, stream);
+    if (d_.bias) sum_columns(bias_sums(), dz, args.dbias, accumulate, workspace, stream);
   }
   if (data_gradient_ && args.dx_mode != GradientMode::skip)
     data_gradient_->run(

@@ -41,7 +41,9 @@ const Case kCases[] = {{32, 512, 10},
                        {32, 64, 24, true, true, kGelu},
                        {9, 31, 10, true, false, kGelu},
                        {7, 13, 5, true, true, kSilu},
-                       {16, 48, 64, false, true, kSilu}};
+                       {16, 48, 64, false, true, kSilu},
+                       {700, 3, 40},  // several blocks of rows for the gradient of the bias, in packs and one by one
+                       {500, 3, 37}};
 
 MatmulDescription describe(const Case& c) {
   MatmulDescription d;

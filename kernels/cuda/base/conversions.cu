@@ -132,23 +132,37 @@ __global__ void sums_to_double(DoubleSums a, DoubleSums b) {
   for (std::int64_t i = first_item(); i < b.n; i += item_stride()) b.target[i] = b.source[i];
 }
 
-constexpr int kColumns = 32;  // per thread block; its other dimension is groups of rows
+/// Each lane of a block adds up its rows, and the block adds its lanes. sums (gridDim.x, columns).
+template <typename T, int kN>
+__global__ void __launch_bounds__(kThreads)
+    add_rows(const T* values, float* sums, std::int64_t n_rows, bool accumulate, const RowWalk walk) {
+  constexpr int kRows = 4;  // loaded together
+  const RowPlace<kN> place(walk);
+  Floats<kN> sum{};
+  for (std::int64_t row = place.row; place.is_inside && row < n_rows; row += kRows * place.row_step) {
+    Vector<T, kN> value[kRows] = {};
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const std::int64_t at = row + k * place.row_step;
+      if (at < n_rows) value[k] = load_vector<kN>(values + at * walk.c + place.channel);
+    }
+#pragma unroll
+    for (int k = 0; k < kRows; ++k)
+#pragma unroll
+      for (int i = 0; i < kN; ++i) sum[i] += value[k][i];
+  }
+  add_lanes<kThreads>(sum, walk.columns, walk.lanes, [&](unsigned i, float total) {
+    const std::int64_t column = std::int64_t{blockIdx.y} * walk.columns * kN + i;
+    if (column >= walk.c) return;
+    float& target = sums[blockIdx.x * walk.c + column];
+    target = accumulate ? target + total : total;
+  });
+}
 
-/// Each thread sums every eighth row of a column; eight such sums are then added in order.
-template <typename T>
-__global__ void add_columns(const T* values, float* sums, std::int64_t n_rows, std::int64_t n_columns,
-                            bool accumulate) {
-  __shared__ float partial[kThreads];
-  const unsigned group = threadIdx.x / kColumns, n_groups = kThreads / kColumns;
-  const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x % kColumns;
-  float sum = 0;
-  if (column < n_columns)
-    for (std::int64_t row = group; row < n_rows; row += n_groups) sum += to_float(values[row * n_columns + column]);
-  partial[threadIdx.x] = sum;
-  __syncthreads();
-  if (group != 0 || column >= n_columns) return;
-  for (unsigned i = 1; i < n_groups; ++i) sum += partial[i * kColumns + threadIdx.x];
-  sums[column] = accumulate ? sums[column] + sum : sum;
+/// At most kMaxBlocks blocks, which fill a device and depend on the shape alone.
+RowWalk walk_of(const ColumnSums& shape, int vector_size) {
+  constexpr unsigned kMaxBlocks = 512, kLeastRows = 8;
+  return {shape.n_rows, shape.n_columns, vector_size, kThreads, kMaxBlocks, kLeastRows};
 }
 
 }  // namespace
@@ -236,16 +250,35 @@ void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& contex
   launch(sums_to_double, grid_of_items(std::max(parts[0].n, parts[1].n), context), stream, parts[0], parts[1]);
 }
 
-void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, Stream& stream) {
-  const Grid grid{.blocks = static_cast<unsigned>((shape.n_columns + kColumns - 1) / kColumns),
-                  .threads = kThreads,
-                  .work = {.kind = "columns",
-                           .bytes = moved_bytes(1, shape.n_rows, shape.n_columns, size_bytes(shape.dtype)),
-                           .steps = static_cast<double>(shape.n_rows / (kThreads / kColumns))}};
+std::size_t sum_columns_workspace_bytes(const ColumnSums& shape) {
+  const auto pack = static_cast<int>(16 / size_bytes(shape.dtype));
+  unsigned blocks = walk_of(shape, 1).grid.blocks;
+  if (shape.n_columns % pack == 0) blocks = std::max(blocks, walk_of(shape, pack).grid.blocks);
+  return blocks == 1 ? 0 : static_cast<std::size_t>(blocks * shape.n_columns) * sizeof(float);
+}
+
+void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, void* workspace,
+                 Stream& stream) {
   dispatch(shape.dtype, [&]<typename T>(T*) {
-    launch(add_columns<T>, grid, stream, static_cast<const T*>(values), sums, shape.n_rows, shape.n_columns,
-           accumulate);
+    const bool by_packs = allows_packs<T>(shape.n_columns, values);
+    RowWalk walk = walk_of(shape, by_packs ? Pack<T>::kSize : 1);
+    walk.grid.work = {.kind = by_packs ? "packs" : "elements",
+                      .bytes = moved_bytes(1, shape.n_rows, shape.n_columns, sizeof(T)) +
+                               moved_bytes(1, walk.grid.blocks, shape.n_columns, sizeof(float))};
+    const bool is_single = walk.grid.blocks == 1;
+    auto* const partial = static_cast<float*>(workspace);
+    launch(by_packs ? add_rows<T, Pack<T>::kSize> : add_rows<T, 1>, walk.grid, stream, static_cast<const T*>(values),
+           is_single ? sums : partial, shape.n_rows, is_single && accumulate, walk);
+    if (!is_single) add_partial_sums(partial, walk.grid.blocks, shape.n_columns, sums, accumulate, stream);
   });
+}
+
+void add_partial_sums(const float* partial, std::int64_t n, std::int64_t n_columns, float* sums, bool accumulate,
+                      Stream& stream) {
+  constexpr unsigned kMaxColumns = 8;  // of a block: 32 bytes, the least that memory gives; the other threads take rows
+  RowWalk walk(n, n_columns, 1, kThreads, 1, 1, kMaxColumns);
+  walk.grid.work = {.kind = "small", .bytes = moved_bytes(1, n, n_columns, sizeof(float))};
+  launch(add_rows<float, 1>, walk.grid, stream, partial, sums, n, accumulate, walk);
 }
 
 }  // namespace lockstep::cuda

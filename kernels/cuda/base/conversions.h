@@ -1,5 +1,5 @@
 // Small kernels that convert between the types in which gradients, factors and sums are kept (fp32, fp64) and those of
-// the libraries' kernels. Each is one launch; an unused part has no elements.
+// the libraries' kernels, and sums of columns. A conversion is one launch; an unused part has no elements.
 #pragma once
 
 #include <array>
@@ -61,11 +61,18 @@ struct DoubleSums {
 };
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream);
 
-/// sums (n_columns) over the rows of `values` (n_rows, n_columns), overwritten or added to.
+/// sums (n_columns) over the rows of `values` (n_rows, n_columns), overwritten or added to. There are two stages, so
+/// that a matrix of many rows fills the device: blocks of rows, and the sums of blocks. Both depend on the shape alone,
+/// and so do the bits. Bytes moved: `values` once, and 8 for each block and column.
 struct ColumnSums {
   std::int64_t n_rows = 0, n_columns = 0;
   DType dtype = DType::fp32;
 };
-void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, Stream& stream);
+std::size_t sum_columns_workspace_bytes(const ColumnSums& shape);
+void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, void* workspace,
+                 Stream& stream);
+/// The second stage: sums (n_columns) over `partial` (n, n_columns), in one launch.
+void add_partial_sums(const float* partial, std::int64_t n, std::int64_t n_columns, float* sums, bool accumulate,
+                      Stream& stream);
 
 }  // namespace lockstep::cuda

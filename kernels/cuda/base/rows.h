@@ -93,25 +93,37 @@ __device__ inline std::uint32_t pack_two(float low, float high) {
   return word;
 }
 
-template <typename T, int kN>
-__device__ inline void store_floats(T* target, const Floats<kN>& floats) {
+/// One vector of T of the floats from `first` on.
+template <typename T, int kN, int kFloats>
+__device__ inline Vector<T, kN> round_floats(const Floats<kFloats>& floats, int first = 0) {
+  Vector<T, kN> out;
   if constexpr (kN == 1) {
-    *target = from_float<T>(floats[0]);
+    out.value = from_float<T>(floats[first]);
   } else {
-    constexpr int kStep = Pack<T>::kSize;
 #pragma unroll
-    for (int first = 0; first < kN; first += kStep) {
-      std::uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (sizeof(T) == 4)
-          words[i] = std::bit_cast<std::uint32_t>(floats[first + i]);
-        else
-          words[i] = pack_two<T>(floats[first + 2 * i], floats[first + 2 * i + 1]);
-      }
-      *reinterpret_cast<uint4*>(target + first) = make_uint4(words[0], words[1], words[2], words[3]);
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (sizeof(T) == 4)
+        out.words[i] = std::bit_cast<std::uint32_t>(floats[first + i]);
+      else
+        out.words[i] = pack_two<T>(floats[first + 2 * i], floats[first + 2 * i + 1]);
     }
   }
+  return out;
+}
+
+template <typename T, int kN>
+__device__ inline void store_vector(T* target, const Vector<T, kN>& vector) {
+  if constexpr (kN == 1)
+    *target = vector.value;
+  else
+    *reinterpret_cast<uint4*>(target) = make_uint4(vector.words[0], vector.words[1], vector.words[2], vector.words[3]);
+}
+
+template <typename T, int kN>
+__device__ inline void store_floats(T* target, const Floats<kN>& floats) {
+  constexpr int kStep = kN == 1 ? 1 : Pack<T>::kSize;
+#pragma unroll
+  for (int first = 0; first < kN; first += kStep) store_vector(target + first, round_floats<T, kStep>(floats, first));
 }
 
 /// A block is `columns` vectors wide and `lanes` rows high; blockIdx.y counts the columns beyond its width, and blocks
@@ -126,10 +138,11 @@ struct RowWalk {
 
   /// Walks over `rows` rows, with at most `limit` blocks if one row of blocks allows that. Each lane gets at least
   /// `least_rows` rows as long as there are enough.
-  RowWalk(std::int64_t rows, std::int64_t c, int vector_size, unsigned threads, unsigned limit, unsigned least_rows)
+  RowWalk(std::int64_t rows, std::int64_t c, int vector_size, unsigned threads, unsigned limit, unsigned least_rows,
+          unsigned max_columns = kMaxColumns)
       : c(c) {
     const auto vectors = static_cast<unsigned>(c / vector_size);
-    const unsigned tiles = (vectors + kMaxColumns - 1) / kMaxColumns;
+    const unsigned tiles = (vectors + max_columns - 1) / max_columns;
     columns = (vectors + tiles - 1) / tiles;
     lanes = threads / columns;
     grid.threads = threads;
@@ -155,6 +168,25 @@ struct RowPlace {
     is_inside = lane < walk.lanes && channel < walk.c;
   }
 };
+
+/// Adds the sums of the block's lanes, each of which is `columns` threads with kN sums, in the order of the lanes.
+/// Calls f(i, total) for each of the columns * kN sums of a lane, in some thread. All threads of the block must call
+/// this.
+template <unsigned kThreads, int kN, typename F>
+__device__ inline void add_lanes(const Floats<kN>& sum, unsigned columns, unsigned lanes, const F& f) {
+  constexpr unsigned kStride = kN == 1 ? 1 : kN + 1;  // odd: threads next to each other use different banks
+  __shared__ float of_threads[kThreads * kStride];
+  __syncthreads();  // the previous call may still read it
+#pragma unroll
+  for (int i = 0; i < kN; ++i) of_threads[threadIdx.x * kStride + i] = sum[i];
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < columns * kN; i += kThreads) {
+    const float* const first = of_threads + i / kN * kStride + i % kN;
+    float total = 0;
+    for (unsigned lane = 0; lane < lanes; ++lane) total += first[lane * columns * kStride];
+    f(i, total);
+  }
+}
 
 /// How many numbers a thread reads at a time: a pack where channels and pointers allow it.
 template <typename T, typename... Pointers>
