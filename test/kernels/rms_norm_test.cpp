@@ -31,7 +31,14 @@ const Case kCases[] = {{1, 1},
                        {2, 17, true},
                        {64, 256, false},
                        {7, 100, true, true, 1},
-                       {3, 37, false, false, 1}};
+                       {3, 37, false, false, 1},
+                       // As many 16-bit numbers as one warp keeps in registers, one pack more, and so on: a row per
+                       // warp, per two warps, and wider than the registers of a block, in packs and one by one.
+                       {11, 1024},
+                       {5, 1032},
+                       {2, 8192, true, false},
+                       {3, 8200},
+                       {2, 8201, false}};
 
 struct Inputs {
   Inputs(const Case& c, DType dtype)
