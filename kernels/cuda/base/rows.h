@@ -111,14 +111,23 @@ __device__ inline Vector<T, kN> round_floats(const Floats<kFloats>& floats, int 
   return out;
 }
 
+/// To global memory only. A pack is one store of 16 bytes: of some assignments, nvcc would make four stores.
 template <typename T, int kN>
 __device__ inline void store_vector(T* target, const Vector<T, kN>& vector) {
-  if constexpr (kN == 1)
+  if constexpr (kN == 1) {
     *target = vector.value;
-  else
-    *reinterpret_cast<uint4*>(target) = make_uint4(vector.words[0], vector.words[1], vector.words[2], vector.words[3]);
+  } else {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(vector.words[0]), "r"(vector.words[1]),
+                 "r"(vector.words[2]), "r"(vector.words[3])
+                 : "memory");
+#else
+    memcpy(target, &vector, sizeof(vector));
+#endif
+  }
 }
 
+/// To global memory only.
 template <typename T, int kN>
 __device__ inline void store_floats(T* target, const Floats<kN>& floats) {
   constexpr int kStep = kN == 1 ? 1 : Pack<T>::kSize;
