@@ -33,6 +33,8 @@ const Case kCases[] = {{1, 1, 1, 2},
                        {9, 3, 3, 64},
                        {67, 2, 1, 34, kHalfSplit, true},
                        {13, 3, 2, 80, kHalfSplit, true, 1},
+                       {7, 5, 2, 64, kInterleaved, true},
+                       {3, 2, 1, 250, kInterleaved, true},  // no packs, and several single pairs per thread
                        {300, 9, 3, 64}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 constexpr std::int64_t kMaxPositions = 50;
