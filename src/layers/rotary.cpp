@@ -37,7 +37,13 @@ class RotaryNode final : public Node {
     description_.inference = !graph.training();
     op_ = backend.make(description_);
     x_ = graph.data_of(in_, *this);
-    y_ = graph.make_data(out_, *this);
+    // Without norms, nothing reads x after this node. y then takes its place, and the values stay where they are.
+    if (description_.norm || x.n_readers > 1) {
+      y_ = graph.make_data(out_, *this);
+    } else {
+      y_ = graph.activation(out_).data = x_;
+      updates(Phase::forward, y_);
+    }
   }
 
   void plan_backward(Graph& graph) override {

@@ -5,8 +5,9 @@
 // position of the row:
 //     y_first = x_first * cos - x_second * sin,  y_second = x_second * cos + x_first * sin
 // Pair i consists of numbers i and i + d/2 (half_split, Hugging Face), or 2i and 2i + 1 (interleaved, the paper and
-// llama2.c). Values are copied. cos and sin come from a table (rotary_table), which is computed in double, so that
-// angles of thousands of turns are exact, and which can contain a factor for attention (YaRN).
+// llama2.c). Values are copied, or stay where they are if y is x. cos and sin come from a table (rotary_table), which
+// is computed in double, so that angles of thousands of turns are exact, and which can contain a factor for attention
+// (YaRN).
 //
 // With `norm`, each query head and each key head is first normalised (Qwen3): n = x / sqrt(mean of x^2 + epsilon), and
 // n * q_norm or n * k_norm, (d) each, is rotated; with weight_offset (Gemma), that is added to q_norm and k_norm.
