@@ -82,6 +82,13 @@ TEST_P(RotaryLayer, TheCpuAgreesWithTheReference) {
   }
 }
 
+TEST_P(RotaryLayer, TakesThePlaceOfItsInputUnlessBackwardReadsThat) {
+  const auto backend = reference::make_reference_backend();
+  Model model(*backend, GetParam().pairs, GetParam().norm);
+  const auto& tensors = model.graph.graph().memory().tensors();
+  EXPECT_EQ(std::ranges::count(tensors, "rotary", &graph::TensorInfo::name), GetParam().norm ? 1 : 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, RotaryLayer,
                          testing::Values(Case{"HalfSplit", RotaryPairs::half_split, false},
                                          Case{"HalfSplitNorm", RotaryPairs::half_split, true},
