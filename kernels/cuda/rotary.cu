@@ -2,9 +2,11 @@
 // head, each of them kN neighbouring pairs: two loads of 16 bytes. The norm of a head is a sum over these threads. In
 // every step a thread has the same pairs, so that x, dy and dx may share memory. The gradients of the norms' weights
 // have two stages: each thread block adds up its heads of a block of rows, and a second kernel adds these sums. Blocks
-// of rows depend on the number of rows alone, so the sums have the same bits on every device. Bytes moved, where E is
-// the size of x: forward 2E, and backward 2E or with norms 3E. If the result takes the place of x or dy, values are
-// neither read nor written. No kernel can move less. The table stays in the caches: it is read once for kHeads heads.
+// of rows depend on the number of rows alone, so the sums have the same bits on every device.
+//
+// Bytes moved, where E is the size of x: forward 2E, and backward 2E or with norms 3E. If the result takes the place of
+// x or dy, values are neither read nor written. No kernel can move less. The table stays in the caches: it is read once
+// for kHeads heads.
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -259,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         angles = load_angles<kN>(table, positions[row], -1, heads);
       }
       rotate(gradient, angles);
-      const float inverse = inverse_rms(normalized, heads);
+      const float of_head = inverse_rms(normalized, heads), inverse = i < n ? of_head : 0.0f;  // epsilon may be 0
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
         normalized.first[j] *= inverse;
@@ -313,18 +315,14 @@ class CudaRotary final : public CudaOp<RotaryDescription> {
     if (!d_.norm) return rotate_rows(args.dy, args, args.dx, args.dx_mode, -1, stream);
     auto* const partial = static_cast<float*>(memory.workspace);
     void* const dx = args.dx_mode != GradientMode::skip ? args.dx : nullptr;
-    const bool values_stay = dx == nullptr || dx == args.dy;
+    const bool values_stay = dx == nullptr || dx == args.dy, accumulate = args.dx_mode == GradientMode::accumulate;
+    const int n_passes = 2 + (dx != nullptr ? 1 : 0) + (accumulate ? 1 : 0);
     with_pairs(
         [&]<typename T, int kN>(T*, std::integral_constant<int, kN>) {
           const Heads heads(d_, kN, values_stay);
-          launch(rotary_norm_backward<T, kN>,
-                 grid(n_blocks_, values_stay ? 2 : 3, kN, heads,
-                      dx == nullptr                              ? 2
-                      : args.dx_mode == GradientMode::accumulate ? 4
-                                                                 : 3),
-                 stream, static_cast<const T*>(args.dy), static_cast<const T*>(args.x), args.positions, args.table,
-                 args.q_norm, args.k_norm, static_cast<T*>(dx), args.dx_mode == GradientMode::accumulate, partial,
-                 heads);
+          launch(rotary_norm_backward<T, kN>, grid(n_blocks_, values_stay ? 2 : 3, kN, heads, n_passes), stream,
+                 static_cast<const T*>(args.dy), static_cast<const T*>(args.x), args.positions, args.table, args.q_norm,
+                 args.k_norm, static_cast<T*>(dx), accumulate, partial, heads);
         },
         args.dy, args.x, args.table, args.q_norm, args.k_norm, dx);
     const auto add = [&](const float* of_kind, float* target, GradientMode mode) {
