@@ -19,9 +19,6 @@ namespace lockstep::inference {
 
 namespace {
 
-/// A rank that waits in a collective for longer than the watchdog allows ends the job. Ranks therefore meet often.
-constexpr std::int64_t kStepsBetweenMeetings = 8;
-
 void check_place(const checkpoint::ModelFile& file, const std::string& name, const Shape& expected,
                  const checkpoint::NamedTensor* found) {
   require(found != nullptr, ErrorCode::checkpoint_mismatch, "{} has no tensor {} of shape {}, which the model needs",
@@ -119,7 +116,14 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
   n_outputs_ = activation.shape.n_elements() / capacity;
   require(activation.dtype == DType::fp32 && output_ != graph::kNoTensor, ErrorCode::internal,
           "the outputs of the model are not stored in fp32");
-  outputs_.resize(static_cast<std::size_t>(capacity * n_outputs_));
+  const std::size_t slot_bytes =
+      graph::aligned(sizeof(LossSums) + static_cast<std::size_t>(capacity * n_outputs_) * sizeof(float));
+  host_memory_ = backend.allocate_host(slots_.size() * slot_bytes, "outputs");
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].host = static_cast<std::byte*>(host_memory_->data()) + i * slot_bytes;
+    slots_[i].done = backend.make_event();
+  }
+  captured_ = backend.make_captured_graph();
 
   parameters_ = std::make_unique<graph::ParameterArena>(table_, dtype, backend);
   graph::Graph* const graphs[] = {graph_.get()};
@@ -207,24 +211,37 @@ void Inference::load(const checkpoint::ModelFile& file, World& world) {
   load_parameters(file, table_, Loaded::all, *parameters_, *stream_, world);
 }
 
-Inference::Result Inference::run(const data::Batch& batch) {
+void Inference::start(const data::Batch& batch) {
   require(batch.n_samples <= capacity_ && batch.fields.size() == fields_.size(), ErrorCode::internal,
           "a batch of {} samples with {} fields; expected at most {} with {}", batch.n_samples, batch.fields.size(),
           capacity_, fields_.size());
-  if (batch.n_samples == 0) return {};
+  Slot& slot = slots_[static_cast<std::size_t>(n_started_++ % 2)];
+  slot.n_samples = batch.n_samples;
+  if (batch.n_samples == 0) return;
   parameters_->refresh(*stream_);
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     // The rest of the batch is padding, which has no label and is not counted.
     const std::size_t size_bytes = std::min(batch.fields[i].size(), batch.bytes_of(batch_[i], capacity_));
     backend_.copy(graph_->tensor(fields_[i]), batch.fields[i].data(), size_bytes, *stream_);
   }
-  graph_->forward(*stream_);
+  if (captured_->begin(*stream_)) {
+    graph_->forward(*stream_);
+    captured_->end(*stream_);
+  }
+  backend_.copy(slot.host, arenas_->bindings().exchange, sizeof(LossSums), *stream_);
+  backend_.copy(slot.host + sizeof(LossSums), graph_->tensor(output_),
+                static_cast<std::size_t>(batch.n_samples * n_outputs_) * sizeof(float), *stream_);
+  slot.done->record(*stream_);
+}
+
+Inference::Result Inference::finish() {
+  const Slot& slot = slots_[static_cast<std::size_t>(n_finished_++ % 2)];
+  if (slot.n_samples == 0) return {};
+  slot.done->synchronize();
   Result result;
-  const auto n_values = static_cast<std::size_t>(batch.n_samples * n_outputs_);
-  backend_.copy(outputs_.data(), graph_->tensor(output_), n_values * sizeof(float), *stream_);
-  backend_.copy(&result.sums, arenas_->bindings().exchange, sizeof(LossSums), *stream_);
-  stream_->synchronize();
-  result.outputs = std::span(outputs_).first(n_values);
+  std::memcpy(&result.sums, slot.host, sizeof(LossSums));
+  result.outputs = {reinterpret_cast<const float*>(slot.host + sizeof(LossSums)),
+                    static_cast<std::size_t>(slot.n_samples * n_outputs_)};
   return result;
 }
 
@@ -237,14 +254,23 @@ Evaluation evaluate(Inference& inference, const Config& config, const tasks::Tas
   ProgressBar bar(title, steps, world.rank() == 0 && config.log.progress, WithoutTerminal::lines);
   const std::unique_ptr<tasks::Tally> mine = task.make_tally();
   LossSums sums;
-  for (std::int64_t step = 0; step < steps; ++step) {
-    const data::Batch& samples = loader.next();
-    const Inference::Result result = inference.run(samples);
+  const auto finish = [&](const data::Batch& samples) {
+    const Inference::Result result = inference.finish();
     sums += result.sums;
     mine->add(samples, result.outputs);
-    if (world.size() == 1 || step % kStepsBetweenMeetings == 0) stop_if_requested(world);
+  };
+  const data::Batch* running = nullptr;
+  bool is_stopped = false;
+  for (std::int64_t step = 0; step < steps && !is_stopped; ++step) {
+    const data::Batch& samples = loader.next();
+    inference.start(samples);
+    if (running != nullptr) finish(*running);
+    running = &samples;
+    is_stopped = is_meeting(step, world) && world.any(stop_requested());
     if (world.rank() == 0) bar.update(step + 1, "");
   }
+  if (running != nullptr) finish(*running);
+  if (is_stopped) throw StoppedBySignal{};
   Evaluation all{.sums = {}, .tally = task.make_tally()};
   for (const std::string& text : world.all_gather({reinterpret_cast<const char*>(&sums), sizeof sums})) {
     LossSums of_rank;

@@ -2,6 +2,7 @@
 // communicator or train set. `evaluate` and `predict` use it. Nothing here knows what the samples and the outputs are.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,9 +54,17 @@ class Inference {
 
   struct Result {
     LossSums sums;                   // of samples with a label
-    std::span<const float> outputs;  // (samples, n_outputs()), before the softmax; valid until the next call
+    std::span<const float> outputs;  // (samples, n_outputs()), before the softmax; valid until two more start()s
   };
-  Result run(const data::Batch& batch);
+  /// Queues a batch, which must not change until its finish().
+  void start(const data::Batch& batch);
+  /// Waits for the oldest batch that was started. At most two may be in flight, so that the device computes the next
+  /// batch while the caller reads this result.
+  Result finish();
+  Result run(const data::Batch& batch) {
+    start(batch);
+    return finish();
+  }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t n_outputs() const { return n_outputs_; }  // of a sample
 
@@ -70,7 +79,15 @@ class Inference {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<graph::ParameterArena> parameters_;
   std::unique_ptr<graph::ForwardArenas> arenas_;
-  std::vector<float> outputs_;
+  std::unique_ptr<CapturedGraph> captured_;
+  struct Slot {
+    std::byte* host = nullptr;  // LossSums, and then the outputs
+    std::int64_t n_samples = 0;
+    std::unique_ptr<Event> done;
+  };
+  std::unique_ptr<Memory> host_memory_;
+  std::array<Slot, 2> slots_;
+  int n_started_ = 0, n_finished_ = 0;
 };
 
 /// Loss sums and the task's tally over the first config.evaluation.max_samples (0: all) of a set, each sample counted
@@ -84,6 +101,10 @@ Evaluation evaluate(Inference& inference, const Config& config, const tasks::Tas
 
 // How an evaluation reads its set: each of the first evaluation.max_samples samples (0: all) once, in their order, in
 // batches that are divided among the ranks.
+
+/// Whether the ranks meet after this step. A rank that waits in a collective for longer than the watchdog allows ends
+/// the job, so ranks meet often.
+inline bool is_meeting(std::int64_t step, const World& world) { return world.size() == 1 || step % 8 == 0; }
 
 /// Of the samples of a set.
 std::int64_t evaluated_samples(const Config& config, const data::Dataset& set);

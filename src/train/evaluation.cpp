@@ -28,17 +28,18 @@ std::optional<LossSums> evaluate(Session& session) {
   const std::int64_t steps = options.last_step;
   data::Loader loader(set, options);
   ProgressBar bar("evaluation", steps, session.leader() && config.log.progress);
-  LossSums all;
-  session.replica->gather_weights();
-  for (std::int64_t step = 0; step < steps; ++step) {
-    const LossSums mine = session.replica->evaluate(loader.next());
-    const StepSums sums =
-        session.replica->sum_over_ranks({.loss = mine, .flags = {.stop_requests = stop_requested() ? 1.0 : 0.0}});
-    if (sums.flags.stop_requests > 0) return std::nullopt;
-    all += sums.loss;
+  World& world = session.world;
+  bool is_stopped = false;
+  session.replica->begin_evaluation();
+  for (std::int64_t step = 0; step < steps && !is_stopped; ++step) {
+    session.replica->evaluate(loader.next());
+    // The ranks agree on the host, so that no device is idle meanwhile.
+    is_stopped = inference::is_meeting(step, world) && world.any(stop_requested());
     bar.update(step + 1, "");
   }
-  return all;
+  const LossSums sums = session.replica->end_evaluation();  // also ends the reading of the loader's memory
+  if (is_stopped) return std::nullopt;
+  return sums;
 }
 
 /// The evaluation counts even if its answers cannot be written.

@@ -15,6 +15,7 @@ namespace lockstep::train {
 namespace {
 
 constexpr int kNoSlot = -1;
+constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 
 }  // namespace
 
@@ -85,13 +86,16 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
     state_gather_ = gather_list(plan, gradient_arena(), DType::fp32, "state");
   }
   if (PlannedGraph* planned = plan.evaluation()) {
-    evaluation_ = graph::StepList(planned->graph.get());
-    for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) evaluation_.add_entry(i);
+    evaluation_ = {graph::StepList(planned->graph.get()), backend.make_captured_graph()};
+    for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) evaluation_.list.add_entry(i);
+    sum_evaluation_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
+    evaluation_.list.add_task(
+        {.kind = trace::Kind::evaluation, .name = "loss sums", .work = [this](Stream& s) { add_evaluated(s); }});
   }
   evaluation_sums_.add_wait(evaluation_sums_.add_start(
-      {.exchange = {.slice = {.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}},
+      {.exchange = {.slice = {.data = &sums_->loss, .n_elements = kLossElements, .dtype = DType::fp64}},
        .label = "evaluation"}));
-  for (graph::StepList* list : {&weight_gather_, &state_gather_, &evaluation_, &evaluation_sums_})
+  for (graph::StepList* list : {&weight_gather_, &state_gather_, &evaluation_.list, &evaluation_sums_})
     list->bind(backend, &communicator);
   uploader_ = std::make_unique<Uploader>(backend, plan.upload_bytes());
   for (const PlannedGraph* planned : plan.all())
@@ -163,14 +167,17 @@ void Replica::run(const data::Batch& batch) {
   PlannedGraph& planned = plan_.training(batch.n_samples, running_.shape.global_micro_batch_size(number));
   prepare(planned, batch);
   MicroBatch& running = micro_batch(planned);
-  if (running.captured->begin(*stream_)) {
-    running.list.queue(*stream_, accumulator_->target(number), device_trace_.get());
-    running.captured->end(*stream_);
-  }
+  queue(running, accumulator_->target(number));
   if (!running_.is_last()) return;
   weights_are_gathered_ = false;
   slots_[static_cast<std::size_t>(current_)].list = &running.list;
   report();
+}
+
+void Replica::queue(MicroBatch& micro_batch, const graph::ParameterGradients& gradients) {
+  if (!micro_batch.captured->begin(*stream_)) return;
+  micro_batch.list.queue(*stream_, gradients, device_trace_.get());
+  micro_batch.captured->end(*stream_);
 }
 
 void Replica::queue_alone(graph::StepList& list) { list.queue(*stream_, {}, device_trace_.get()); }
@@ -257,16 +264,34 @@ StepResult Replica::result(int steps_ago) {
           .exposed_communication_seconds = slot.list->exposed_seconds()};
 }
 
-LossSums Replica::evaluate(const data::Batch& batch) {
-  PlannedGraph* planned = plan_.evaluation();
-  require(planned != nullptr, ErrorCode::internal, "the step was planned without evaluation");
-  if (batch.n_samples == 0) return {};
-  prepare(*planned, batch);
-  queue_alone(evaluation_);
+void Replica::begin_evaluation() {
+  require(plan_.evaluation() != nullptr, ErrorCode::internal, "the step was planned without evaluation");
+  gather_weights();
+  backend_.fill_zero(&state_->evaluation, sizeof(LossSums), *stream_);
+}
+
+void Replica::evaluate(const data::Batch& batch) {
+  if (batch.n_samples == 0) return;
+  prepare(*plan_.evaluation(), batch);
+  queue(evaluation_, {});
+  if (!device_trace_) return;
+  stream_->synchronize();
+  device_trace_->flush();
+}
+
+void Replica::add_evaluated(Stream& stream) {
+  const std::array<const void*, 1> before{&state_->evaluation};
+  sum_evaluation_->apply(
+      {.value = &sums_->loss, .open = before, .target = &state_->evaluation, .n_elements = kLossElements}, {}, stream);
+}
+
+LossSums Replica::end_evaluation() {
+  backend_.copy(&sums_->loss, &state_->evaluation, sizeof(LossSums), *stream_);
+  queue_alone(evaluation_sums_);
   LossSums sums;
   backend_.copy(&sums, &sums_->loss, sizeof(LossSums), *stream_);
   stream_->synchronize();
-  if (device_trace_) device_trace_->flush();
+  communicator_.check();
   return sums;
 }
 
@@ -275,16 +300,6 @@ void Replica::prepare_samples() {
   parameter_arena_.refresh(*stream_);
   stream_->synchronize();  // because the sampler has a stream of its own
   communicator_.check();
-}
-
-StepSums Replica::sum_over_ranks(const StepSums& mine) {
-  backend_.copy(sums_, &mine, sizeof(StepSums), *stream_);
-  queue_alone(evaluation_sums_);
-  StepSums sums;
-  backend_.copy(&sums, sums_, sizeof(StepSums), *stream_);
-  stream_->synchronize();
-  communicator_.check();
-  return sums;
 }
 
 LossScale Replica::loss_scale() const {

@@ -72,16 +72,18 @@ class Replica {
   /// The result of the last step (0), or of the one before it (1), for which the host usually does not have to wait.
   StepResult result(int steps_ago);
 
-  // Evaluation
-  /// Collective. To be called before evaluate(), once after the last update.
+  // Evaluation, with running statistics
+  /// Collective. Before an evaluation, once after the last update.
+  void begin_evaluation();
+  /// Adds the loss sums of this rank's samples on the device; the host does not wait for them.
+  void evaluate(const data::Batch& batch);
+  /// Collective. The loss sums of all batches since begin_evaluation(), over all ranks.
+  LossSums end_evaluation();
+  /// Collective. Before the weights are read, once after the last update.
   void gather_weights();
-  /// Loss sums of this rank's samples, with running statistics.
-  LossSums evaluate(const data::Batch& batch);
   /// Collective. Before the sampler of the plan writes samples of text, once after the last update. It uses the memory
   /// of activations, until the next step or evaluation.
   void prepare_samples();
-  /// Between steps: sums over ranks.
-  StepSums sum_over_ranks(const StepSums& mine);
   /// Between steps, with ema.decay: the weights and statistics change places with their moving averages, which are then
   /// evaluated, read and exported instead of them. A second call restores both, bit by bit.
   void swap_averages();
@@ -144,6 +146,7 @@ class Replica {
   /// Adds the gradients that ops have written in 16 bits to those in fp32, or overwrites them.
   void widen_gradients(int micro_batch, ElementRange range, Stream& stream);
   void report_local(Stream& stream);
+  void add_evaluated(Stream& stream);
   void clear_tiles(Stream& stream);
   void sum_tiles(std::size_t bucket, Stream& stream);
   void report_sums(Stream& stream);
@@ -167,6 +170,7 @@ class Replica {
   };
   /// That which is running.
   MicroBatch& micro_batch(PlannedGraph& planned);
+  void queue(MicroBatch& micro_batch, const graph::ParameterGradients& gradients);
   void queue_alone(graph::StepList& list);
 
   StepPlan& plan_;
@@ -184,7 +188,9 @@ class Replica {
   std::unique_ptr<WeightAverages> averages_;  // null: there are none
   std::unique_ptr<GradientAccumulator> accumulator_;
   graph::StepList weight_gather_, state_gather_;  // empty if nothing is sharded
-  graph::StepList evaluation_, evaluation_sums_;  // the first one is empty without an evaluation graph
+  MicroBatch evaluation_;                         // empty without an evaluation graph
+  std::unique_ptr<OrderedSum> sum_evaluation_;
+  graph::StepList evaluation_sums_;
   bool weights_are_gathered_ = false;
   std::optional<int> written_state_;  // StateTensor::state that is being written to the gradient arena
   std::vector<int> norm_ranges_;      // by bucket, in ClipNormDescription::ranges; -1: none

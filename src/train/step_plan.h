@@ -74,6 +74,7 @@ struct StepState {
   StepScalars scalars;  // new in each step
   LossScale loss_scale;
   StepReport report;
+  LossSums evaluation;  // of this rank's batches so far
   std::uint64_t hash = 0;
 };
 

@@ -116,7 +116,9 @@ TEST(Inference, ComputesWhatAReplicaEvaluates) {
   }
   EXPECT_NEAR(result.sums.loss, loss, 1e-4 * std::abs(loss));
   EXPECT_EQ(result.sums.correct, correct);
-  const LossSums of_replica = run.replica().evaluate(batch);
+  run.replica().begin_evaluation();
+  run.replica().evaluate(batch);
+  const LossSums of_replica = run.replica().end_evaluation();
   EXPECT_EQ(result.sums.loss, of_replica.loss);
   EXPECT_EQ(result.sums.correct, of_replica.correct);
   EXPECT_EQ(result.sums.count, of_replica.count);

@@ -421,7 +421,7 @@ TEST(Replica, UsesNoResultsOfALostJob) {
   run.start(1);
   communicator.is_lost = true;
   EXPECT_THROW((void)run.replica().result(0), Error);
-  EXPECT_THROW((void)run.replica().sum_over_ranks({}), Error);
+  EXPECT_THROW((void)run.replica().end_evaluation(), Error);
   EXPECT_THROW((void)run.replica().hash(), Error);
   EXPECT_THROW(run.replica().prepare_samples(), Error);
 }

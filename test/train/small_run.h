@@ -141,6 +141,12 @@ class SmallRun {
     }
   }
 
+  /// Adds samples first, first + 1, ... to an evaluation (Replica::begin_evaluation).
+  void evaluate(std::int64_t first, std::int64_t n) {
+    fill(first, n);
+    replica_.evaluate(batch_);
+  }
+
   train::Replica& replica() { return replica_; }
   train::StepPlan& plan() { return plan_; }
   const train::StepResult& result() const { return result_; }

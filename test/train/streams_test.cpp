@@ -292,6 +292,60 @@ void the_device_decides_on_the_loss_scale(World& world, GraphCapture capture) {
   world.barrier();
 }
 
+constexpr int kEvaluated = 6;  // batches
+
+/// Rank 1 has no samples in the last batch. Calls `before_end` before the sums are read.
+LossSums evaluate(test::SmallRun& run, World& world, const std::function<void()>& before_end) {
+  const std::int64_t n = run.plan().evaluation_batch();
+  run.replica().begin_evaluation();
+  for (int i = 0; i < kEvaluated; ++i)
+    run.evaluate((i * world.size() + world.rank()) * n, world.rank() == 1 && i + 1 == kEvaluated ? 0 : n);
+  before_end();
+  return run.replica().end_evaluation();
+}
+
+void an_evaluation_waits_once(World& world, GraphCapture capture) {
+  Config config = config_of(world, "auto");
+  config.data.validation = "synthetic";
+  config.evaluation.batch_per_rank = 2;
+  const auto set = test::synthetic_set(config);
+  const auto measure = [&](Backend& backend, const std::function<void()>& begin, const std::function<void()>& end) {
+    const auto communicator = communicator_of(config, world, backend);
+    std::array<LossSums, 2> sums;
+    {
+      test::SmallRun run(config, backend, *communicator, tasks::make_image_classification(config, set, set));
+      sums[0] = evaluate(run, world, [] {});
+      run.step(0);
+      begin();
+      sums[1] = evaluate(run, world, end);
+    }
+    world.barrier();
+    return sums;
+  };
+  const auto host = cpu(), inner = cpu();
+  const std::array expected = measure(
+      *host, [] {}, [] {});
+  test::RecordingBackend device(*inner, uuid_of(world), capture);
+  std::vector<test::Call> calls;
+  const std::array sums = measure(
+      device, [&] { device.recording().clear(); }, [&] { calls = device.recording().calls(); });
+  const std::string name = fmt::format("an evaluation, {}", text_of(capture));
+  check_refusals(device, world, name);
+  for (std::size_t i = 0; i < 2; ++i) {
+    check(sums[i].loss == expected[i].loss && sums[i].correct == expected[i].correct, world.rank(),
+          name + ": other sums than without streams");
+    const auto n_batches = kEvaluated * world.size() - (world.size() > 1 ? 1 : 0);
+    check(sums[i].count == n_batches * 2, world.rank(), fmt::format("{}: {} samples", name, sums[i].count));
+  }
+  check(sums[0].loss != sums[1].loss, world.rank(), name + ": a step changed nothing");
+  check(count(calls, "copy_to_host") == 0, world.rank(), name + " reads a result of a batch");
+  check(std::ranges::none_of(calls, [](const auto& c) { return c.what == "synchronize" && c.stream >= 0; }),
+        world.rank(), name + " waits for a batch");
+  if (capture == GraphCapture::on)
+    check(count(calls, "launch") == kEvaluated - (world.rank() == 1 ? 1 : 0), world.rank(),
+          fmt::format("{}: {} launches", name, count(calls, "launch")));
+}
+
 class Streams : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { static const comm::NcclHome fake; }
@@ -306,6 +360,13 @@ TEST_F(Streams, CallsAreInOrder) {
   if (test_world->size() > 1) GTEST_SKIP() << "ranks with devices sum with NCCL, which this build lacks";
 #endif
   for (const GraphCapture capture : kCaptures) calls_are_in_order(*test_world, capture);
+}
+
+TEST_F(Streams, AnEvaluationWaitsOnce) {
+#ifndef LOCKSTEP_CUDA
+  if (test_world->size() > 1) GTEST_SKIP() << "ranks with devices sum with NCCL, which this build lacks";
+#endif
+  for (const GraphCapture capture : kCaptures) an_evaluation_waits_once(*test_world, capture);
 }
 
 TEST_F(Streams, TheDeviceDecidesOnTheLossScale) {
