@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-/// One allocation of a backend: 64-byte aligned, zero-filled, freed on destruction.
+/// One allocation of a backend: aligned to 64 bytes, on a device to 256; zero-filled; freed on destruction.
 class Memory {
  public:
   virtual ~Memory() = default;

@@ -32,7 +32,7 @@ struct OpMemoryRequirements {
 };
 
 struct OpMemory {
-  void* workspace = nullptr;  // 64-byte aligned, contents undefined on entry
+  void* workspace = nullptr;  // aligned as Memory is; contents undefined on entry
   void* saved = nullptr;
 };
 

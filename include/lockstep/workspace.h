@@ -8,7 +8,7 @@ namespace lockstep {
 
 class WorkspacePlan {
  public:
-  static constexpr std::size_t kAlignment = 64;  // bytes, as OpMemory's
+  static constexpr std::size_t kAlignment = 256;  // bytes; cuBLAS requires it of its workspace
 
   /// Reserves memory after what was reserved so far. Returns its offset.
   std::size_t take(std::size_t size_bytes) {

@@ -101,7 +101,7 @@ class PlannedConvolution {
   virtual std::string plan() const = 0;
   /// The number of plans to choose from.
   virtual std::size_t n_plans() const = 0;
-  /// `workspace` 64-byte aligned.
+  /// `workspace` 256-byte aligned.
   virtual void run(const ConvolutionTensors& tensors, void* workspace, Stream& stream) = 0;
 };
 

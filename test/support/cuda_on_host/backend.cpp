@@ -14,7 +14,8 @@ namespace {
 class HostMemory final : public Memory {
  public:
   explicit HostMemory(std::size_t size_bytes)
-      : size_bytes_(size_bytes), data_(std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64)) {
+      : size_bytes_(size_bytes),
+        data_(std::aligned_alloc(256, (std::max<std::size_t>(size_bytes, 1) + 255) / 256 * 256)) {
     require(data_ != nullptr, ErrorCode::out_of_memory, "an allocation of {} bytes failed", size_bytes);
     std::memset(data_, 0, size_bytes);
   }

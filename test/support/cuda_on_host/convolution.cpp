@@ -117,7 +117,7 @@ class HostConvolution final : public PlannedConvolution {
   std::size_t n_plans() const override { return 1; }
 
   void run(const ConvolutionTensors& t, void* workspace, Stream&) override {
-    cuda_fibers::record_call(std::string("cudnn ") + name(graph_));
+    cuda_fibers::record_call(std::string("cudnn ") + name(graph_), workspace);
     *static_cast<float*>(workspace) = NAN;  // checks that the workspace exists
     switch (graph_) {
       case Graph::forward:

@@ -2,8 +2,11 @@
 
 #include <cxxabi.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
+
+#include "lockstep/error.h"
 
 namespace lockstep::cuda_fibers {
 namespace {
@@ -23,7 +26,9 @@ void record_launch(const std::type_info& kernel) {
   list->launches.emplace_back(text ? text.get() : kernel.name());
 }
 
-void record_call(const std::string& call) {
+void record_call(const std::string& call, const void* workspace) {
+  require(reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0, ErrorCode::internal, "{}: the workspace is at {}",
+          call, workspace);
   if (list != nullptr) list->launches.push_back(call);
 }
 

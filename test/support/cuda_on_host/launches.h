@@ -22,6 +22,7 @@ class LaunchList {
 
 /// Adds the launch to the list, if there is one.
 void record_launch(const std::type_info& kernel);
-void record_call(const std::string& call);
+/// Throws if the workspace of a library is not aligned as cuBLAS requires it.
+void record_call(const std::string& call, const void* workspace = nullptr);
 
 }  // namespace lockstep::cuda_fibers

@@ -21,8 +21,8 @@ class HostProduct final : public PlannedProduct {
            d_.columns % 8 == 0;
   }
 
-  void run(const Arguments& args, void*, Stream&) override {
-    cuda_fibers::record_call("cublaslt");
+  void run(const Arguments& args, void* workspace, Stream&) override {
+    cuda_fibers::record_call("cublaslt", workspace);
     dispatch(d_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       dispatch(d_.d_dtype, [&](auto* result) { multiply<T>(args, static_cast<decltype(result)>(args.d)); });
