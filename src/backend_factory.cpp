@@ -28,7 +28,7 @@ std::string reason_for_no_gpu() {
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
 #ifdef LOCKSTEP_CUDA
-  if (options.device == "cuda" || (options.device == "auto" && reason_for_no_gpu().empty()))
+  if (options.device == "cuda" || (options.device == "auto" && !cuda::is_without_device()))
     return cuda::make_backend(options);
 #endif
   require(options.device != "cuda", ErrorCode::not_supported,

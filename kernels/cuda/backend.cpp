@@ -82,8 +82,8 @@ int choose_device(const BackendOptions& options) {
 
 CudaContext make_context(const BackendOptions& options) {
   const std::string reason = reason_for_no_device();
-  require(reason.empty(), ErrorCode::not_supported, "the configuration has device: cuda, but {}; use device=cpu",
-          reason);
+  require(reason.empty(), ErrorCode::not_supported, "no GPU can be used: {}; {}set device=cpu", reason,
+          is_without_device() ? "" : "ask the administrators of this machine, or ");
   // Also checked for device: auto. A user with a GPU wants to use it, and should not have to conclude from the speed
   // that it is idle.
   for (const GpuReport::Library& library : libraries())
@@ -182,22 +182,39 @@ class CudaBackend final : public OpsBackend {
 
 }  // namespace
 
-std::string reason_for_no_device() {
+namespace {
+
+cudaError_t status_of_devices() {
   int n = 0;
   const cudaError_t status = cudaGetDeviceCount(&n);
   (void)cudaGetLastError();
-  if (status == cudaSuccess && n > 0) return "";
-  if (status == cudaErrorInsufficientDriver) {
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
-    return driver == 0
-               ? "this machine has no NVIDIA driver"
-               : fmt::format("the NVIDIA driver supports CUDA {}.{}, and this program needs CUDA {}.{} or newer",
-                             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-  }
-  if (status == cudaErrorNoDevice || status == cudaSuccess)
-    return "this machine has no NVIDIA GPU that this process may use";
-  return fmt::format("CUDA reports: {}", cudaGetErrorString(status));
+  return status == cudaSuccess && n == 0 ? cudaErrorNoDevice : status;
+}
+
+/// "1000 * major + 10 * minor" of what the driver supports; 0: there is none, or the toolkit's stub is in its place.
+int driver_version() {
+  int driver = 0;
+  return cudaDriverGetVersion(&driver) == cudaSuccess ? driver : 0;
+}
+
+}  // namespace
+
+bool is_without_device() {
+  const cudaError_t status = status_of_devices();
+  return status == cudaErrorNoDevice || (status != cudaSuccess && driver_version() == 0);
+}
+
+std::string reason_for_no_device() {
+  const cudaError_t status = status_of_devices();
+  if (status == cudaSuccess) return "";
+  if (status == cudaErrorNoDevice) return "this machine has no NVIDIA GPU that this process may use";
+  const int driver = driver_version();
+  if (driver == 0) return "this machine has no NVIDIA driver";
+  if (status == cudaErrorInsufficientDriver)
+    return fmt::format("the NVIDIA driver supports CUDA {}.{}, and this program needs CUDA {}.{} or newer",
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  return fmt::format("this machine has an NVIDIA driver, but CUDA reports: {} ({})", cudaGetErrorString(status),
+                     cudaGetErrorName(status));
 }
 
 std::string check_precision(Precision precision, const std::string& device, int capability) {

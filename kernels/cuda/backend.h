@@ -11,6 +11,9 @@ namespace lockstep::cuda {
 
 /// Why no device can be used here, as a part of a sentence; empty if one can.
 std::string reason_for_no_device();
+/// Whether this machine lacks a driver or a device, so that device: auto means the processor. A driver that fails is an
+/// error: a job that asked for GPUs would otherwise train on processors.
+bool is_without_device();
 
 /// Throws not_supported if a device of that compute capability (80: 8.0) does not compute in this precision. Otherwise
 /// returns a warning for the user, or nothing.
