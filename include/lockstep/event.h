@@ -58,16 +58,33 @@ class Stream {
 class CapturedGraph {
  public:
   virtual ~CapturedGraph() = default;
-  /// True: the caller queues the work on `stream` and then calls end(). False: the graph was launched.
+  /// Launches the graph, or calls `work`, which queues the same work on `stream` each time. If `work` throws, nothing
+  /// is captured, and the exception is passed on.
+  template <typename Work>
+  void run(Stream& stream, const Work& work) {
+    if (!begin(stream)) return;
+    try {
+      work();
+    } catch (...) {
+      abandon(stream);
+      throw;
+    }
+    end(stream);
+  }
+
+ protected:
+  /// True: the caller queues the work on `stream` and then calls end(), or abandon() if that fails. False: the graph
+  /// was launched.
   virtual bool begin(Stream& stream) = 0;
   virtual void end(Stream& stream) = 0;
+  virtual void abandon(Stream& stream) noexcept = 0;
 };
 
 /// Captures nothing: the calls are made each time.
 class EagerGraph final : public CapturedGraph {
- public:
   bool begin(Stream&) override { return true; }
   void end(Stream&) override {}
+  void abandon(Stream&) noexcept override {}
 };
 
 /// An event between threads of the host. The cpu backend and host communicators use it.

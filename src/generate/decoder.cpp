@@ -154,12 +154,10 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
     upload(step.cache_indirection, cache_indirection_);
   has_new_indirection_ = false;
   has_indirection_ = &step;  // the graphs share the memory for activations, but place this tensor differently
-  if (&step != &decode_) {
+  if (&step == &decode_)
+    captured_->run(*stream_, [&] { graph.forward(*stream_); });
+  else
     graph.forward(*stream_);
-  } else if (captured_->begin(*stream_)) {
-    graph.forward(*stream_);
-    captured_->end(*stream_);
-  }
   if (n_selected > 0) {
     require(n_logits_ + n_selected <= static_cast<std::size_t>(sizes_.slots), ErrorCode::internal,
             "more logits are wanted than there are sequences");

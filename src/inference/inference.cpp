@@ -224,10 +224,7 @@ void Inference::start(const data::Batch& batch) {
     const std::size_t size_bytes = std::min(batch.fields[i].size(), batch.bytes_of(batch_[i], capacity_));
     backend_.copy(graph_->tensor(fields_[i]), batch.fields[i].data(), size_bytes, *stream_);
   }
-  if (captured_->begin(*stream_)) {
-    graph_->forward(*stream_);
-    captured_->end(*stream_);
-  }
+  captured_->run(*stream_, [&] { graph_->forward(*stream_); });
   backend_.copy(slot.host, arenas_->bindings().exchange, sizeof(LossSums), *stream_);
   backend_.copy(slot.host + sizeof(LossSums), graph_->tensor(output_),
                 static_cast<std::size_t>(batch.n_samples * n_outputs_) * sizeof(float), *stream_);

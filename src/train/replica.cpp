@@ -175,9 +175,7 @@ void Replica::run(const data::Batch& batch) {
 }
 
 void Replica::queue(MicroBatch& micro_batch, const graph::ParameterGradients& gradients) {
-  if (!micro_batch.captured->begin(*stream_)) return;
-  micro_batch.list.queue(*stream_, gradients, device_trace_.get());
-  micro_batch.captured->end(*stream_);
+  micro_batch.captured->run(*stream_, [&] { micro_batch.list.queue(*stream_, gradients, device_trace_.get()); });
 }
 
 void Replica::queue_alone(graph::StepList& list) { list.queue(*stream_, {}, device_trace_.get()); }

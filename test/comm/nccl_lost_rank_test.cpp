@@ -215,13 +215,12 @@ void run_captured_steps(World& world, Device& device, bool checks) {
   for (int i = 0; i < 100; ++i) {
     if (checks) all_reduces.communicator->check();
     std::fill_n(values, 1'000'000, 1.0f);
-    if (step->begin(*device.stream)) {
+    step->run(*device.stream, [&] {
       for (int bucket = 1; bucket <= 3; ++bucket) {
         device.ready->record(*device.stream);
         all_reduces.issue(bucket);
       }
-      step->end(*device.stream);
-    }
+    });
     device.stream->synchronize();
     if (checks) all_reduces.communicator->check();
     const bool is_right = values[0] == std::pow(static_cast<float>(world.size()), 3.0f);
@@ -246,13 +245,12 @@ void behave(const std::string& behavior, World& world) {
     const auto step = device.backend.make_captured_graph();
     for (int i = 0; i < 6; ++i) {
       if (i == 5 && world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
-      if (step->begin(*device.stream)) {
+      step->run(*device.stream, [&] {
         for (int bucket = 1; bucket <= 3; ++bucket) {
           device.ready->record(*device.stream);
           all_reduces.issue(bucket);
         }
-        step->end(*device.stream);
-      }
+      });
       device.stream->synchronize();
       std::this_thread::sleep_for(std::chrono::milliseconds(250));
     }
@@ -270,11 +268,10 @@ void behave(const std::string& behavior, World& world) {
     AllReduces all_reduces(world, device);
     const auto step = world.rank() == 0 ? device.backend.make_captured_graph() : std::make_unique<EagerGraph>();
     for (int i = 0; i < 3; ++i) {
-      if (step->begin(*device.stream)) {
+      step->run(*device.stream, [&] {
         device.ready->record(*device.stream);
         all_reduces.issue(1);
-        step->end(*device.stream);
-      }
+      });
       device.stream->synchronize();
     }
   } else if (behavior == "captured-error") {

@@ -29,6 +29,7 @@ unsigned long long instantiate_flags = 0;
 cudaError_t status_of_event = cudaSuccess;  // there is only one event
 cudaError_t last_error = cudaSuccess;       // cleared only by cudaGetLastError, as in CUDA
 bool is_capturing = false;
+cudaError_t status_of_capture = cudaSuccess;
 unsigned record_flags = 0;
 
 cudaError_t answer(cudaError_t status) {
@@ -83,8 +84,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   is_capturing = false;
-  *graph = reinterpret_cast<cudaGraph_t>(&captured);
-  return cudaSuccess;
+  *graph = status_of_capture == cudaSuccess ? reinterpret_cast<cudaGraph_t>(&captured) : nullptr;
+  return answer(std::exchange(status_of_capture, cudaSuccess));
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   instantiate_flags = flags;
@@ -163,11 +164,34 @@ TEST(CudaGraphs, KeepThePrioritiesOfTheStreams) {
   CudaGraph graph;
   for (int run = 0; run < 4; ++run) {
     launched = {};
-    if (!graph.begin(compute)) continue;
-    if (is_capturing) captured.priorities = {kernel(compute), kernel(communication)};
-    graph.end(compute);
+    graph.run(compute, [&] {
+      if (is_capturing) captured.priorities = {kernel(compute), kernel(communication)};
+    });
   }
   EXPECT_EQ(launched.priorities, (std::array{kLeast, kGreatest}));
+}
+
+// Otherwise, every later call on the stream would report that it is being captured, and not what went wrong.
+TEST(CudaGraphs, AreDroppedByAnErrorWhichIsReported) {
+  CudaStream stream;
+  CudaGraph graph;
+  const auto work = [&](bool fails) {
+    if (!fails || !is_capturing) return;
+    status_of_capture = cudaErrorStreamCaptureInvalidated;  // what CUDA reports from now on
+    fail(ErrorCode::not_supported, "the first cause");
+  };
+  std::string cause;
+  for (int run = 0; run < 3; ++run) try {
+      graph.run(stream, [&] { work(true); });
+    } catch (const Error& error) {
+      cause = error.what();
+    }
+  EXPECT_EQ(cause, "the first cause");
+  EXPECT_FALSE(is_capturing);
+  EXPECT_EQ(last_error, cudaSuccess);
+  bool is_captured = false;
+  graph.run(stream, [&] { is_captured = is_capturing; });
+  EXPECT_TRUE(is_captured) << "a dropped graph was launched";
 }
 
 }  // namespace

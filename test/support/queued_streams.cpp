@@ -115,7 +115,6 @@ void Capture::launch(const std::vector<QueuedStream*>& streams) const {
 
 bool QueuedGraph::begin(Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  require(!capturing_, ErrorCode::internal, "a graph is captured again although its first capture has not ended");
   if (recorded_) {
     launch(queued);
     return false;
@@ -143,8 +142,12 @@ bool QueuedGraph::end_capture() {
   return std::exchange(capturing_, nullptr)->end();
 }
 
+void QueuedGraph::abandon(Stream&) noexcept {
+  if (capturing_) (void)end_capture();
+}
+
 QueuedGraph::~QueuedGraph() {
-  if (capturing_) (void)end_capture();  // an error ended the capture
+  if (capturing_) (void)end_capture();
 }
 
 void QueuedGraph::launch(QueuedStream& stream) {

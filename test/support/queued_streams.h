@@ -205,6 +205,7 @@ class QueuedGraph final : public CapturedGraph {
   ~QueuedGraph() override;
   bool begin(Stream& stream) override;
   void end(Stream& stream) override;
+  void abandon(Stream&) noexcept override;
 
  private:
   /// Returns false if a branch is not joined.

@@ -64,8 +64,6 @@ void CudaStream::wait(const Event& event) {
 void CudaStream::synchronize() { LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
 
 bool CudaGraph::begin(Stream& stream) {
-  require(!is_capturing_, ErrorCode::internal,
-          "a graph is captured again although its first capture has not ended: an error interrupted it");
   if (graph_) {
     LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(graph_.get(), native(stream)));
     return false;
@@ -77,6 +75,15 @@ bool CudaGraph::begin(Stream& stream) {
   LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
   is_capturing_ = true;
   return true;
+}
+
+void CudaGraph::abandon(Stream& stream) noexcept {
+  if (!is_capturing_) return;
+  is_capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  // The error that interrupted the capture is reported, and none that follows from it.
+  if (cudaStreamEndCapture(native(stream), &graph) == cudaSuccess) LOCKSTEP_CUDA_REPORT(cudaGraphDestroy(graph));
+  (void)cudaGetLastError();
 }
 
 void CudaGraph::end(Stream& stream) {

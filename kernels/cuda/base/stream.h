@@ -51,11 +51,10 @@ class CudaStream final : public Stream {
 /// is captured the third time, and is one launch from then on. Each kernel keeps the priority of the stream on which it
 /// was captured. The capture is local to the thread: readers and the checkpoint writer are not affected.
 class CudaGraph final : public CapturedGraph {
- public:
   bool begin(Stream& stream) override;
   void end(Stream& stream) override;
+  void abandon(Stream& stream) noexcept override;
 
- private:
   static constexpr int kEagerRuns = 2;
   Handle<GraphTraits> graph_;
   int eager_runs_ = 0;

@@ -38,12 +38,12 @@ class HostStream final : public Stream {
 
 /// Captures nothing, but appears in the list of launches.
 class HostGraph final : public CapturedGraph {
- public:
   bool begin(Stream&) override {
     cuda_fibers::record_call(kCapturedGraph);
     return true;
   }
   void end(Stream&) override {}
+  void abandon(Stream&) noexcept override {}
 };
 
 class CudaOnHost final : public cuda::OpsBackend {
