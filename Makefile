@@ -159,7 +159,7 @@ SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_
 # Tests of code that is built only with CUDA, and fake libraries that replace the real ones without a GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_% test/kernels/nvml% test/kernels/nvtx%
 FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so \
-  $(OUT)/test/kernels/hidden_library.so) \
+  $(OUT)/test/kernels/fake_cudnn.so $(OUT)/test/kernels/hidden_library.so) \
   $(OUT)/test/faults/fault_injection.so $(OUT)/test/doctor/preload.so
 # Tests of instructions that only x86-64 has are left out elsewhere.
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx% test/kernels/max_isa%),$(shell find test -name '*_test.cpp' | sort))
@@ -248,8 +248,9 @@ $(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
 	@$(CXX) -std=c++20 -O2 $(sysroot) $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) $(DNNL_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
-# The name of the driver's library, so that this one is loaded instead of it.
+# The names of the real libraries, so that these are loaded instead of them.
 $(OUT)/test/kernels/fake_nvml.so: SO_FLAGS = -Wl,-soname,libnvidia-ml.so.1
+$(OUT)/test/kernels/fake_cudnn.so: SO_FLAGS = -Wl,-soname,libcudnn.so.9
 # The order of linking: the program, the libraries that it uses, and the libraries that those use.
 define link
 @mkdir -p $(@D)

@@ -64,6 +64,7 @@ cudnnHandle_t cudnn_handle(int device) {
     LOCKSTEP_CUDA_CHECK(cudaSetDevice(device));
     LOCKSTEP_CUDA_CHECK(functions().create(&handle));
   }
+  set_stream(handle, nullptr);  // the stream of the last run may be destroyed by now
   return handle;
 }
 

@@ -26,7 +26,8 @@ std::string cuda_runtime_file();
 /// The library's own handle, for code that looks up its functions itself.
 void* cudnn_library();
 
-/// The handle of the current device, created on first use. Used by one thread at a time.
+/// The handle of the current device, created on first use, without the stream of an earlier run: for planning. Used by
+/// one thread at a time.
 cudnnHandle_t cudnn_handle(int device);
 /// Work that is issued to the handle from now on runs on `stream`.
 void set_stream(cudnnHandle_t handle, cudaStream_t stream);
