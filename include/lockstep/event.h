@@ -45,6 +45,9 @@ class Stream {
   virtual ~Stream() = default;
   /// Work that is queued on the stream after this call waits for `event`. A stream without a queue blocks the caller.
   virtual void wait(const Event& event) = 0;
+  /// The same for an event that is recorded outside of captured graphs: each launch of a graph that this call is a part
+  /// of waits for what was last recorded.
+  virtual void wait_in_each_launch(const Event& event) { wait(event); }
   /// Blocks the calling thread until all work queued so far is done.
   virtual void synchronize() = 0;
   /// cudaStream_t; null: work is done when its call returns.

@@ -36,10 +36,10 @@ Shard shard_of(const std::vector<TensorSource>& tensors, int rank, int size) {
 
 }  // namespace
 
-BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world, std::function<void(int group)> gather)
-    : tensors_(std::move(tensors)), world_(world), gather_(std::move(gather)), copies_(tensors_.size()) {
+BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world, Copying copying)
+    : tensors_(std::move(tensors)), world_(world), copying_(std::move(copying)), copies_(tensors_.size()) {
   const Shard shard = shard_of(tensors_, world.rank(), world.size());
-  for (const std::size_t i : shard.tensors) copies_[i] = Buffer(tensors_[i].n_read());
+  for (const std::size_t i : shard.tensors) copies_[i] = Buffer(tensors_[i].n_read(), copying_.backend);
   canonical_ = Buffer(shard.n_largest);
   const SignalsBlocked blocked;  // inherited by the thread
   thread_ = std::thread([this] { run(); });
@@ -64,10 +64,11 @@ void BackgroundSaver::start(const std::string& path, StateJson state, Hooks hook
   int n_groups = 0;
   for (const TensorSource& tensor : tensors_) n_groups = std::max(n_groups, tensor.group + 1);
   for (int group = 0; group < n_groups; ++group) {
-    if (gather_) gather_(group);
+    if (copying_.begin) copying_.begin(group);
     for (std::size_t i = 0; i < tensors_.size(); ++i)
       if (tensors_[i].group == group && copies_[i].size > 0) tensors_[i].read(copies_[i].span());
   }
+  if (copying_.end) copying_.end();
   saver_.emplace(path, tensors_, world_.rank(), world_.size());
   state_ = std::move(state);
   hooks_ = std::move(hooks);
@@ -140,6 +141,7 @@ std::string BackgroundSaver::outcome_of_phase() {
   const trace::Span span(trace::Kind::checkpoint, kPhaseNames[static_cast<std::size_t>(phase_)]);
   return outcome_of(name_in_messages(world_), [this] {
     const bool first = world_.rank() == 0;
+    if (phase_ == 0 && copying_.wait) copying_.wait();
     if (first && phase_ == 0 && hooks_.before) hooks_.before();
     std::string result =
         saver_->run_phase(phase_, results_, state_, [this](std::size_t tensor) { return canonical_copy(tensor); });

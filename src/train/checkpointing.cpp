@@ -29,8 +29,7 @@ Checkpointing::Checkpointing(Session& session, Recorder& recorder, const run::Ru
     : s_(session),
       recorder_(recorder),
       lock_(lock),
-      saver_(session.replica->sources(), session.world,
-             [&session](int group) { session.replica->gather_state(group); }),
+      saver_(session.replica->copied_sources(), session.world, session.replica->copying()),
       last_good_(session.resumed_from) {}
 
 bool Checkpointing::due_after(std::int64_t step) const {

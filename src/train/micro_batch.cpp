@@ -164,6 +164,7 @@ class MicroBatchWeaver {
     // The norm is computed in every step: it lets all ranks make the same decision whether the step is applied, without
     // the host.
     add_task(Kind::update, "gradient norm", &Replica::apply_norm);
+    add_task(Kind::wait, "copy for a checkpoint", &Replica::wait_for_copy);
     add_task(Kind::update, "optimizer", &Replica::apply_optimizer);
     if (table().n_trained_statistics() > 0) add_task(Kind::update, "running statistics", &Replica::update_statistics);
     if (plan_.averages() == Averages::kept)

@@ -24,6 +24,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       backend_(backend),
       communicator_(communicator),
       stream_(backend.make_stream()),
+      copy_stream_(backend.make_stream()),
+      is_complete_(backend.make_event()),
+      is_copied_(backend.make_event()),
       parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard(),
                        &communicator) {
   const graph::ParameterTable& table = plan.parameters();
@@ -128,6 +131,7 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   running_.micro_batch = -1;
   current_ = 1 - current_;
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
+  if (!plan_.shard().is_whole()) wait_for_copy(*stream_);  // it reads the memory of the gradients
   slot.done->synchronize();  // does not wait: the result of the previous step in this slot was read long ago
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;

@@ -38,6 +38,9 @@
 #include "train/uploader.h"
 #include "train/weight_averages.h"
 
+namespace lockstep::checkpoint {
+struct Copying;
+}
 namespace lockstep::test {
 class ReplicaProbe;  // reads gradients
 }
@@ -105,6 +108,9 @@ class Replica {
   void start_averages();
   /// With train.shard, a group of tensors can be read after gather_state(), until the next step.
   std::vector<checkpoint::TensorSource> sources() const;
+  /// For a BackgroundSaver: sources that only queue the copy, and the order of these copies with other work.
+  std::vector<checkpoint::TensorSource> copied_sources() const;
+  checkpoint::Copying copying();
   /// Collective. `group`: TensorSource::group; 0 has the parameters. Without train.shard it does nothing.
   void gather_state(int group);
   std::vector<checkpoint::TensorTarget> targets();
@@ -122,6 +128,9 @@ class Replica {
   friend class MicroBatchWeaver;
 
   std::vector<StateTensor> tensors() const;
+  std::vector<checkpoint::TensorSource> sources(Stream& stream, bool waits) const;
+  /// Before the state is overwritten that a BackgroundSaver copies.
+  void wait_for_copy(Stream& stream) { stream.wait_in_each_launch(*is_copied_); }
   /// Where a tensor is stored that this rank has as a whole.
   const float* place_of(const StateTensor& tensor) const;
   float* place_to_write(const StateTensor& tensor);
@@ -177,6 +186,8 @@ class Replica {
   Backend& backend_;
   Communicator& communicator_;
   std::unique_ptr<Stream> stream_, second_stream_;  // the second one is null if the plan does not use it
+  std::unique_ptr<Stream> copy_stream_;             // of the copies for checkpoints
+  std::unique_ptr<Event> is_complete_, is_copied_;  // the state that is copied; its copies so far
   graph::ParameterArena parameter_arena_;
   std::unique_ptr<Memory> gradients_, low_precision_gradients_, optimizer_memory_, activations_, workspace_,
       second_workspace_;

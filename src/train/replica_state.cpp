@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoint/background_saver.h"
 #include "checkpoint/tensor_names.h"
 #include "checkpoint/tensor_stream.h"
 #include "inference/inference.h"
@@ -40,6 +41,7 @@ const float* Replica::place_of(const StateTensor& tensor) const {
 
 float* Replica::place_to_write(const StateTensor& tensor) {
   weights_are_gathered_ = false;
+  wait_for_copy(*stream_);
   if (is_in_pieces(tensor)) {
     if (written_state_ != tensor.state) {
       store_written();
@@ -54,9 +56,9 @@ float* Replica::place_to_write(const StateTensor& tensor) {
 
 void Replica::copy_pieces_to_gradients(int state) {
   const float* const from = std::as_const(*this).stored(state);
+  wait_for_copy(*stream_);
   for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
     backend_.copy(gradient_arena() + piece.begin, from + piece.stored, piece.n_elements * sizeof(float), *stream_);
-  stream_->synchronize();
 }
 
 void Replica::store_written() {
@@ -78,8 +80,6 @@ void Replica::gather_state(int group) {
           "the optimizer has no state {}", state);
   copy_pieces_to_gradients(state);
   queue_alone(state_gather_);
-  stream_->synchronize();
-  communicator_.check();
 }
 
 /// If `parameter` is null, the values stay in canonical form.
@@ -172,21 +172,45 @@ void Replica::start_averages() {
 void Replica::swap_averages() {
   require(averages_ != nullptr, ErrorCode::internal, "the step was planned without averages of the weights");
   store_written();
+  wait_for_copy(*stream_);
   averages_->swap_with(parameter_arena_.edit(), gradient_arena(), *stream_);
   stream_->synchronize();
   weights_are_gathered_ = false;
 }
 
-std::vector<checkpoint::TensorSource> Replica::sources() const {
+std::vector<checkpoint::TensorSource> Replica::sources(Stream& stream, bool waits) const {
   std::vector<checkpoint::TensorSource> out;
   for (const StateTensor& tensor : tensors()) {
     out.push_back(source_of(tensor));
-    out.back().read = [this, tensor](std::span<float> stored) {
-      backend_.copy(stored.data(), place_of(tensor), stored.size_bytes(), *stream_);
-      stream_->synchronize();
+    out.back().read = [this, tensor, &stream, waits](std::span<float> stored) {
+      backend_.copy(stored.data(), place_of(tensor), stored.size_bytes(), stream);
+      if (!waits) return;
+      stream.synchronize();
+      if (is_in_pieces(tensor)) communicator_.check();  // it was gathered
     };
   }
   return out;
+}
+
+std::vector<checkpoint::TensorSource> Replica::sources() const { return sources(*stream_, true); }
+std::vector<checkpoint::TensorSource> Replica::copied_sources() const { return sources(*copy_stream_, false); }
+
+// A group is gathered in the memory from which the one before it is copied. Otherwise, only an update waits.
+checkpoint::Copying Replica::copying() {
+  return {.begin =
+              [this](int group) {
+                is_copied_->record(*copy_stream_);
+                gather_state(group);
+                is_complete_->record(*stream_);
+                copy_stream_->wait(*is_complete_);
+              },
+          .end = [this] { is_copied_->record(*copy_stream_); },
+          .wait =
+              [this] {
+                backend_.enter_thread();
+                is_copied_->synchronize();
+              },
+          .backend = backend_.memory_space() == MemorySpace::device ? &backend_ : nullptr};
 }
 
 std::vector<checkpoint::TensorTarget> Replica::targets() {

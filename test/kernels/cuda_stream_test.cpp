@@ -30,7 +30,7 @@ cudaError_t status_of_event = cudaSuccess;  // there is only one event
 cudaError_t last_error = cudaSuccess;       // cleared only by cudaGetLastError, as in CUDA
 bool is_capturing = false;
 cudaError_t status_of_capture = cudaSuccess;
-unsigned record_flags = 0;
+unsigned record_flags = 0, wait_flags = 0;
 
 cudaError_t answer(cudaError_t status) {
   if (status != cudaSuccess) last_error = status;
@@ -68,7 +68,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned flags) {
+  wait_flags = flags;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
@@ -147,6 +150,17 @@ TEST_F(CudaEvents, TimingEventsAreRecordedByACapturedGraph) {
   event.synchronize();
   record(event, false);
   EXPECT_EQ(record_flags, static_cast<unsigned>(cudaEventRecordDefault));
+}
+
+TEST_F(CudaEvents, OutsideOfACaptureAreWaitedForInEachLaunch) {
+  CudaEvent event;
+  record(event, false);
+  stream_.wait_in_each_launch(event);
+  EXPECT_EQ(wait_flags, static_cast<unsigned>(cudaEventWaitDefault));
+  is_capturing = true;
+  stream_.wait_in_each_launch(event);
+  is_capturing = false;
+  EXPECT_EQ(wait_flags, static_cast<unsigned>(cudaEventWaitExternal));
 }
 
 TEST_F(CudaEvents, ReportADeviceThatFailed) {

@@ -249,6 +249,13 @@ void QueuedStream::wait(const Event& event) {
   capture_->add_wait(branch_, *point);
 }
 
+void QueuedStream::wait_in_each_launch(const Event& event) {
+  if (!capture_) return wait(event);
+  const auto& queued = dynamic_cast<const QueuedEvent&>(event);
+  device_.recording.add({.what = "wait", .stream = number_, .event = queued.number()});
+  put([state = queued.state()] { state->get()->wait(); });
+}
+
 void QueuedStream::synchronize() {
   device_.recording.add({.what = "synchronize", .stream = number_});
   refuse_if_captured();

@@ -137,7 +137,6 @@ class QueuedEvent final : public Event {
   int number() const { return number_; }
   std::shared_ptr<Point> point() const { return state_->get(); }
 
- private:
   /// The newest point. It outlives the event if a recorded step holds it.
   class State {
    public:
@@ -148,6 +147,9 @@ class QueuedEvent final : public Event {
     mutable std::mutex mutex_;
     std::shared_ptr<Point> point_ = std::make_shared<Point>();
   };
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
   /// The point for which the host waits; refused inside a capture.
   std::shared_ptr<Point> point_for_host() const;
 
@@ -163,6 +165,7 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   ~QueuedStream() override;
 
   void wait(const Event& event) override;
+  void wait_in_each_launch(const Event& event) override;
   void synchronize() override;
   void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
   void put(std::function<void()> work) override;

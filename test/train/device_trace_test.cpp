@@ -39,7 +39,7 @@ TEST(DeviceTrace, RecordsWhenTheDeviceRanEachPartOfAStep) {
   const trace::Clock::time_point end = trace::Clock::now();
   const std::vector<trace::RowEvents> rows = trace::events();
   const std::vector<trace::Event>& spans = row(rows, "device").events;
-  ASSERT_EQ(spans.size(), kSteps * (n_entries + n_norms + 5));
+  ASSERT_EQ(spans.size(), kSteps * (n_entries + n_norms + 6));
   double seconds = 0;
   trace::Clock::time_point last = begin;
   for (const trace::Event& span : spans) {

@@ -53,6 +53,7 @@ class ReplicaProbe {
   static std::vector<float> gradient(const train::Replica& replica, const std::string& name) {
     return unpacked(replica, name, replica.gradient_arena());
   }
+  static const Stream& copy_stream(const train::Replica& replica) { return *replica.copy_stream_; }
   static std::vector<float> parameter(const train::Replica& replica, const std::string& name) {
     return unpacked(replica, name, replica.parameter_arena_.masters());
   }

@@ -56,7 +56,7 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   const std::uint64_t before = resident_memory_bytes();
   train::Replica replica(plan, *backend, *communicator);
   replica.initialize(1);
-  checkpoint::BackgroundSaver saver(replica.sources(), world);
+  checkpoint::BackgroundSaver saver(replica.copied_sources(), world, replica.copying());
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
                             .capacity = plan.batch().largest_micro_batch(),
                             .n_micro_batches = plan.batch().n_micro_batches,

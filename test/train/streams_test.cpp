@@ -6,11 +6,19 @@
 // waits for the events that it needs, with each communicator, whether a step runs call by call or is captured and
 // launched as a whole. The test also checks the order of a step's calls, that nothing is allocated between them, and
 // that the host waits for none of them, not even to decide on a loss scale.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 
+#include "base/file.h"
+#include "checkpoint/background_saver.h"
 #include "test/comm/fake_nccl.h"
 #include "test/comm/test_world.h"
 #include "test/support/recording_backend.h"
@@ -346,6 +354,65 @@ void an_evaluation_waits_once(World& world, GraphCapture capture) {
           fmt::format("{}: {} launches", name, count(calls, "launch")));
 }
 
+/// A save begins after this many steps, and ends after two more.
+constexpr int kSavedAt = 4;
+
+/// Each copy runs as late as possible, and nothing but a later step asks for it, so that the file is right only if
+/// whatever overwrites the state waits.
+void a_save_is_copied_while_the_next_step_runs(World& world, const Training& training, GraphCapture capture) {
+  const Config config = config_of(world, "auto", training);
+  const std::string path = fmt::format("/tmp/lockstep_streams_test.{}.{}.h5", ::getppid(), world.size());
+  const std::string name = fmt::format("{}, saved, {}", training.name, text_of(capture));
+  std::vector<test::Call> of_start, of_step;
+  const auto file_of = [&](Backend& backend, test::RecordingBackend* device) {
+    const auto communicator = communicator_of(config, world, backend);
+    {
+      test::SmallRun run(config, backend, *communicator);
+      checkpoint::Copying copying = run.replica().copying();
+      std::atomic<bool> may_wait = false;
+      copying.wait = [&may_wait, wait = copying.wait] {
+        may_wait.wait(false);
+        wait();
+      };
+      checkpoint::BackgroundSaver saver(run.replica().copied_sources(), world, copying);
+      for (int step = 0; step < kSavedAt; ++step) run.step(step);
+      if (device) device->make_late(test::RecordingBackend::number_of(test::ReplicaProbe::copy_stream(run.replica())));
+      if (device) device->recording().clear();
+      saver.start(path, {{"step", kSavedAt}}, {});
+      if (device) of_start = device->recording().calls();
+      if (device) device->recording().clear();
+      run.start(kSavedAt);
+      if (device) of_step = device->recording().calls();
+      run.step(kSavedAt + 1);
+      may_wait = true;
+      may_wait.notify_one();
+      check(!saver.wait().error, world.rank(), name + ": the save failed");
+      if (device) device->make_late(test::QueuedDevice::kNone);
+    }
+    world.barrier();
+    const std::string bytes = read_file(path);
+    world.barrier();
+    if (world.rank() == 0) std::filesystem::remove(path);
+    world.barrier();
+    return bytes;
+  };
+  const auto host = cpu(), inner = cpu();
+  const std::string expected = file_of(*host, nullptr);
+  test::RecordingBackend device(*inner, uuid_of(world), capture);
+  check(file_of(device, &device) == expected, world.rank(), name + ": the file has other bytes");
+  check_refusals(device, world, name);
+  check(count(of_start, "copy_to_host") > 0 && count(of_start, "synchronize") == 0, world.rank(),
+        name + ": the host waits for a copy");
+  if (capture == GraphCapture::on || config.train.shard != "none") return;
+  // The compute stream waits for the copies after the backward pass, and before the update.
+  const int copied = std::ranges::find(of_start | std::views::reverse, "record", &test::Call::what)->event;
+  const auto wait = std::ranges::find_if(
+      of_step, [&](const test::Call& call) { return call.what == "wait" && call.event == copied; });
+  const auto place = [&](const char* what) { return std::ranges::find(of_step, what, &test::Call::what); };
+  check(wait < place("optimizer.apply") && wait > place("conv2d.backward"), world.rank(),
+        name + ": no step runs during the copy");
+}
+
 class Streams : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { static const comm::NcclHome fake; }
@@ -367,6 +434,15 @@ TEST_F(Streams, AnEvaluationWaitsOnce) {
   if (test_world->size() > 1) GTEST_SKIP() << "ranks with devices sum with NCCL, which this build lacks";
 #endif
   for (const GraphCapture capture : kCaptures) an_evaluation_waits_once(*test_world, capture);
+}
+
+TEST_F(Streams, ASaveIsCopiedWhileTheNextStepRuns) {
+#ifndef LOCKSTEP_CUDA
+  if (test_world->size() > 1) GTEST_SKIP() << "ranks with devices sum with NCCL, which this build lacks";
+#endif
+  for (const GraphCapture capture : kCaptures)
+    for (const Training& training : {kTrainings[0], kTrainings[3]})
+      a_save_is_copied_while_the_next_step_runs(*test_world, training, capture);
 }
 
 TEST_F(Streams, TheDeviceDecidesOnTheLossScale) {

@@ -12,13 +12,20 @@ CudaEvent::CudaEvent(EventUse use) : use_(use) {
   event_ = Handle<EventTraits>(event);
 }
 
+namespace {
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+  return capture == cudaStreamCaptureStatusActive;
+}
+
+}  // namespace
+
 void CudaEvent::record(Stream& stream) {
-  unsigned flags = cudaEventRecordDefault;
-  if (use_ == EventUse::timing) {  // the host reads the times of a captured graph only from external event nodes
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(cuda::native(stream), &capture));
-    if (capture == cudaStreamCaptureStatusActive) flags = cudaEventRecordExternal;
-  }
+  // The host reads the times of a captured graph only from external event nodes.
+  const bool is_external = use_ == EventUse::timing && is_capturing(cuda::native(stream));
+  const unsigned flags = is_external ? cudaEventRecordExternal : cudaEventRecordDefault;
   LOCKSTEP_CUDA_CHECK(cudaEventRecordWithFlags(event_.get(), cuda::native(stream), flags));
 }
 
@@ -59,6 +66,11 @@ CudaStream::CudaStream(StreamPriority priority) {
 void CudaStream::wait(const Event& event) {
   if (event.native() == nullptr) return event.synchronize();
   LOCKSTEP_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event.native()), 0));
+}
+
+void CudaStream::wait_in_each_launch(const Event& event) {
+  const unsigned flags = is_capturing(stream_.get()) ? cudaEventWaitExternal : cudaEventWaitDefault;
+  LOCKSTEP_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event.native()), flags));
 }
 
 void CudaStream::synchronize() { LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }

@@ -40,6 +40,7 @@ class CudaStream final : public Stream {
   explicit CudaStream(StreamPriority priority = StreamPriority::normal);
   /// Waiting for an event of the host (of a host communicator) blocks the caller.
   void wait(const Event& event) override;
+  void wait_in_each_launch(const Event& event) override;
   void synchronize() override;
   void* native() const override { return stream_.get(); }
 
