@@ -88,8 +88,9 @@ double distance(const Json& first_step, const char* what, const Get& get, double
   return std::sqrt(difference);
 }
 
-void expect_as_in_pytorch(const char* network, Precision precision, std::size_t n_steps,
-                          const std::unique_ptr<Backend>& backend) {
+/// Returns the distance of the first step's gradients to those in fp64.
+double expect_as_in_pytorch(const char* network, Precision precision, std::size_t n_steps,
+                            const std::unique_ptr<Backend>& backend) {
   const Json golden = read_golden(network);
   // tf32 has as many significant bits as fp16, so it has the same bounds.
   const Json& theirs = golden.at(std::string(name(precision == Precision::tf32 ? Precision::fp16 : precision)));
@@ -101,8 +102,9 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
   const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator,
                      std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
-  ASSERT_EQ(first_step.size(), run.plan().parameters().parameters().size());
-  ASSERT_GE(losses.size(), n_steps);
+  EXPECT_EQ(first_step.size(), run.plan().parameters().parameters().size());
+  n_steps = std::min(n_steps, losses.size());
+  double gradient_error = 0;
 
   for (std::size_t step = 0; step < n_steps; ++step) {
     const double loss = run.step(static_cast<std::int64_t>(step));
@@ -116,8 +118,9 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
       const double error = distance(first_step, what, get, norm);
       std::printf("step  1: %ss %.2e from fp64, PyTorch's %.2e, norm %.3g\n", what, error, theirs_error, norm);
       EXPECT_LT(error, 2 * theirs_error) << what;
+      return error;
     };
-    check("gradient", theirs["gradient_error"], [&](const std::string& n) {
+    gradient_error = check("gradient", theirs["gradient_error"], [&](const std::string& n) {
       std::vector<float> values = test::ReplicaProbe::gradient(run.replica(), n);
       for (float& value : values) value /= run.replica().loss_scale().scale;
       return values;
@@ -125,6 +128,7 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
     check("weight", theirs["weight_error"],
           [&](const std::string& n) { return test::ReplicaProbe::parameter(run.replica(), n); });
   }
+  return gradient_error;
 }
 
 class Golden : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
@@ -144,6 +148,18 @@ TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
   for (const Precision precision : {Precision::fp16, Precision::bf16})
     for (const char* network : {"resnet18_32", "resnet50_64"})
       expect_as_in_pytorch(network, precision, 1, test::make_cuda_on_host_backend());
+}
+
+/// cuDNN's fused gradient recomputes the mask of ReLU from the statistics in fp32, while the fused forward pass rounds
+/// scale and bias to 16 bits. With fewer fusions, the mask comes from the z that the forward pass stored. The few values
+/// near zero whose mask differs do not take the gradients away from those in fp64.
+TEST(GoldenOnHost, TheMaskOfTheFusedGradientCostsNoAccuracy) {
+  const auto error = [](const char* level) {
+    return expect_as_in_pytorch("resnet18_32", Precision::fp16, 1, test::make_cuda_on_host_backend(level));
+  };
+  const double stored = error("statistics"), recomputed = error("chain");
+  EXPECT_NE(recomputed, stored);
+  EXPECT_LT(recomputed, 1.1 * stored);
 }
 #endif
 
