@@ -34,6 +34,7 @@ struct DeviceInfo {
   std::vector<std::string> libraries;  // "oneDNN 3.2.0"
   std::string uuid{};                  // of a device; ranks with the same uuid share the device. Empty: the processor
   std::string pci_bus{};               // of a device, "0000:18:00.0"
+  int n_visible = 0;                   // devices that this process sees
 };
 
 /// Where allocate() places memory: on the host, where the ranks of a node can map and sum it themselves, or on a

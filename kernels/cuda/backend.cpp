@@ -116,6 +116,7 @@ class CudaBackend final : public OpsBackend {
     info_.libraries = library_versions();
     info_.uuid = uuid_of(context().device);
     info_.pci_bus = pci_bus_of(context().device);
+    LOCKSTEP_CUDA_CHECK(cudaGetDeviceCount(&info_.n_visible));
   }
 
   std::string name() const override { return "cuda"; }

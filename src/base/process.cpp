@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "lockstep/error.h"
@@ -75,6 +77,47 @@ int n_usable_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::vector<int> usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> list;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return list;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) list.push_back(i);
+  return list;
+}
+
+std::vector<int> processors_in(const std::string& list) {
+  std::vector<int> numbers;
+  std::istringstream in(list);
+  for (std::string range; std::getline(in, range, ',');) {
+    int first = 0, last = 0;
+    const int n_read = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    if (n_read < 1 || first < 0 || (n_read == 2 && (last < first || last >= CPU_SETSIZE))) return {};
+    for (int i = first; i <= (n_read == 2 ? last : first); ++i) numbers.push_back(i);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+std::vector<int> processors_near(std::string pci_bus, const std::string& folder) {
+  if (pci_bus.empty()) return {};
+  for (char& c : pci_bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as in folders of sysfs
+  std::ifstream in(folder + "/" + pci_bus + "/local_cpulist");
+  return processors_in({std::istreambuf_iterator<char>(in), {}});
+}
+
+void stay_near(const std::string& pci_bus, int n_threads, const std::string& folder) {
+  const std::vector<int> usable = usable_processors(), near = processors_near(pci_bus, folder);
+  std::vector<int> both;
+  std::ranges::set_intersection(usable, near, std::back_inserter(both));
+  if (both.empty() || static_cast<int>(both.size()) < n_threads) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int i : both) CPU_SET(i, &set);
+  (void)::sched_setaffinity(0, sizeof(set), &set);  // it is only faster
 }
 
 int n_processors() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }

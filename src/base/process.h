@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -17,7 +18,16 @@ void raise_limit_of_open_files();
 /// The processors that this process may use, "0-3,8".
 std::string processor_mask();
 int n_usable_processors();
+std::vector<int> usable_processors();
 int n_processors();  // of the node
+/// The numbers in a Linux CPU list: "0-2,8" is {0, 1, 2, 8}. Empty if it is not such a list.
+std::vector<int> processors_in(const std::string& list);
+inline constexpr const char* kPciDevices = "/sys/bus/pci/devices";
+/// The processors of the socket, or of the part of it, to which a PCI device is attached. Empty: unknown.
+std::vector<int> processors_near(std::string pci_bus, const std::string& folder = kPciDevices);
+/// From now on, this thread and those that it starts use only the processors near the device, if at least `n_threads`
+/// of those that it may use are. The system then also places the memory that they touch first, or pin, near the device.
+void stay_near(const std::string& pci_bus, int n_threads, const std::string& folder = kPciDevices);
 
 /// The name of this host; empty if the system does not tell it.
 std::string host_name();

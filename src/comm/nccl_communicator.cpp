@@ -136,10 +136,21 @@ bool wants_registration() {
   return value != nullptr && std::string_view(value) != "0";
 }
 
-/// Ranks that share a device would wait for each other forever.
+/// Warns if ranks of a node see only their own device, and checks that they have different ones: ranks that share a
+/// device would wait for each other forever.
 void check_devices(World& world, const Backend& backend) {
   const std::vector<std::string> uuids = world.all_gather(backend.device().uuid);
   const std::vector<std::string> hosts = world.all_gather(world.host());
+  const std::vector<std::string> visible = world.all_gather(std::to_string(backend.device().n_visible));
+  std::set<std::string> hidden;  // devices of this node that one rank sees alone
+  for (std::size_t r = 0; r < uuids.size(); ++r)
+    if (hosts[r] == world.host() && visible[r] == "1") hidden.insert(uuids[r]);
+  if (world.rank() == 0 && hidden.size() > 1)
+    log::warning(
+        "each rank of {} sees only its own GPU, so NCCL may copy through host memory instead of from GPU to GPU: let "
+        "all ranks see all GPUs of their node. With Slurm, request --gpus-per-node=N instead of --gpus-per-task, and "
+        "start with `srun --gpu-bind=none`; without, do not set another CUDA_VISIBLE_DEVICES for each rank",
+        world.host());
   const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (nccl().version >= kSharesDevices && enabled != nullptr && std::string_view(enabled) == "1") return;
   for (std::size_t a = 0; a < uuids.size(); ++a)

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -29,16 +28,6 @@ namespace {
 constexpr std::chrono::milliseconds kIdle{500};
 constexpr double kLeastCores = 0.05;  // of a process that is listed: smaller ones are ignored
 constexpr std::size_t kMostProcesses = 5;
-
-std::vector<int> usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> list;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return list;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &set)) list.push_back(i);
-  return list;
-}
 
 std::string text_of(const std::string& path) {
   std::ifstream in(path);
@@ -194,25 +183,6 @@ void check_huge_pages(const std::string& host, const std::string& mode, std::vec
 std::string selected_word(std::string_view text) {
   const std::size_t begin = text.find('['), end = text.find(']');
   return begin < end && end != std::string_view::npos ? std::string(text.substr(begin + 1, end - begin - 1)) : "";
-}
-
-std::vector<int> processors_in(const std::string& list) {
-  std::vector<int> numbers;
-  std::istringstream in(list);
-  for (std::string range; std::getline(in, range, ',');) {
-    int first = 0, last = 0;
-    const int n_read = std::sscanf(range.c_str(), "%d-%d", &first, &last);
-    if (n_read < 1 || first < 0 || (n_read == 2 && (last < first || last >= CPU_SETSIZE))) return {};
-    for (int i = first; i <= (n_read == 2 ? last : first); ++i) numbers.push_back(i);
-  }
-  std::ranges::sort(numbers);
-  return numbers;
-}
-
-std::vector<int> processors_near(std::string pci_bus, const std::string& folder) {
-  if (pci_bus.empty()) return {};
-  for (char& c : pci_bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as in folders of sysfs
-  return processors_in(text_of(fmt::format("{}/{}/local_cpulist", folder, pci_bus)));
 }
 
 HostFacts measure_host(World& world, const std::string& pci_bus) {

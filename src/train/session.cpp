@@ -26,6 +26,8 @@
 namespace lockstep::train {
 namespace {
 
+constexpr int kOtherThreads = 2;  // besides the readers: the main thread, and the writer of checkpoints
+
 BackendOptions device_of(const Config& config, const World& world) {
   return {.device = config.device,
           .threads = config.cpu.threads,
@@ -153,6 +155,7 @@ void Session::open_backend() {
   options.algorithms = algorithms_;
   options.records_steps = config.cuda.graph && !config.trace;
   backend = make_backend(options);
+  stay_near(backend->device().pci_bus, config.data.readers + kOtherThreads);
   const bool is_device = backend->memory_space() == MemorySpace::device;  // a CPU has few algorithms
   if (algorithms_ && is_device) algorithms_->limit_timing(config.cuda.tuning_seconds);
 }

@@ -50,6 +50,19 @@ TEST(Nccl, IsDefaultForDevices) {
   EXPECT_EQ(c->size(), test_world->size());
 }
 
+// NCCL says nothing if it cannot copy from device to device.
+TEST(Nccl, WarnsIfEachRankSeesOnlyItsOwnDevice) {
+  for (const int n_visible : {1, test_world->size()}) {
+    device().n_visible = n_visible;
+    testing::internal::CaptureStderr();
+    (void)communicator();
+    const std::string output = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(output.find("--gpu-bind=none") != std::string::npos, n_visible == 1 && test_world->rank() == 0) << output;
+    test_world->barrier();
+  }
+  device().n_visible = 0;
+}
+
 TEST(Nccl, SumsFp32InTreeOrder) { test_sums<float>(*communicator(tree_order(test_world->size())), DType::fp32); }
 TEST(Nccl, SumsFp64InTreeOrder) { test_sums<double>(*communicator(tree_order(test_world->size())), DType::fp64); }
 

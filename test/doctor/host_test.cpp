@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "base/process.h"
 #include "comm/world.h"
 #include "test/doctor/support.h"
 
@@ -97,6 +99,27 @@ TEST(MeasuredHost, ReadsTheProcessorsNearADevice) {
   EXPECT_TRUE(processors_near("", folder).empty());
   fs::remove_all(folder);
 }
+
+TEST(Processors, NearADeviceAreUsedIfTheySuffice) {
+  const std::vector<int> all = usable_processors();
+  if (all.size() < 2) GTEST_SKIP() << "one processor";
+  const fs::path folder = fs::temp_directory_path() / ("stays." + std::to_string(::getpid()));
+  fs::create_directories(folder / "0000:3b:00.0");
+  std::ofstream(folder / "0000:3b:00.0" / "local_cpulist") << all[1] << "," << all.back() + 1 << "\n";
+  std::vector<int> of_reader;
+  std::thread([&] {
+    stay_near("", 1, folder);
+    stay_near("0000:3c:00.0", 1, folder);
+    stay_near("0000:3b:00.0", 2, folder);
+    EXPECT_EQ(usable_processors(), all) << "too few processors are near the device";
+    stay_near("0000:3b:00.0", 1, folder);
+    std::thread([&] { of_reader = usable_processors(); }).join();
+  }).join();
+  EXPECT_EQ(of_reader, std::vector{all[1]});
+  EXPECT_EQ(usable_processors(), all) << "of another thread";
+  fs::remove_all(folder);
+}
+
 TEST(MeasuredHost, NamesAProcessThatBurnsTime) {
   const pid_t child = ::fork();
   if (child == 0)

@@ -76,6 +76,7 @@ void RecordingBackend::slow_down(double milliseconds) { queues_.sleep_ms = milli
 DeviceInfo RecordingBackend::device() const {
   DeviceInfo info = inner_.device();
   info.uuid = uuid_;
+  info.n_visible = n_visible;
   return info;
 }
 

@@ -49,6 +49,8 @@ class RecordingBackend final : public Backend {
   /// Each operation of every stream is delayed by this time, so that code without the necessary wait runs too early.
   void slow_down(double milliseconds);
 
+  int n_visible = 0;  // DeviceInfo::n_visible
+
   std::string name() const override { return "recording"; }
   DeviceInfo device() const override;
   MemorySpace memory_space() const override { return MemorySpace::device; }
