@@ -122,7 +122,7 @@ __device__ inline void store_vector(T* target, const Vector<T, kN>& vector) {
                  "r"(vector.words[2]), "r"(vector.words[3])
                  : "memory");
 #else
-    memcpy(target, &vector, sizeof(vector));
+    memcpy(static_cast<void*>(target), &vector, sizeof(vector));
 #endif
   }
 }
