@@ -78,6 +78,9 @@ if ! "$python" -c "$modules" 2>/dev/null; then
   { python3 -m venv .deps/python &&
     "$python" -m pip install --quiet --disable-pip-version-check h5py numpy safetensors tensorboard 'setuptools<81' &&
     "$python" -c "$modules"; } || { rm -rf .deps/python; echo "deps-test: tests in Python will be skipped" >&2; }
+  # Some installations of the toolkit lack cuobjdump, or nvdisasm, which it starts.
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm ||
+    echo "deps-test: a test of CUDA kernels will be skipped if there is no cuobjdump" >&2
 fi
 if [[ ${1:-} == --long ]]; then
   if "$python" -c 'import numpy' 2>/dev/null && ! "$python" -c 'import onnx, onnxruntime' 2>/dev/null; then

@@ -6,6 +6,9 @@ cd "$(dirname "$0")/../.."
 
 build=${LOCKSTEP:?the path of the program; kernels/cuda is next to it}
 cuobjdump=${CUDA_HOME:-/usr/local/cuda}/bin/cuobjdump
+for installed in .deps/python/lib/python3*/site-packages/nvidia/cu*/bin/cuobjdump; do # by make deps-test
+  [[ -x $cuobjdump || ! -x $installed ]] || cuobjdump=$installed PATH=${installed%/*}:$PATH
+done
 [[ -x $cuobjdump ]] || cuobjdump=$(command -v cuobjdump) || { echo "skipped: no cuobjdump"; exit 77; }
 kernels="rms_norm_forward rms_norm_backward rotary_rows rotary_norm_backward glu_forward glu_backward add_rows"
 mapfile -t objects < <(find "${build%/lockstep}"/{,units/}kernels/cuda -name "*.cu.o" 2>/dev/null | sort)
