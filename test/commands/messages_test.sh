@@ -116,7 +116,7 @@ check "  64 are enough" open_files 64 train "${small[@]}" run.name=few
 
 # Data that is missing: the remedy fits any kind of data.
 check "a missing data set" refused 1 'cannot open none.h5: No such file' train run.name=none data.train=none.h5
-check "  with a remedy for all kinds of data" grep -q "remedy: check the path, .* creates data sets$" "$work/.refused"
+check "  with a remedy for all kinds of data" grep -q "remedy: check the path, .* creates data sets, and data.train=synthetic needs none$" "$work/.refused"
 
 # The output of an import is a data set.
 cp "$work/keys.yaml" "$work/kept.yaml"

@@ -203,11 +203,16 @@ trainer: {accumulate_grad_batches: 4}
 )",
                                                        "theirs.yaml")});
   const std::vector<std::pair<std::string, std::string>> expected{
-      {"theirs.yaml:1: ", "model.from"},           {"theirs.yaml:1: ", "data.sequence_length"},
-      {"theirs.yaml:3: ", "model.lora.rank"},      {"theirs.yaml:4: ", "model.lora.rank"},
-      {"theirs.yaml:4: ", "model.lora.alpha"},     {"theirs.yaml:4: ", "model.lora.dropout"},
-      {"theirs.yaml:5: ", "train.batch_per_rank"}, {"theirs.yaml:5: ", "remove it"},
-      {"theirs.yaml:6: ", "model.lora.targets"},   {"theirs.yaml:7: ", "train.accumulate"}};
+      {"theirs.yaml:1: ", "model.from"},
+      {"theirs.yaml:1: ", "data.sequence_length"},
+      {"theirs.yaml:3: ", "model.lora.rank=N, for QLoRA with model.base_precision=nf4"},
+      {"theirs.yaml:4: ", "model.lora.rank"},
+      {"theirs.yaml:4: ", "model.lora.alpha"},
+      {"theirs.yaml:4: ", "model.lora.dropout"},
+      {"theirs.yaml:5: ", "train.batch_per_rank"},
+      {"theirs.yaml:5: ", "remove it"},
+      {"theirs.yaml:6: ", "model.lora.targets"},
+      {"theirs.yaml:7: ", "train.accumulate"}};
   ASSERT_EQ(lines.size(), expected.size());
   for (std::size_t i = 0; i < lines.size(); ++i)
     EXPECT_TRUE(lines[i].starts_with(expected[i].first) && lines[i].ends_with(expected[i].second)) << lines[i];
