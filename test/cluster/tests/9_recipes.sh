@@ -25,7 +25,7 @@ run_page() ( # PAGE
   export SBATCH_OF_SLURM MAKE_OF_SYSTEM PATH=$repository/test/cluster/recipe-commands:$PATH
   local short="device=cpu cpu.threads=1 train.max_steps=2 log.every_steps=1 comm.watchdog_seconds=600"
   export IMAGES_REDUCED="$short data.readers=1 model.depth=18 model.width=16 data.image_size=32 train.batch_per_rank=2 evaluation.max_samples=8 data.end=0"
-  export TEXT_REDUCED="$short data.sequence_length=32 train.batch_per_rank=1 train.accumulate=1 schedule.warmup_steps=0 evaluation.max_samples=8"
+  export TEXT_REDUCED="$short data.sequence_length=32 train.batch_per_rank=1 train.accumulate=1 schedule.warmup_steps=0 schedule.warmup_epochs=0 evaluation.max_samples=8"
   ln -s "$repository"/{jobs,scripts} .
   mkdir build && ln -s "$repository/test/cluster/recipe-commands/lockstep" build/lockstep
   cp "$RECIPE_FILES"/*.jsonl .
