@@ -34,8 +34,9 @@ std::string find_file(const std::string& path) {
 
 NamedContent read(const std::string& path) {
   const std::string remedy = is_there(path) ? "" : hub_remedy(path);
-  require(is_there(path), ErrorCode::cannot_open, "there is no tokenizer {}{}", path,
-          remedy.empty() ? ": expected a tokenizer.json, a tokenizer.bin of llama2.c, or a folder that has one" : remedy);
+  require(
+      is_there(path), ErrorCode::cannot_open, "there is no tokenizer {}{}", path,
+      remedy.empty() ? ": expected a tokenizer.json, a tokenizer.bin of llama2.c, or a folder that has one" : remedy);
   return {path, read_file(path, kMaxTokenizerBytes)};
 }
 

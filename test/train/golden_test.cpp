@@ -151,8 +151,8 @@ TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
 }
 
 /// cuDNN's fused gradient recomputes the mask of ReLU from the statistics in fp32, while the fused forward pass rounds
-/// scale and bias to 16 bits. With fewer fusions, the mask comes from the z that the forward pass stored. The few values
-/// near zero whose mask differs do not take the gradients away from those in fp64.
+/// scale and bias to 16 bits. With fewer fusions, the mask comes from the z that the forward pass stored. The few
+/// values near zero whose mask differs do not take the gradients away from those in fp64.
 TEST(GoldenOnHost, TheMaskOfTheFusedGradientCostsNoAccuracy) {
   const auto error = [](const char* level) {
     return expect_as_in_pytorch("resnet18_32", Precision::fp16, 1, test::make_cuda_on_host_backend(level));
