@@ -19,7 +19,7 @@ class Nothing final : public Stream {
 }  // namespace
 
 TimingMemory::TimingMemory(std::size_t size_bytes, const CudaContext&) {
-  data_ = std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64);
+  data_ = std::aligned_alloc(256, (std::max<std::size_t>(size_bytes, 1) + 255) / 256 * 256);
   require(data_ != nullptr, ErrorCode::out_of_memory, "an allocation of {} bytes failed", size_bytes);
   std::memset(data_, 0x3c, size_bytes);
 }
