@@ -15,6 +15,7 @@ RANKS   ?= $(or $(call given,NUM_GPUS),$(DEFAULT_RANKS))
 DEFAULT_RANKS = 2
 # $(call given,NAME): the variable if it is given on make's command line, as NUM_GPUS=2, and not by the environment
 given    = $(if $(findstring command,$(origin $(1))),$($(1)))
+$(if $(call given,NUM_GPU),$(error NUM_GPU has no meaning: NUM_GPUS=$(NUM_GPU) starts one rank on each of so many GPUs))
 OVERRIDES ?=
 
 # Goals that are given together with `deps` are made after it, one by one, since Make looks for libraries when it

@@ -162,7 +162,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
 COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
 COMPLETION_OF_ZSH = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lockstep
 MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
-INSTALLED_FILES := LICENSE CHANGELOG.md README.md data/README.md modules/README.md scripts/launch $(wildcard data/*.sh) \
+INSTALLED_FILES := LICENSE CHANGELOG.md README.md environment.yml data/README.md modules/README.md scripts/launch $(wildcard data/*.sh) \
   $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' -o -path 'data/samples/*.json' 2>/dev/null | sort)
 INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' -o -name '*.json' | sort)
 

@@ -41,6 +41,7 @@ check "train-distributed uses all GPUs" prints "ranks: $((gpus > 0 ? gpus : 2))"
 check "train-deepspeed shards the optimizer" prints '  shard: optimizer' '  clip_norm: 0' -- train-deepspeed
 check "  or does what the file says" prints '  shard: none' '  clip_norm: 1.5' 'precision: bf16' '  accumulate: 4' -- \
   train-deepspeed DEEPSPEED_CONFIG="$work/ds.json" OVERRIDES=train.accumulate=4
+check "a variable that is nearly NUM_GPUS is refused" prints '.*NUM_GPU has no meaning: NUM_GPUS=1 .*' -- train NUM_GPU=1
 check "train-distributed-tb" prints "TensorBoard: http://localhost:$port .*" 'ranks: 4' -- train-distributed-tb NUM_GPUS=4 \
   TENSORBOARD_PORT="$port"
 for ((i = 0; i < 50; ++i)); do if [[ -s $work/tensorboard ]]; then break; fi; sleep 0.1; done
