@@ -125,10 +125,15 @@ def theirs(python, sources, seed, args):
 
 
 def draw(args, data):
-    """The curves of the first seed, once both sides have it."""
+    """The curves of the first seed, once both sides have it. After few steps, running statistics are far from those of the data,
+    and test losses can be a thousand times too great: those above the training losses are left out."""
     seed = str(args.seeds[0])
     if args.picture and all(seed in data["runs"][side] for side in SIDES):
-        runs = {side: {seed: data["runs"][side][seed]} for side in SIDES}
+        runs = {}
+        for side in SIDES:
+            run = data["runs"][side][seed]
+            greatest = max(loss for _, loss in run["step"])
+            runs[side] = {seed: {**run, "evaluation": [point for point in run["evaluation"] if point[1] <= greatest]}}
         language.draw(args, runs, SIDES, f"{args.recipe.partition('_')[0]}: {data['train_images']} images, {args.epochs} epochs")
 
 
