@@ -104,7 +104,7 @@ def hash_of(recipe):
 def ours(made, seed, args, directory):
     recipe = RECIPES[args.recipe]
     overrides = [f"data.train={made['train']}", f"data.validation={made['test']}", f"run.seed={seed}",
-                 f"train.epochs={args.epochs}", *recipe.get("overrides", [])]
+                 f"train.epochs={args.epochs}", "log.every_steps=1", *recipe.get("overrides", [])]
     lines, launched = harness.train(args.binary, recipe.get("ranks", 1), args.threads, config_of(args.recipe), overrides, directory)
     last = {line["event"]: line for line in lines}
     evaluated = {key: last["evaluation"][key] for key in ("loss", "accuracy", "ema_loss", "ema_accuracy")
