@@ -114,7 +114,7 @@ def check(copy, fault, listed, make):
     if built.returncode:
         return False, "DOES NOT COMPILE:\n" + "\n".join(built.stdout.splitlines()[-15:])
     done = copy.run("scripts/run-tests.sh", "--only", fault["tests"], copy.build)
-    failed = re.findall(r"^\[  FAILED  \] (\w\S*)", done.stdout, re.MULTILINE) or \
+    failed = re.findall(r"^\[  FAILED  \] ([A-Za-z]\S*)", done.stdout, re.MULTILINE) or \
         re.findall(r"^ *\d+ - (\S+) \((?:Failed|Timeout|SEGFAULT)", done.stdout, re.MULTILINE)
     if done.returncode == 0:
         return False, "SURVIVED"
@@ -143,7 +143,7 @@ def main():
             caught, by = check(copy, fault, listed, make)
             copy.restore()
             n_missed += not caught
-            rows.append((fault["fault"], fault["file"], by.splitlines()[0], time.monotonic() - begin))
+            rows.append((fault["fault"], fault["file"], re.sub("^[a-z]+/", "", by.splitlines()[0]), time.monotonic() - begin))
             print(f"{'caught' if caught else 'MISSED':6} {rows[-1][3]:6.0f} s  {fault['fault']}: {by}", flush=True)
     line = f"{len(faults) - n_missed} of {len(faults)} faults were caught, in {(time.monotonic() - began) / 60:.0f} minutes"
     print(line)
