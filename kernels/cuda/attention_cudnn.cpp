@@ -80,16 +80,8 @@ class Writer {
 
  private:
   void write_forward(const Tensor& q, const Tensor& k, const Tensor& v, bool is_inference) {
-    auto options = fe::graph::SDPA_attributes()
-                       .set_name("attention")
-                       .set_generate_stats(!is_inference)
-                       .set_causal_mask(true)
-                       .set_attn_scale(s_.whole.score_scale());
-    if (mask_)
-      options.set_bias(mask_);
-    else if (s_.whole.window > 0)
-      options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
-    if (is_ragged_) options.set_padding_mask(true).set_seq_len_q(length_).set_seq_len_kv(length_);
+    auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(!is_inference);
+    choose_scores(options);
     const auto [y, log_sum_exp] = graph_.sdpa(q, k, v, options);
     output(y, Role::y, s_.heads(), width(), y_offset_);
     if (is_inference) return;
@@ -105,23 +97,24 @@ class Writer {
     place_log_sum_exp(log_sum_exp);
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention backward")
-                       .set_causal_mask(true)
-                       .set_attn_scale(s_.whole.score_scale())
                        .set_deterministic_algorithm(is_deterministic);
-    if (mask_)
-      options.set_bias(mask_);
-    else if (s_.whole.window > 0)
-      options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
-    if (is_ragged_)
-      options.set_padding_mask(true)
-          .set_seq_len_q(length_)
-          .set_seq_len_kv(length_)
-          .set_max_total_seq_len_q(s_.tokens())
-          .set_max_total_seq_len_kv(s_.tokens());
+    choose_scores(options);
+    if (is_ragged_) options.set_max_total_seq_len_q(s_.tokens()).set_max_total_seq_len_kv(s_.tokens());
     const auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, y, dy, log_sum_exp, options);
     output(dq, Role::dq, s_.heads(), packed(), qkv_offset_);
     output(dk, Role::dk, s_.kv_heads, packed(), qkv_offset_);
     output(dv, Role::dv, s_.kv_heads, packed(), qkv_offset_);
+  }
+
+  /// Which scores count, and their scale: the same forward and backward.
+  template <typename Options>
+  void choose_scores(Options& options) const {
+    options.set_causal_mask(true).set_attn_scale(s_.whole.score_scale());
+    if (mask_)
+      options.set_bias(mask_);  // it also has the window
+    else if (s_.whole.window > 0)
+      options.set_diagonal_band_left_bound(static_cast<int>(s_.whole.window));
+    if (is_ragged_) options.set_padding_mask(true).set_seq_len_q(length_).set_seq_len_kv(length_);
   }
 
   /// Elements per token in the packed matrix, and in y.
