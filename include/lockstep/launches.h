@@ -14,10 +14,10 @@ struct Launch {
   /// The way in which it works, which decides what part of the device's rates it reaches: "packs" (16-byte loads by a
   /// grid that fills the device), "matmul", ... Empty: it is not counted.
   std::string_view kind{};
-  double bytes = 0;  // that it reads and writes: each tensor once per pass over it
-  double flops = 0;  // multiplications and additions of matrix products
-  double blocks = 0,
-         steps = 0;  // of a kernel's grid; of the longest chain of loads that wait for each other, if it is long
+  double bytes = 0;   // that it reads and writes: each tensor once per pass over it
+  double flops = 0;   // multiplications and additions of matrix products
+  double blocks = 0;  // of a kernel's grid
+  double steps = 0;   // of the longest chain of loads that wait for each other, if it is long
 
   bool operator==(const Launch&) const = default;
 };

@@ -220,12 +220,9 @@ std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend
   const train::BatchShape& shape = plan.batch();
   const auto world = comm::single_world();
   const auto communicator = comm::make_communicator(plan.config().comm, *world, backend);
-  const LaunchList of_initialization;
+  const LaunchList of_preparation;
   train::Replica replica(plan, backend, *communicator);
-  std::vector<PlannedLaunch> found;
-  constexpr int kSteps = 2;  // the first one also rounds the initial weights
-  for (int step = 0; step < kSteps; ++step) {
-    const LaunchList list;
+  const auto run_step = [&] {
     replica.begin_step(shape, {});
     for (int i = 0; i < shape.n_micro_batches; ++i) {
       data::Batch batch;
@@ -237,11 +234,14 @@ std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend
       }
       replica.run(batch);
     }
-    if (step + 1 < kSteps) continue;
-    for (const LaunchList::Entry& entry : list.entries()) {
-      if (found.empty() || found.back().entry != entry) found.push_back({.entry = entry, .n = 0});
-      ++found.back().n;
-    }
+  };
+  run_step();  // also rounds the initial weights
+  const LaunchList list;
+  run_step();
+  std::vector<PlannedLaunch> found;
+  for (const LaunchList::Entry& entry : list.entries()) {
+    if (found.empty() || found.back().entry != entry) found.push_back({.entry = entry, .n = 0});
+    ++found.back().n;
   }
   return found;
 }
