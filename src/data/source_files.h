@@ -23,8 +23,7 @@ struct SourceFiles {
 /// The files of a source. Of a folder they have the formats of which it contains any, of the first group that is there:
 /// Parquet; Arrow; *.txt and *.jsonl, also compressed; CSV and TSV; tar archives. Their split is that which the names
 /// of the file and of its folders mention, as in `datasets`; "val" and "validation" are the same. With `split` empty,
-/// all *.txt and
-/// *.jsonl are taken, and otherwise the only split or the one for training.
+/// all *.txt and *.jsonl are taken, and otherwise the only split or the one for training.
 ///
 /// Throws data_source, with what is there, if there is no such split or no file, or if a folder has several data sets,
 /// each in a folder of its own.

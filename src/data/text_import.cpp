@@ -37,6 +37,14 @@ void require_known_size(const InputFile& file) {
           file.path(), file.path());
 }
 
+void require_text(const std::string& text, const std::string& path) {
+  const std::size_t zero = text.find('\0');
+  require(zero == std::string::npos, ErrorCode::data_source,
+          "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
+          ".jsonl",
+          path, zero);
+}
+
 struct Batch {
   std::vector<TextDocument> documents;
   std::size_t n_bytes = 0;        // of text
@@ -258,14 +266,6 @@ void TextSource::close_file() {
   scratch_.reset();
   members_.clear();
   file_.reset();
-}
-
-void require_text(const std::string& text, const std::string& path) {
-  const std::size_t zero = text.find('\0');
-  require(zero == std::string::npos, ErrorCode::data_source,
-          "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
-          ".jsonl",
-          path, zero);
 }
 
 bool TextSource::whole_file(TextDocument& document) {
