@@ -26,7 +26,7 @@ namespace lockstep {
 struct Slice {
   void* data = nullptr;  // inside memory of Communicator::allocate()
   std::size_t n_elements = 0;
-  DType dtype = DType::fp32;  // must be fp32 or fp64 for a sum
+  DType dtype = DType::fp32;  // must be fp32, fp64 or bf16 for a sum; bf16 is rounded after each addition
   // The type in which an fp32 slice travels between nodes: fp32, bf16 or fp16. The sum of each node and the total are
   // rounded to it; additions are always in fp32.
   DType wire = DType::fp32;

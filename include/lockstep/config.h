@@ -85,12 +85,13 @@ struct Config {
 
   struct Train {
     int epochs = 3;
-    std::int64_t max_steps = 0;       // 0: no limit
-    std::int64_t global_batch = 128;  // 0: batch_per_rank is in effect
-    std::int64_t batch_per_rank = 0;  // 0: global_batch is in effect; kAuto: what fits
-    int accumulate = 1;               // micro-batches per rank and step; kAuto: as few as fit
-    int micro_batches = 0;            // per step on all ranks, summed by one fixed tree; 0: off
-    std::string shard = "none";       // none | optimizer
+    std::int64_t max_steps = 0;         // 0: no limit
+    std::int64_t global_batch = 128;    // 0: batch_per_rank is in effect
+    std::int64_t batch_per_rank = 0;    // 0: global_batch is in effect; kAuto: what fits
+    int accumulate = 1;                 // micro-batches per rank and step; kAuto: as few as fit
+    int micro_batches = 0;              // per step on all ranks, summed by one fixed tree; 0: off
+    std::string shard = "none";         // none | optimizer
+    DType gradient_type = DType::fp32;  // fp32 | bf16
     double label_smoothing = 0.0;
     std::vector<double> class_weights;              // of the loss; empty: all 1
     std::vector<std::string> freeze;                // name patterns of parameters that are not trained
@@ -119,6 +120,8 @@ struct Config {
     double epsilon = 1e-8;
     double trust_coefficient = 0.001;
     std::int64_t learning_rate_batch = 0;  // the global batch that learning_rate is meant for; 0: the one in use
+    DType moments = DType::fp32;           // fp32 | bf16, of adamw
+    bool masters = true;                   // fp32 | none: copies of bf16 weights
     std::vector<std::string> groups;       // "PATTERN learning_rate=X weight_decay=Y": values for matching parameters
   } optimizer;
 

@@ -29,7 +29,8 @@ enum class RandomPurpose : std::uint32_t {
   erase = 10,
   colour_jitter = 11,
   trivial_augment = 12,
-  generate = 13
+  generate = 13,
+  rounding = 14
 };
 
 /// One block: four independent 32-bit numbers.

@@ -27,6 +27,7 @@ class CpuClipNorm final : public ClipNorm {
       const auto first = std::ranges::lower_bound(tiles_, range.begin, {}, &ParameterSegment::begin);
       const auto last = std::ranges::lower_bound(tiles_, range.begin + range.n_elements, {}, &ParameterSegment::begin);
       ranges_.push_back(parts_of(first - tiles_.begin(), last - tiles_.begin()));
+      ranges_.back().first = range.begin;
     }
   }
 
@@ -37,7 +38,10 @@ class CpuClipNorm final : public ClipNorm {
     run_ranges(tiles.n_parts, tiles.end - tiles.begin, [&](Range range) {
       for (std::int64_t i = tiles.begin + range.begin; i < tiles.begin + range.end; ++i) {
         const ParameterSegment& tile = tiles_[static_cast<std::size_t>(i)];
-        args.tile_sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + tile.begin, tile.n_elements);
+        with_elements(args.gradients.dtype, [&]<typename E>(E) {
+          args.tile_sums[i] = LOCKSTEP_DISPATCH(sum_of_squares<E>)(args.gradients.as<E>() + (tile.begin - tiles.first),
+                                                                   tile.n_elements);
+        });
       }
     });
   }
@@ -53,12 +57,15 @@ class CpuClipNorm final : public ClipNorm {
   struct Tiles {
     std::int64_t begin = 0, end = 0;
     int n_parts = 1;
+    std::size_t first = 0;  // element of the range
   };
 
   Tiles parts_of(std::int64_t begin, std::int64_t end) const {
     const auto tiles =
         std::span(tiles_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-    return {begin, end, part_count(threads_, static_cast<std::int64_t>(total_elements(tiles) * sizeof(float)))};
+    return {.begin = begin,
+            .end = end,
+            .n_parts = part_count(threads_, static_cast<std::int64_t>(total_elements(tiles) * sizeof(float)))};
   }
 
   double max_norm_;

@@ -3,7 +3,8 @@
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
 /// Sum of x^2 over n elements in fp64: 32 running sums, whatever the vector width, added in a fixed order.
-inline double sum_of_squares(const float* x, std::size_t n) {
+template <typename E>
+double sum_of_squares(const E* x, std::size_t n) {
   constexpr int kSums = 32 / kLanes;
   Widened<Floats> sums[kSums] = {};
   std::size_t i = 0;
@@ -16,7 +17,10 @@ inline double sum_of_squares(const float* x, std::size_t n) {
   std::memcpy(lanes, sums, sizeof lanes);
   double total = 0;
   for (const double lane : lanes) total += lane;
-  for (; i < n; ++i) total += double{x[i]} * x[i];
+  for (; i < n; ++i) {
+    const double value = to_float(x[i]);
+    total += value * value;
+  }
   return total;
 }
 

@@ -54,14 +54,17 @@ class CpuEmbedding final : public CpuOp<EmbeddingDescription> {
       sorted[row] = (IdAndPosition{static_cast<std::uint32_t>(args.ids[row])} << 32) | static_cast<std::uint32_t>(row);
     std::sort(sorted, sorted + d_.rows);
     const bool accumulate = args.dweight_mode == GradientMode::accumulate;
+    const std::size_t row_bytes = static_cast<std::size_t>(d_.width) * size_bytes(d_.gradient_dtype);
     if (!accumulate)
       run_ranges(parts_of_weight_, d_.vocabulary, [&](Range ids) {
-        std::memset(args.dweight + ids.begin * d_.width, 0,
-                    static_cast<std::size_t>((ids.end - ids.begin) * d_.width) * sizeof(float));
+        std::memset(static_cast<std::byte*>(args.dweight) + static_cast<std::size_t>(ids.begin) * row_bytes, 0,
+                    static_cast<std::size_t>(ids.end - ids.begin) * row_bytes);
       });
     with_elements(d_.dtype, [&]<typename E>(E) {
-      run_ranges(parts_, d_.rows, [&](Range range) {
-        LOCKSTEP_DISPATCH(embedding_gradient<E>)(d_, args, sorted, range);
+      with_elements(d_.gradient_dtype, [&]<typename G>(G) {
+        run_ranges(parts_, d_.rows, [&](Range range) {
+          LOCKSTEP_DISPATCH(embedding_gradient<E, G>)(d_, args, sorted, range);
+        });
       });
     });
   }

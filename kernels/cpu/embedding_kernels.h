@@ -20,7 +20,7 @@ void take_rows(const EmbeddingDescription& d, const Embedding::Forward& args, Ra
 }
 
 /// The runs of one id that begin in this part of the sorted list (rows), to their ends.
-template <typename E>
+template <typename E, typename G>
 void embedding_gradient(const EmbeddingDescription& d, const Embedding::Backward& args, const IdAndPosition* sorted,
                         Range entries) {
   const E* const dy = static_cast<const E*>(args.dy);
@@ -31,7 +31,7 @@ void embedding_gradient(const EmbeddingDescription& d, const Embedding::Backward
     if (begin > 0 && id_of(sorted[begin - 1]) == id) continue;
     std::int64_t end = begin + 1;
     while (end < d.rows && id_of(sorted[end]) == id) ++end;
-    float* const dweight = args.dweight + id * d.width;
+    G* const dweight = static_cast<G*>(args.dweight) + id * d.width;
     for_columns(d.width, [&](auto lanes, std::int64_t c) {
       using T = decltype(lanes);
       T sum = load<T>(dy + position_of(sorted[begin]) * d.width + c);

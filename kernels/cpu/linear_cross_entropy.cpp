@@ -95,6 +95,8 @@ class CpuLinearCrossEntropy final : public CpuOp<LinearCrossEntropyDescription> 
   bool is_widened() const { return inner_ != d_.dtype; }
   bool wants_dx() const { return d_.has_gradients() && d_.input_gradient; }
   bool wants_dweight() const { return d_.has_gradients() && d_.weight_gradient; }
+  /// The chunks are then added up in fp32 in the workspace.
+  bool narrows_dweight() const { return wants_dweight() && d_.gradient_dtype != DType::fp32; }
   std::size_t row_bytes() const { return static_cast<std::size_t>(d_.width) * size_bytes(inner_); }
 
   void plan();
@@ -113,7 +115,7 @@ class CpuLinearCrossEntropy final : public CpuOp<LinearCrossEntropyDescription> 
   std::string algorithm_;
   std::size_t scratchpad_bytes_ = 0, workspace_bytes_ = 0;
   struct Offsets {
-    std::size_t logits = 0, dlogits = 0, results = 0, x = 0, weight = 0, dx = 0, scratchpad = 0;
+    std::size_t logits = 0, dlogits = 0, results = 0, x = 0, weight = 0, dx = 0, dweight = 0, scratchpad = 0;
   } at_;
 };
 
@@ -132,6 +134,8 @@ void CpuLinearCrossEntropy::plan() {
     at_.weight = workspace.take(static_cast<std::size_t>(d_.vocabulary) * row_bytes());
     if (wants_dx()) at_.dx = workspace.take(static_cast<std::size_t>(chunk_) * row_bytes());
   }
+  if (narrows_dweight())
+    at_.dweight = workspace.take(static_cast<std::size_t>(d_.vocabulary * d_.width) * sizeof(float));
   at_.scratchpad = workspace.take(scratchpad_bytes_);
   workspace_bytes_ = workspace.size_bytes();
 }
@@ -179,8 +183,12 @@ void CpuLinearCrossEntropy::run_chunk(const Forward& args, const void* all_x, co
     if (is_widened()) narrow(static_cast<const float*>(inner_dx), static_cast<Bf16*>(dx), rows * d_.width, context_);
   }
   if (!wants_dweight() || args.dweight_mode == GradientMode::skip) return;
-  const bool adds = first > 0 || args.dweight_mode == GradientMode::accumulate;
-  multiply(adds ? *products.dweight_added : *products.dweight, dlogits, x, args.dweight);
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate;
+  const bool adds = first > 0 || (accumulate && !narrows_dweight());
+  float* const dweight = narrows_dweight() ? at<float>(workspace, at_.dweight) : static_cast<float*>(args.dweight);
+  multiply(adds ? *products.dweight_added : *products.dweight, dlogits, x, dweight);
+  if (narrows_dweight() && first + rows == d_.rows)
+    narrow(dweight, static_cast<Bf16*>(args.dweight), d_.vocabulary * d_.width, context_, accumulate);
 }
 
 void CpuLinearCrossEntropy::softmax(const Forward& args, void* workspace, std::int64_t first, std::int64_t rows) {

@@ -2,13 +2,13 @@
 // silu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
-// x, y, z, their gradients, weight and bias are fp32 or bf16; gradients of parameters are fp32, and so are all sums.
-// oneDNN's matmul packs blocks of row-major operands itself while they are in the cache, adds to a previous gradient in
-// the same pass, and needs no copies. Its inner product with weights that are packed once per step is 4 % faster
-// forward, but 2 to 8 % slower in the gradients, and the gradient of the packed weights must be unpacked (SmolLM-135M,
-// 256 rows, one core with AVX-512).
-// bf16 tensors are multiplied in bf16 or in fp32 ("inner" below), whichever was timed to be faster, and in fp32 where
-// the processor has no instructions for bf16. In fp32 each call widens its inputs and rounds its result.
+// x, y, z, their gradients, weight and bias are fp32 or bf16; gradients of parameters are fp32 or bf16, and all sums
+// are fp32. oneDNN's matmul packs blocks of row-major operands itself while they are in the cache, adds to a previous
+// gradient in the same pass, and needs no copies. Its inner product with weights that are packed once per step is 4 %
+// faster forward, but 2 to 8 % slower in the gradients, and the gradient of the packed weights must be unpacked
+// (SmolLM-135M, 256 rows, one core with AVX-512). bf16 tensors are multiplied in bf16 or in fp32 ("inner" below),
+// whichever was timed to be faster, and in fp32 where the processor has no instructions for bf16. In fp32 each call
+// widens its inputs and rounds its result.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -143,6 +143,7 @@ class CpuMatmul final : public CpuOp<MatmulDescription> {
   Conversion conversion(std::int64_t n_elements) const { return {.n_elements = is_widened() ? n_elements : 0}; }
   /// `data`, or its inner form in the workspace.
   const void* converted(const Conversion& conversion, const void* data, void* workspace) const;
+  void weight_gradient(const Backward& args, const void* inner_dz, void* workspace);
   void data_gradient(const Backward& args, const void* inner_dz, void* workspace);
 
   DType inner_;  // the type in which tensors are multiplied
@@ -152,7 +153,7 @@ class CpuMatmul final : public CpuOp<MatmulDescription> {
   std::size_t scratchpad_bytes_ = 0;
   OpMemoryRequirements requirements_;
   struct Offsets {
-    std::size_t scratchpad = 0, dz = 0, dx = 0;
+    std::size_t scratchpad = 0, dz = 0, dx = 0, dweight = 0;
   } at_;
 };
 
@@ -209,6 +210,8 @@ void CpuMatmul::place() {
   if (d_.inference) return;
   if (has_activation()) at_.dz = workspace.take(y_bytes());
   if (is_widened() && d_.input_gradient) at_.dx = workspace.take(x_bytes());
+  if (d_.gradient_dtype != DType::fp32)
+    at_.dweight = workspace.take(static_cast<std::size_t>(d_.out_features * d_.in_features) * sizeof(float));
   requirements_.backward_workspace_bytes = workspace.size_bytes();
 }
 
@@ -251,7 +254,8 @@ void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&
 
 /// dbias (+)= the sums of the columns of dz (rows, columns). The columns are divided among threads; rows are added in
 /// order.
-void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t columns, float* dbias, GradientMode mode,
+template <typename G>
+void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t columns, G* dbias, GradientMode mode,
                  const CpuContext& context) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t blocks = (columns + kBlock - 1) / kBlock;
@@ -266,7 +270,8 @@ void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t co
         }
         for (std::int64_t i = 0; i < n; ++i) {
           const float sum = sums[static_cast<std::size_t>(i)];
-          dbias[first + i] = mode == GradientMode::accumulate ? dbias[first + i] + sum : sum;
+          G& target = dbias[first + i];
+          target = from_float<G>(mode == GradientMode::accumulate ? to_float(target) + sum : sum);
         }
       }
     });
@@ -287,14 +292,25 @@ void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Strea
   if (!wants_parameters && !wants_dx) return;
   const void* const inner_dz = converted(dz_in_, dz, workspace);
   if (wants_parameters) {
-    Product& product = args.parameter_mode == GradientMode::accumulate ? *weight_.accumulate : *weight_.overwrite;
-    product.execute({.a = inner_dz,
-                     .b = converted(x_in_, args.x, workspace),
-                     .c = args.dweight,
-                     .workspace = at(workspace, at_.scratchpad)});
-    if (d_.bias) add_columns(d_.dtype, dz, d_.rows, d_.out_features, args.dbias, args.parameter_mode, context_);
+    weight_gradient(args, inner_dz, workspace);
+    if (d_.bias)
+      with_elements(d_.gradient_dtype, [&]<typename G>(G) {
+        add_columns(d_.dtype, dz, d_.rows, d_.out_features, static_cast<G*>(args.dbias), args.parameter_mode, context_);
+      });
   }
   if (wants_dx) data_gradient(args, inner_dz, workspace);
+}
+
+void CpuMatmul::weight_gradient(const Backward& args, const void* inner_dz, void* workspace) {
+  const bool accumulate = args.parameter_mode == GradientMode::accumulate, is_narrow = d_.gradient_dtype != DType::fp32;
+  float* const in_fp32 = is_narrow ? at<float>(workspace, at_.dweight) : static_cast<float*>(args.dweight);
+  Product& product = accumulate && !is_narrow ? *weight_.accumulate : *weight_.overwrite;
+  product.execute({.a = inner_dz,
+                   .b = converted(x_in_, args.x, workspace),
+                   .c = in_fp32,
+                   .workspace = at(workspace, at_.scratchpad)});
+  if (is_narrow)
+    narrow(in_fp32, static_cast<Bf16*>(args.dweight), d_.out_features * d_.in_features, context_, accumulate);
 }
 
 void CpuMatmul::data_gradient(const Backward& args, const void* inner_dz, void* workspace) {
@@ -351,8 +367,8 @@ Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
       backward.y = y.as();
       backward.dy = y.as();
       backward.dx = dx.as();
-      backward.dweight = dweight.as<float>();
-      backward.dbias = dbias.as<float>();
+      backward.dweight = dweight.as();
+      backward.dbias = dbias.as();
       candidates[i]->run_backward(backward, memory, stream);
     });
   });

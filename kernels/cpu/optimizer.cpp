@@ -1,9 +1,10 @@
 // SGD, AdamW and LARS over the whole parameter arena in one pass (lockstep/ops/optimizer.h has the formulas). Segments
 // are cut into blocks, which are divided among threads. LARS computes its norms in a pass before that. The same pass
 // writes the bf16 weights, which costs 2 bytes per element. Without them, SGD moves 12 bytes per element, 20 with
-// momentum, and AdamW 28.
+// momentum, and AdamW 28; AdamW moves 14 where gradients, moments and weights are all bf16 only.
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
 
@@ -23,12 +24,19 @@ struct SgdTask {
   bool nesterov = false;
 };
 
+/// Elements whose random bits exist at once.
+inline constexpr std::size_t kRandomElements = 2048;
+
 struct AdamwTask {
-  float* parameters = nullptr;
+  float* parameters = nullptr;  // null: the weights are the parameters
   Bf16* weights = nullptr;
-  const float* gradients = nullptr;
-  float* first_moment = nullptr;
-  float* second_moment = nullptr;
+  const void* gradients = nullptr;
+  void* first_moment = nullptr;
+  void* second_moment = nullptr;
+  const std::uint16_t* random = nullptr;  // kRandomElements for each RoundedValue; null: nothing is rounded with them
+  const std::uint16_t* random_of(RoundedValue value) const {
+    return random + static_cast<std::size_t>(value) * kRandomElements;
+  }
   float keep = 1;  // 1 - learning_rate * weight_decay
   float one_minus_beta1 = 0, beta2 = 0, one_minus_beta2 = 0;
   float root_correction2 = 1;  // sqrt(1 / (1 - beta2^t))
@@ -48,7 +56,7 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
  public:
   CpuOptimizer(const OptimizerDescription& d, const CpuContext& context)
       : PlannedOp(d, context),
-        blocks_(cut_into_blocks(d.segments)),
+        blocks_(cut_into_blocks(d.segments, d.rounds_stochastically() ? kRandomElements : kBlockElements)),
         parts_(part_count(context, static_cast<std::int64_t>(total_elements(blocks_) * 3 * sizeof(float)))) {}
 
   OpMemoryRequirements memory_requirements() const override {
@@ -86,17 +94,22 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
 
   bool writes_weights() const { return d_.weight_dtype != DType::fp32; }
   Bf16* weights_of(const Apply& args, const ParameterSegment& block) const {
-    return writes_weights() ? static_cast<Bf16*>(args.weights) + block.begin : nullptr;
+    return writes_weights() ? static_cast<Bf16*>(args.weights) + (block.begin - d_.first) : nullptr;
   }
   std::size_t place_of_parameters(const ParameterSegment& block) const {
-    return d_.parameters_are_sharded ? block.stored() : block.begin;
+    return d_.parameters_are_sharded ? block.stored() : block.begin - d_.first;
+  }
+
+  template <typename G>
+  const G* gradients_of(const Apply& args, const ParameterSegment& block) const {
+    return static_cast<const G*>(args.gradients) + (block.begin - d_.first);
   }
 
   SgdTask sgd_task(const Apply& args, const ParameterSegment& block) const {
     return {.parameters = args.parameters + place_of_parameters(block),
             .weights = weights_of(args, block),
-            .gradients = args.gradients + block.begin,
-            .velocity = args.state ? args.state + block.stored() : nullptr,
+            .gradients = gradients_of<float>(args, block),
+            .velocity = args.state ? static_cast<float*>(args.state) + block.stored() : nullptr,
             .learning_rate = args.scalars->learning_rate * block.learning_rate_factor,
             .momentum = d_.momentum,
             .weight_decay = d_.decay_of(block),
@@ -117,8 +130,8 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
       const ParameterSegment& block = blocks_[i];
       norms[i] = {};
       if (!block.decay) return;
-      norms[i].parameters = LOCKSTEP_DISPATCH(sum_of_squares)(args.parameters + block.begin, block.n_elements);
-      norms[i].gradients = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + block.begin, block.n_elements);
+      norms[i].parameters = LOCKSTEP_DISPATCH(sum_of_squares<float>)(args.parameters + block.begin, block.n_elements);
+      norms[i].gradients = LOCKSTEP_DISPATCH(sum_of_squares<float>)(gradients_of<float>(args, block), block.n_elements);
     });
     set_trust_ratios(norms, args.scalars->clip_coefficient);
     for_blocks([&](std::size_t i) {
@@ -164,15 +177,30 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
       const ParameterSegment& block = blocks_[i];
       const double learning_rate = double{s.learning_rate} * block.learning_rate_factor;
       AdamwTask task = of_all;
-      task.parameters = args.parameters + place_of_parameters(block);
+      if (d.has_masters) task.parameters = args.parameters + place_of_parameters(block);
       task.weights = weights_of(args, block);
-      task.gradients = args.gradients + block.begin;
-      task.first_moment = args.state + block.stored();
-      task.second_moment = task.first_moment + d.n_elements;
+      alignas(64) std::array<std::uint32_t, 3 * kRandomElements / 2> random;
+      if (d.rounds_stochastically()) task.random = draw(s.step, block, random.data());
       task.keep = static_cast<float>(1.0 - learning_rate * d.decay_of(block));
       task.step_size = static_cast<float>(learning_rate * s.adam_correction1);
-      LOCKSTEP_DISPATCH(adamw)(task, 0, block.n_elements);
+      with_elements(d.gradient_dtype, [&]<typename G>(G) {
+        with_elements(d.state_dtype, [&]<typename M>(M) {
+          task.gradients = gradients_of<G>(args, block);
+          task.first_moment = static_cast<M*>(args.state) + block.stored();
+          task.second_moment = static_cast<M*>(args.state) + d.n_elements + block.stored();
+          LOCKSTEP_DISPATCH(adamw<G, M>)(task, block.n_elements);
+        });
+      });
     });
+  }
+
+  /// The random bits of a block; segments begin at multiples of eight elements.
+  const std::uint16_t* draw(std::uint32_t step, const ParameterSegment& block, std::uint32_t* out) const {
+    for (const auto value : {RoundedValue::weight, RoundedValue::first_moment, RoundedValue::second_moment})
+      LOCKSTEP_DISPATCH(fill_random_bits)
+    (d_.seed, step, block.begin / 8, (block.n_elements + 7) / 8, value,
+     out + static_cast<std::size_t>(value) * kRandomElements / 2);
+    return reinterpret_cast<const std::uint16_t*>(out);
   }
 
   std::vector<ParameterSegment> blocks_;
@@ -183,7 +211,7 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.weight_dtype, "The optimizer");
-  d.require_segments_inside();
+  d.check();
   return std::make_unique<CpuOptimizer>(d, context);
 }
 

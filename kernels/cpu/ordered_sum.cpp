@@ -5,11 +5,16 @@
 #include <memory>
 
 #include "kernels/cpu/base/parallel.h"
+#include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/ordered_sum.h"
 
 namespace lockstep::cpu {
 namespace {
+
+void add(float& total, float other) { total += other; }
+void add(double& total, double other) { total += other; }
+void add(Bf16& total, Bf16 other) { total = to_bf16(to_float(total) + to_float(other)); }
 
 template <typename T>
 class CpuOrderedSum final : public CpuOp<OrderedSumDescription> {
@@ -36,7 +41,7 @@ class CpuOrderedSum final : public CpuOp<OrderedSumDescription> {
     std::memcpy(total.data(), static_cast<const T*>(args.value) + begin, n * sizeof(T));
     for (std::size_t s = args.open.size(); s-- > 0;) {
       const T* other = static_cast<const T*>(args.open[s]) + begin;
-      for (std::size_t i = 0; i < n; ++i) total[i] += other[i];
+      for (std::size_t i = 0; i < n; ++i) add(total[i], other[i]);
     }
     std::memcpy(static_cast<T*>(args.target) + begin, total.data(), n * sizeof(T));
   }
@@ -46,7 +51,9 @@ class CpuOrderedSum final : public CpuOp<OrderedSumDescription> {
 
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CpuContext& context) {
   if (d.dtype == DType::fp64) return std::make_unique<CpuOrderedSum<double>>(d, context);
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32 or fp64, not {}", name(d.dtype));
+  if (d.dtype == DType::bf16) return std::make_unique<CpuOrderedSum<Bf16>>(d, context);
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32, fp64 or bf16, not {}",
+          name(d.dtype));
   return std::make_unique<CpuOrderedSum<float>>(d, context);
 }
 

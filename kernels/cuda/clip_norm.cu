@@ -1,7 +1,8 @@
 // The norm in two stages: each block writes the fp64 sum of squares of its tile (segments.h), and one block adds these
 // up. The order of additions depends on the segments alone: the same bits on every device.
 //
-// Bytes moved: 4 per element, read once, and 8 per tile of 4,096, written and read. No kernel can move less.
+// Bytes moved: 4 per element, or 2 in bf16, read once, and 8 per tile of 4,096, written and read. No kernel can move
+// less.
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
@@ -14,9 +15,9 @@ namespace {
 
 constexpr unsigned kFinishThreads = 1024;
 
+template <typename T>
 __global__ void __launch_bounds__(kTileThreads)
-    sum_squares_of_tiles(const __grid_constant__ SegmentTable table, const float* gradients, bool aligned,
-                         double* sums) {
+    sum_squares_of_tiles(const __grid_constant__ SegmentTable table, const T* gradients, bool aligned, double* sums) {
   const Tile tile = find_tile(table);
   const double sum = block_sum<kTileThreads>(sum_of_squares(gradients, tile, aligned));
   if (threadIdx.x == 0) sums[table.first_tile + blockIdx.x] = sum;
@@ -36,20 +37,24 @@ class CudaClipNorm final : public ClipNorm {
       : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), n_tiles_(static_cast<unsigned>(count_tiles(d.segments))) {
     for (const ElementRange& range : d.ranges) {
       const std::vector<ParameterSegment> before = cut_to(d.segments, {0, range.begin});
-      ranges_.push_back(
-          make_segment_tables(cut_to(d.segments, range), static_cast<std::uint32_t>(count_tiles(before))));
+      std::vector<ParameterSegment> segments = cut_to(d.segments, range);
+      for (ParameterSegment& segment : segments) segment.begin -= range.begin;
+      ranges_.push_back(make_segment_tables(segments, static_cast<std::uint32_t>(count_tiles(before))));
     }
   }
 
   std::string describe() const override { return "own kernels: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream& stream) override {
-    for (const SegmentTable& table : ranges_.at(args.range))
-      launch(sum_squares_of_tiles,
-             {.blocks = table.n_tiles,
-              .threads = kTileThreads,
-              .work = {.kind = "packs", .bytes = moved_bytes(1, table.n_tiles, kTileElements, sizeof(float))}},
-             stream, table, args.gradients, are_aligned(args.gradients), args.tile_sums);
+    dispatch(args.gradients.dtype, [&]<typename T>(T*) {
+      const auto* const gradients = static_cast<const T*>(args.gradients.data);
+      for (const SegmentTable& table : ranges_.at(args.range))
+        launch(sum_squares_of_tiles<T>,
+               {.blocks = table.n_tiles,
+                .threads = kTileThreads,
+                .work = {.kind = "packs", .bytes = moved_bytes(1, table.n_tiles, kTileElements, sizeof(T))}},
+               stream, table, gradients, are_aligned(gradients), args.tile_sums);
+    });
   }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {

@@ -139,15 +139,18 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Sums of runs ---------------------------------------------------------------------------------------------------
 
-__global__ void clear(float* values, PackWalk<float> walk) {
-  walk.for_each([&](auto width, std::int64_t i) { store_values<width>(values + i, Pack<float>{}); });
+template <typename G>
+__global__ void clear(G* values, PackWalk<G> walk) {
+  walk.for_each([&](auto width, std::int64_t i) { store_values<width>(values + i, Pack<G>{}); });
 }
 
+/// G: the type of the gradient.
+template <typename G>
 struct Runs {
   const Entry* sorted = nullptr;
   std::int64_t n = 0, vocabulary = 0, width = 0;
   float* partial = nullptr;  // (tiles, 2, width): of a run that began before the tile, and of one that ends after it
-  float* dweight = nullptr;
+  G* dweight = nullptr;
   bool accumulate = false;
   float scale = 1;
 
@@ -156,15 +159,15 @@ struct Runs {
     return (tile + 1) * kRunTile < n ? (tile + 1) * kRunTile : n;
   }
   __device__ void finish(std::int64_t id, std::int64_t column, float sum) const {
-    float& target = dweight[id * width + column];
+    G& target = dweight[id * width + column];
     sum *= scale;
-    target = accumulate ? target + sum : sum;
+    target = from_float<G>(accumulate ? to_float(target) + sum : sum);
   }
 };
 
 /// Each thread adds up one column of tile blockIdx.y. Runs that lie entirely in the tile are finished here.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs runs) {
+template <typename T, typename G>
+__global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs<G> runs) {
   const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (column >= runs.width) return;
   const std::int64_t tile = blockIdx.y, begin = tile * kRunTile, end = runs.end_of_tile(tile);
@@ -193,7 +196,8 @@ __global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs runs)
 }
 
 /// Finishes the run that begins in tile blockIdx.y and ends in another tile, if there is one.
-__global__ void __launch_bounds__(kThreads) sum_over_tiles(Runs runs) {
+template <typename G>
+__global__ void __launch_bounds__(kThreads) sum_over_tiles(Runs<G> runs) {
   const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   std::int64_t tile = blockIdx.y, last = runs.end_of_tile(tile) - 1;
   const std::int64_t id = id_of(runs.sorted[last]);
@@ -251,34 +255,39 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
     require(!d_.inference, ErrorCode::internal, "an embedding was planned for inference, and backward was called");
     if (args.dweight_mode == GradientMode::skip) return;
+    dispatch(d_.gradient_dtype, [&]<typename G>(G*) { sum_runs(static_cast<G*>(args.dweight), args, memory, stream); });
+  }
+
+ private:
+  template <typename G>
+  void sum_runs(G* dweight, const Backward& args, const OpMemory& memory, Stream& stream) const {
     const bool accumulate = args.dweight_mode == GradientMode::accumulate;
     if (!accumulate) {
-      const PackWalk<float> walk(d_.vocabulary * d_.width, are_aligned(args.dweight));
+      const PackWalk<G> walk(d_.vocabulary * d_.width, are_aligned(dweight));
       Grid grid = walk.grid(context_);
-      grid.work = {.kind = "packs", .bytes = moved_bytes(1, d_.vocabulary, d_.width, sizeof(float))};
-      launch(clear, grid, stream, args.dweight, walk);
+      grid.work = {.kind = "packs", .bytes = moved_bytes(1, d_.vocabulary, d_.width, sizeof(G))};
+      launch(clear<G>, grid, stream, dweight, walk);
     }
-    const Runs runs{.sorted = sort(args.ids, memory, stream),
-                    .n = d_.rows,
-                    .vocabulary = d_.vocabulary,
-                    .width = d_.width,
-                    .partial = at<float>(memory.workspace, at_.partial),
-                    .dweight = args.dweight,
-                    .accumulate = accumulate,
-                    .scale = d_.scale};
+    const Runs<G> runs{.sorted = sort(args.ids, memory, stream),
+                       .n = d_.rows,
+                       .vocabulary = d_.vocabulary,
+                       .width = d_.width,
+                       .partial = at<float>(memory.workspace, at_.partial),
+                       .dweight = dweight,
+                       .accumulate = accumulate,
+                       .scale = d_.scale};
     Grid grid{.blocks = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads),
               .threads = kThreads,
               .blocks_y = n_run_tiles_,
               .work = {.kind = "columns",
-                       .bytes = moved_bytes(1, d_.rows, d_.width, size_bytes(d_.dtype) + sizeof(float)),
+                       .bytes = moved_bytes(1, d_.rows, d_.width, size_bytes(d_.dtype) + sizeof(G)),
                        .steps = static_cast<double>(kRunTile / kAhead)}};
     dispatch(d_.dtype,
-             [&]<typename T>(T*) { launch(sum_in_tiles<T>, grid, stream, static_cast<const T*>(args.dy), runs); });
+             [&]<typename T>(T*) { launch(sum_in_tiles<T, G>, grid, stream, static_cast<const T*>(args.dy), runs); });
     grid.work = {.kind = "small"};
-    launch(sum_over_tiles, grid, stream, runs);
+    launch(sum_over_tiles<G>, grid, stream, runs);
   }
 
- private:
   bool is_counted() const { return d_.rows <= kMostCounted; }
   const Entry* sort(const std::int32_t* ids, const OpMemory& memory, Stream& stream) const {
     auto* entries = at<Entry>(memory.workspace, at_.entries[0]);

@@ -1,7 +1,7 @@
 // The last matmul and the cross entropy (lockstep/ops/linear_cross_entropy.h). A chunk of rows goes through three
 // products of cuBLASLt, with the softmax of its logits between them:
 //   logits (chunk, vocabulary) = x * weight^T, in dtype, or in fp32 for inference;  dlogits = their gradient, in place;
-//   dx = dlogits * weight;  dweight += dlogits^T * x, in fp32
+//   dx = dlogits * weight;  dweight += dlogits^T * x, in fp32 or in that type
 // A block computes the softmax and the gradient of a row. It reads the logits once for both the maximum and the sum,
 // which is rescaled when a larger logit is found, and keeps them in shared memory for the gradient. It reads again what
 // does not fit there: of 227 KiB, the logits in 16 bits beyond the first 115,712. With 151,936 logits these are 72 KB
@@ -234,7 +234,11 @@ CudaLinearCrossEntropy::Products CudaLinearCrossEntropy::plan_products(std::int6
   if (d_.input_gradient)
     products.dx = plan({.rows = rows, .columns = d_.width, .inner = d_.vocabulary, .d_dtype = d_.dtype});
   if (d_.weight_gradient)
-    products.dweight = plan({.rows = d_.vocabulary, .columns = d_.width, .inner = rows, .a_is_transposed = true});
+    products.dweight = plan({.rows = d_.vocabulary,
+                             .columns = d_.width,
+                             .inner = rows,
+                             .a_is_transposed = true,
+                             .d_dtype = d_.gradient_dtype});
   return products;
 }
 

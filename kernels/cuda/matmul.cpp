@@ -4,7 +4,7 @@
 //   skipped
 // f is an epilogue of cuBLASLt where it has a kernel for that, and a separate pass otherwise.
 // All tensors have one type, weight and bias included. Products are summed in fp32, and dweight and dbias are written
-// as fp32 directly, whatever that type is.
+// as fp32 directly, whatever that type is, or in that type.
 #include <algorithm>
 #include <memory>
 
@@ -70,7 +70,11 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
   if (keeps_z()) requirements_.saved_bytes = y_bytes;
   requirements_.forward_workspace_bytes = forward_->workspace_bytes();
   if (d.inference) return;
-  weight_gradient_ = plan({.rows = d.out_features, .columns = d.in_features, .inner = d.rows, .a_is_transposed = true});
+  weight_gradient_ = plan({.rows = d.out_features,
+                           .columns = d.in_features,
+                           .inner = d.rows,
+                           .a_is_transposed = true,
+                           .d_dtype = d.gradient_dtype});
   if (d.input_gradient)
     data_gradient_ = plan({.rows = d.rows, .columns = d.in_features, .inner = d.out_features, .d_dtype = d.dtype});
   WorkspacePlan backward;
@@ -112,7 +116,7 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
   if (args.parameter_mode != GradientMode::skip) {
     const bool accumulate = args.parameter_mode == GradientMode::accumulate;
     weight_gradient_->run({.a = dz, .b = args.x, .d = args.dweight, .accumulate = accumulate}, workspace, stream);
-    if (d_.bias) sum_columns(bias_sums(), dz, args.dbias, accumulate, workspace, stream);
+    if (d_.bias) sum_columns(bias_sums(), dz, {args.dbias, d_.gradient_dtype}, accumulate, workspace, stream);
   }
   if (data_gradient_ && args.dx_mode != GradientMode::skip)
     data_gradient_->run(

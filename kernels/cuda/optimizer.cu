@@ -4,7 +4,8 @@
 //
 // Bytes moved per element, each arena read once and written once, which is the minimum: SGD 12 (w read and written, g
 // read), or 20 with momentum; AdamW 28. LARS moves 8 more, since norms of w and g come first, and 16-bit weights 2
-// more.
+// more. AdamW moves 14 where gradients, moments and weights are all bf16 only, and computes a block of Philox for each
+// of the three and eight elements.
 #include <memory>
 #include <type_traits>
 
@@ -21,9 +22,9 @@ using Kind = OptimizerDescription::Kind;
 struct Arenas {
   float* parameters = nullptr;
   void* weights = nullptr;  // rounded parameters
-  const float* gradients = nullptr;
-  float* first_state = nullptr;   // velocity or first moment
-  float* second_state = nullptr;  // second moment
+  const void* gradients = nullptr;
+  void* first_state = nullptr;   // velocity or first moment
+  void* second_state = nullptr;  // second moment
   const StepScalars* scalars = nullptr;
   bool aligned = false;
   bool parameters_are_sharded = false;
@@ -63,12 +64,13 @@ __global__ void __launch_bounds__(kTileThreads)
   const float learning_rate = arenas.scalars->learning_rate * tile.learning_rate_factor;
   const SgdFactors factor = factors ? factors[table.first_segment + tile.segment]
                                     : SgdFactors{arenas.scalars->clip_coefficient, tile.weight_decay};
-  for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
+  for_elements<4>(tile, arenas.aligned, [&](auto width, std::size_t i) {
     const Places at = places_of(table, arenas, i);
     Floats<width> w = load_floats<width>(arenas.parameters + at.parameter);
-    const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
+    const Floats<width> gradients = load_floats<width>(static_cast<const float*>(arenas.gradients) + i);
     Floats<width> velocities = {};
-    if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(arenas.first_state + at.state);
+    [[maybe_unused]] auto* const state = static_cast<float*>(arenas.first_state) + at.state;
+    if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(state);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       float g = gradients.values[j] * factor.gradient + factor.weight * w.values[j];
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kTileThreads)
       }
       w.values[j] -= learning_rate * g;
     }
-    if constexpr (kMomentum != Momentum::none) store_floats(arenas.first_state + at.state, velocities);
+    if constexpr (kMomentum != Momentum::none) store_floats(state, velocities);
     store_parameters<Weight>(arenas, at, w);
   });
 }
@@ -93,9 +95,35 @@ auto sgd_kernel(const OptimizerDescription& d) {
 struct AdamwConstants {
   double beta1 = 0, beta2 = 0;
   float epsilon = 0;
+  std::uint32_t seed = 0;
+  std::size_t first = 0;  // OptimizerDescription::first
 };
 
-template <typename Weight>
+/// Stores numbers in fp32, or in bf16, rounded stochastically. `element`: of the model.
+template <typename T, int kWidth>
+__device__ void store_state(T* target, const Floats<kWidth>& values, std::uint32_t seed, std::uint32_t step,
+                            std::size_t element, RoundedValue value) {
+  if constexpr (std::is_same_v<T, float>) {
+    store_floats(target, values);
+  } else {
+    const std::array<std::uint32_t, 4> bits = random_bits(seed, step, element / 8, value);
+    if constexpr (kWidth == 8) {
+      Vector<T, 8> rounded;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        rounded.words[i] = round_stochastically(values[2 * i], bits[i] & 0xffff) |
+                           std::uint32_t{round_stochastically(values[2 * i + 1], bits[i] >> 16)} << 16;
+      store_vector(target, rounded);
+    } else {
+      const std::uint32_t both = bits[element % 8 / 2];
+      const std::uint16_t rounded = round_stochastically(values[0], element % 2 == 0 ? both & 0xffff : both >> 16);
+      memcpy(static_cast<void*>(target), &rounded, sizeof(rounded));
+    }
+  }
+}
+
+/// G and M: the types of gradients and moments. Without kMasters, the weights are the parameters.
+template <typename Weight, typename G, typename M, bool kMasters>
 __global__ void __launch_bounds__(kTileThreads, 4)  // without this 4, ptxas chooses 40 registers for sm_90 and spills
     adamw(const __grid_constant__ SegmentTable table, Arenas arenas, AdamwConstants constants) {
   if (arenas.scalars->is_applied == 0) return;
@@ -117,12 +145,20 @@ __global__ void __launch_bounds__(kTileThreads, 4)  // without this 4, ptxas cho
   const float one_minus_beta1 = static_cast<float>(1.0 - constants.beta1);
   const float beta2 = static_cast<float>(constants.beta2);
   const float one_minus_beta2 = static_cast<float>(1.0 - constants.beta2);
-  for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
+  constexpr unsigned kWidth = sizeof(G) == 4 && sizeof(M) == 4 && kMasters ? 4 : 8;
+  for_elements<kWidth>(tile, arenas.aligned, [&](auto width, std::size_t i) {
     const Places at = places_of(table, arenas, i);
-    Floats<width> w = load_floats<width>(arenas.parameters + at.parameter);
-    const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
-    Floats<width> first = load_floats<width>(arenas.first_state + at.state);
-    Floats<width> second = load_floats<width>(arenas.second_state + at.state);
+    [[maybe_unused]] auto* const weights = static_cast<Weight*>(arenas.weights) + at.element;
+    Floats<width> w;
+    if constexpr (kMasters)
+      w = load_floats<width>(arenas.parameters + at.parameter);
+    else
+      w = load_floats<width>(weights);
+    const Floats<width> gradients = load_floats<width>(static_cast<const G*>(arenas.gradients) + i);
+    auto* const first_moment = static_cast<M*>(arenas.first_state) + at.state;
+    auto* const second_moment = static_cast<M*>(arenas.second_state) + at.state;
+    Floats<width> first = load_floats<width>(first_moment);
+    Floats<width> second = load_floats<width>(second_moment);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       const float g = gradients.values[j] * clip_coefficient;
@@ -133,10 +169,34 @@ __global__ void __launch_bounds__(kTileThreads, 4)  // without this 4, ptxas cho
       const float denominator = sqrtf(v) * f.root_correction2 + constants.epsilon;
       w.values[j] = w.values[j] * f.keep - f.step_size * (m / denominator);
     }
-    store_floats(arenas.first_state + at.state, first);
-    store_floats(arenas.second_state + at.state, second);
-    store_parameters<Weight>(arenas, at, w);
+    const std::uint32_t step = arenas.scalars->step;
+    const std::size_t element = constants.first + i;
+    store_state(first_moment, first, constants.seed, step, element, RoundedValue::first_moment);
+    store_state(second_moment, second, constants.seed, step, element, RoundedValue::second_moment);
+    if constexpr (kMasters)
+      store_parameters<Weight>(arenas, at, w);
+    else
+      store_state(weights, w, constants.seed, step, element, RoundedValue::weight);
   });
+}
+
+using Adamw = void (*)(const SegmentTable, Arenas, AdamwConstants);
+
+template <typename Weight>
+Adamw adamw_kernel(const OptimizerDescription& d) {
+  if constexpr (std::is_same_v<Weight, Bfloat16>) {
+    const auto with_moments = [&]<typename G, typename M>(G*, M*) -> Adamw {
+      return d.has_masters ? adamw<Weight, G, M, true> : adamw<Weight, G, M, false>;
+    };
+    const auto with_gradients = [&]<typename G>(G* gradient) {
+      return d.state_dtype == DType::fp32 ? with_moments(gradient, static_cast<float*>(nullptr))
+                                          : with_moments(gradient, static_cast<Bfloat16*>(nullptr));
+    };
+    return d.gradient_dtype == DType::fp32 ? with_gradients(static_cast<float*>(nullptr))
+                                           : with_gradients(static_cast<Bfloat16*>(nullptr));
+  } else {
+    return adamw<Weight, float, float, true>;
+  }
 }
 
 struct Squares {
@@ -149,7 +209,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const Tile tile = find_tile(table);
   if (!tile.decays) return;
   const double parameters = block_sum<kTileThreads>(sum_of_squares(arenas.parameters, tile, arenas.aligned));
-  const double gradients = block_sum<kTileThreads>(sum_of_squares(arenas.gradients, tile, arenas.aligned));
+  const double gradients =
+      block_sum<kTileThreads>(sum_of_squares(static_cast<const float*>(arenas.gradients), tile, arenas.aligned));
   if (threadIdx.x == 0) squares[table.first_tile + blockIdx.x] = {parameters, gradients};
 }
 
@@ -187,7 +248,11 @@ __global__ void __launch_bounds__(kTileThreads)
 class CudaOptimizer final : public CudaOp<OptimizerDescription> {
  public:
   CudaOptimizer(const OptimizerDescription& d, const CudaContext& context) : PlannedOp(d, context) {
-    for (ParameterSegment& segment : d_.segments) segment.weight_decay = d.decay_of(segment);
+    for (ParameterSegment& segment : d_.segments) {
+      segment.weight_decay = d.decay_of(segment);
+      segment.stored_begin = segment.stored();
+      segment.begin -= d.first;
+    }
     tables_ = make_segment_tables(d_.segments);
   }
 
@@ -205,7 +270,9 @@ class CudaOptimizer final : public CudaOp<OptimizerDescription> {
                   .weights = args.weights,
                   .gradients = args.gradients,
                   .first_state = args.state,
-                  .second_state = d.n_states() > 1 ? args.state + d.n_elements : nullptr,
+                  .second_state = d.n_states() > 1
+                                      ? static_cast<std::byte*>(args.state) + d.n_elements * size_bytes(d.state_dtype)
+                                      : nullptr,
                   .scalars = args.scalars,
                   .parameters_are_sharded = d.parameters_are_sharded};
     arenas.aligned =
@@ -214,13 +281,16 @@ class CudaOptimizer final : public CudaOp<OptimizerDescription> {
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
     dispatch(d.weight_dtype, [&]<typename Weight>(Weight*) {
       for (const SegmentTable& table : tables_) {
-        const std::size_t of_element = (3 + 2 * static_cast<std::size_t>(d.n_states())) * sizeof(float) +
+        const std::size_t of_element = (d.has_masters ? 2 * sizeof(float) : sizeof(Weight)) +
+                                       size_bytes(d.gradient_dtype) +
+                                       2 * static_cast<std::size_t>(d.n_states()) * size_bytes(d.state_dtype) +
                                        (args.weights != nullptr ? sizeof(Weight) : 0);
         const Grid grid{.blocks = table.n_tiles,
                         .threads = kTileThreads,
                         .work = {.kind = "packs", .bytes = moved_bytes(1, table.n_tiles, kTileElements, of_element)}};
         if (d.kind == Kind::adamw)
-          launch(adamw<Weight>, grid, stream, table, arenas, AdamwConstants{d.beta1, d.beta2, d.epsilon});
+          launch(adamw_kernel<Weight>(d), grid, stream, table, arenas,
+                 AdamwConstants{d.beta1, d.beta2, d.epsilon, d.seed, d.first});
         else
           launch(sgd_kernel<Weight>(d), grid, stream, table, arenas, d.momentum, factors);
       }
@@ -248,7 +318,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const C
   require(d.weight_dtype == DType::fp32 || d.weight_dtype == DType::fp16 || d.weight_dtype == DType::bf16,
           ErrorCode::not_supported, "the optimizer on the device writes weights in fp16 or bf16, not {}",
           name(d.weight_dtype));
-  d.require_segments_inside();
+  d.check();
   return std::make_unique<CudaOptimizer>(d, context);
 }
 

@@ -19,6 +19,12 @@ struct Sources {
   T* target = nullptr;
 };
 
+__device__ inline void add(float& total, float other) { total += other; }
+__device__ inline void add(double& total, double other) { total += other; }
+__device__ inline void add(Bfloat16& total, Bfloat16 other) {
+  total = from_float<Bfloat16>(to_float(total) + to_float(other));
+}
+
 template <typename T>
 __global__ void add_sources(const __grid_constant__ Sources<T> sources, PackWalk<T> walk) {
   walk.for_each([&](auto width, std::int64_t i) {
@@ -26,7 +32,7 @@ __global__ void add_sources(const __grid_constant__ Sources<T> sources, PackWalk
     for (int s = sources.n_open - 1; s >= 0; --s) {
       const Pack<T> other = load_values<width>(sources.open[s] + i);
 #pragma unroll
-      for (int j = 0; j < width; ++j) total.values[j] += other.values[j];
+      for (int j = 0; j < width; ++j) add(total.values[j], other.values[j]);
     }
     store_values<width>(sources.target + i, total);
   });
@@ -58,7 +64,9 @@ class CudaOrderedSum final : public CudaOp<OrderedSumDescription> {
 
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CudaContext& context) {
   if (d.dtype == DType::fp64) return std::make_unique<CudaOrderedSum<double>>(d, context);
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32 or fp64, not {}", name(d.dtype));
+  if (d.dtype == DType::bf16) return std::make_unique<CudaOrderedSum<Bfloat16>>(d, context);
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32, fp64 or bf16, not {}",
+          name(d.dtype));
   return std::make_unique<CudaOrderedSum<float>>(d, context);
 }
 

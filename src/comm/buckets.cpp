@@ -15,7 +15,8 @@ namespace {
 /// divided.
 std::size_t n_parts(const GradientTensor& tensor, std::size_t bucket_bytes) {
   const std::size_t most = std::max<std::size_t>(tensor.n_elements / kGranule, 1);
-  return std::clamp<std::size_t>(tensor.n_elements * sizeof(float) / std::max<std::size_t>(bucket_bytes, 1), 1, most);
+  return std::clamp<std::size_t>(tensor.n_elements * size_bytes(tensor.dtype) / std::max<std::size_t>(bucket_bytes, 1),
+                                 1, most);
 }
 
 std::size_t round_to_granule(std::size_t n_elements) { return (n_elements + kGranule / 2) / kGranule * kGranule; }
@@ -53,6 +54,7 @@ std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std
     first.push_back(i);
     Bucket& bucket = buckets.emplace_back();
     bucket.begin = begin;
+    bucket.dtype = tensors[i].dtype;
     bucket.wire = tensors[i].wire;
     bucket.first_name = tensors[i].name;
   };
@@ -79,11 +81,11 @@ std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std
       is_open = false;
       continue;
     }
-    is_open =
-        is_open && buckets.back().wire == tensor.wire && tensors[first.back()].can_be_sharded == tensor.can_be_sharded;
+    is_open = is_open && buckets.back().dtype == tensor.dtype && buckets.back().wire == tensor.wire &&
+              tensors[first.back()].can_be_sharded == tensor.can_be_sharded;
     if (!is_open) open(i, tensor.begin);
     extend(i, end);
-    is_open = buckets.back().n_elements * sizeof(float) < bucket_bytes;
+    is_open = buckets.back().size_bytes() < bucket_bytes;
   }
   for (std::size_t b = 0; b < buckets.size() && n_shards > 1; ++b) {
     if (!tensors[first[b]].can_be_sharded) continue;
@@ -131,7 +133,7 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
       add(of_leader, of_leader);
       continue;
     }
-    const bool is_narrow = bucket.wire != DType::fp32;
+    const bool is_narrow = bucket.wire != bucket.dtype;
     if (is_narrow && device_exchange_plan(topology).has_levels()) {
       add_divided(2 * among_nodes * sum_bytes);
     } else if (is_narrow || topology.is_tree) {

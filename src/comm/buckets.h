@@ -2,8 +2,8 @@
 //
 // Gradients are stored in the order in which the backward pass finishes them (DESIGN, decision 4), so a bucket is a
 // contiguous slice. It ends at the boundary of a tensor, as soon as it holds at least bucket_bytes or the next tensor
-// has another wire type. A tensor of at least two buckets' bytes, such as an embedding, is divided into several. The
-// all-reduce of a bucket starts when its last writer is done.
+// has another type or wire type. A tensor of at least two buckets' bytes, such as an embedding, is divided into
+// several. The all-reduce of a bucket starts when its last writer is done.
 //
 // Where the optimizer is sharded (train.shard), a bucket is reduce-scattered instead, and each rank gets the sum of its
 // shard. Shards, and the parts of a tensor, end at multiples of kGranule elements of a tensor.
@@ -22,14 +22,16 @@
 namespace lockstep::comm {
 
 struct Bucket {
-  std::size_t begin = 0, n_elements = 0;  // fp32 elements of the gradient arena
-  DType wire = DType::fp32;               // Slice::wire
+  std::size_t begin = 0, n_elements = 0;  // of the gradient arena
+  DType dtype = DType::fp32;              // of the gradients
+  DType wire = DType::fp32;               // the type in which they are sent: Slice::wire
   int last_tensor = 0;                    // index of the tensor whose gradient completes it
   std::string first_name, last_name;      // for messages
   /// Exchange::bounds of its shards; empty: every rank gets the whole sum.
   std::vector<std::size_t> shard_bounds{};
 
   std::size_t end() const { return begin + n_elements; }
+  std::size_t size_bytes() const { return n_elements * lockstep::size_bytes(dtype); }
   bool is_sharded() const { return !shard_bounds.empty(); }
   /// Elements of the arena.
   ElementRange shard(int rank) const {
@@ -41,7 +43,8 @@ struct Bucket {
 struct GradientTensor {
   std::string name;
   std::size_t begin = 0,
-              n_elements = 0;  // fp32 elements of the gradient arena; ascending, with only padding between tensors
+              n_elements = 0;  // of the gradient arena; ascending, with only padding between tensors
+  DType dtype = DType::fp32;
   DType wire = DType::fp32;
   bool can_be_sharded = false;
 };

@@ -49,8 +49,9 @@ bool contains(const Memory& memory, const Slice& slice) {
 
 void check_exchange(const Exchange& exchange, int n_ranks, const std::string& label) {
   const Slice& slice = exchange.slice;
-  require(exchange.collective == Collective::all_gather || slice.dtype == DType::fp32 || slice.dtype == DType::fp64,
-          ErrorCode::internal, "'{}' is {}, but ranks can sum only fp32 and fp64", label, name(slice.dtype));
+  require(exchange.collective == Collective::all_gather || slice.dtype == DType::fp32 || slice.dtype == DType::fp64 ||
+              slice.dtype == DType::bf16,
+          ErrorCode::internal, "'{}' is {}, but ranks can sum only fp32, fp64 and bf16", label, name(slice.dtype));
   if (exchange.collective == Collective::all_reduce) return;
   const std::span<const std::size_t> bounds = exchange.bounds;
   require(bounds.size() == static_cast<std::size_t>(n_ranks) + 1 && bounds.front() == 0 &&

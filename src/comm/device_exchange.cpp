@@ -33,6 +33,7 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan, const Allo
     : plan_(std::move(plan)),
       sum_fp32_(backend.make(OrderedSumDescription{.dtype = DType::fp32})),
       sum_fp64_(backend.make(OrderedSumDescription{.dtype = DType::fp64})),
+      sum_bf16_(backend.make(OrderedSumDescription{.dtype = DType::bf16})),
       incoming_(allocate(incoming_bytes(plan_), "shards of other ranks")) {
   const auto n_ranks = static_cast<std::size_t>(plan_.n_ranks());
   all_ = {.ranks = std::vector<int>(n_ranks), .mine = rank, .order = plan_.order};
@@ -162,7 +163,7 @@ void DeviceExchange::scatter(const Chunk& chunk, const Group& group, PointToPoin
 void DeviceExchange::sum_my_shard(const Chunk& chunk, const Group& group, Stream& stream) {
   const ElementRange mine = shard(chunk, group, group.mine);
   if (mine.n_elements == 0) return;
-  OrderedSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : *sum_fp32_;
+  OrderedSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : chunk.dtype == DType::bf16 ? *sum_bf16_ : *sum_fp32_;
   open_.clear();
   for (int source = 0; source < group.size(); ++source) {
     std::byte* const value = source == group.mine ? values(chunk, group, source) : incoming(chunk, group, source);

@@ -67,7 +67,7 @@ class DeviceExchange {
   /// The size of the device memory that a DeviceExchange allocates.
   static std::size_t buffer_bytes(const Plan& plan);
 
-  /// Sums fp32 or fp64 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
+  /// Sums fp32, fp64 or bf16 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
   void all_reduce(const Slice& slice, PointToPoint& network, Stream& stream);
 
  private:
@@ -103,7 +103,7 @@ class DeviceExchange {
 
   const Plan plan_;
   Group all_, of_node_, of_shard_;  // all ranks; those of this node; those of all nodes that own the same shard
-  std::unique_ptr<OrderedSum> sum_fp32_, sum_fp64_;
+  std::unique_ptr<OrderedSum> sum_fp32_, sum_fp64_, sum_bf16_;
   std::unique_ptr<Cast> narrow_, widen_;
   std::unique_ptr<Memory> incoming_;          // (ranks, shard): my shard of the other ranks' chunks
   std::unique_ptr<Memory> rounded_;           // a chunk in the wire type

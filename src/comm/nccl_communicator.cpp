@@ -353,7 +353,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     }));
   }
 
-  static ncclDataType_t nccl_type(const Slice& slice) { return slice.dtype == DType::fp64 ? ncclFloat64 : ncclFloat32; }
+  static ncclDataType_t nccl_type(const Slice& slice) {
+    return slice.dtype == DType::fp64 ? ncclFloat64 : slice.dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32;
+  }
   /// Whether Lockstep, and not NCCL, orders the sum.
   bool orders(const Slice& slice) const { return exchange_ && (topology_.is_tree || slice.wire != DType::fp32); }
 

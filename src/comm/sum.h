@@ -11,8 +11,8 @@
 
 namespace lockstep::comm {
 
-/// Sets every target to the elementwise sum of the sources in `order`. Each has n_elements elements, in fp32 or fp64. A
-/// target may be one of the sources; otherwise they do not overlap.
+/// Sets every target to the elementwise sum of the sources in `order`. Each has n_elements elements, in fp32, fp64 or
+/// bf16, and each addition is rounded to that type. A target may be one of the sources; otherwise they do not overlap.
 void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
          DType dtype, const SumOrder& order);
 

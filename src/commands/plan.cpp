@@ -177,7 +177,7 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
   for (const comm::Bucket& b : planned.plan->buckets())
     buckets.push_back({{"first", b.first_name},
                        {"last", b.last_name},
-                       {"size_bytes", b.n_elements * sizeof(float)},
+                       {"size_bytes", b.size_bytes()},
                        {"is_sharded", b.is_sharded()}});
   const Json sent{{"per_node", planned.traffic.per_node}, {"per_rank", planned.traffic.per_rank}};
   return {{"ranks", ranks.n},
@@ -244,8 +244,8 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
                   static_cast<double>(plan.memory().gradients) / (1 << 20),
                   ranks.nodes == 1 ? "" : traffic_text(planned), plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
-    text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
-                        b.first_name, b.last_name);
+    text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.size_bytes()) / (1 << 20), b.first_name,
+                        b.last_name);
   const int on_node = ranks.on_first_node();
   text += fmt::format("\nBatch that fits: {} per {} (in {:.0f} % of {:.1f} GiB for {} on the node)\n", planned.fits,
                       plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,

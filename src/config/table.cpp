@@ -27,6 +27,10 @@ struct Row {
   const char* meaning;
 };
 
+Key number_type(std::string name, Field<DType> field) {
+  return choice_of<DType>(std::move(name), field, {{"fp32", DType::fp32}, {"bf16", DType::bf16}});
+}
+
 Key precision() {
   Key key = choice_of<Precision>(
       KEY(precision),
@@ -213,6 +217,9 @@ std::vector<Row> train_keys() {
       {kNone, "", choice(KEY(train.shard), {"none", "optimizer"}),
        "What is sharded over the ranks instead of replicated. optimizer (ZeRO-1): the optimizer state and, with "
        "precision=bf16 or fp16, the fp32 master weights; each rank updates its shard. The results are the same."},
+      {kLearning, "", number_type(KEY(train.gradient_type)),
+       "Type of the gradients of weights, in which micro-batches and ranks are summed too. bf16 is for language models "
+       "that are trained in full with adamw and precision=bf16; norms keep fp32."},
       {kLearning, "", real(KEY(train.label_smoothing), kBelowOne),
        "Fraction of each label that is distributed over all classes. 0: none."},
       {kLearning, "", list_of_numbers(KEY(train.class_weights), kNotNegative),
@@ -269,6 +276,14 @@ std::vector<Row> optimizer_keys() {
       {kLearning, "", real(KEY(optimizer.beta2), kBelowOne), "adamw: decay rate of the second moment."},
       {kLearning, "", real(KEY(optimizer.epsilon), kPositive),
        "adamw: added to the root of the second moment. lars: added to the norms in the denominator."},
+      {kLearning, "", number_type(KEY(optimizer.moments)),
+       "adamw: type in which the moments are stored. bf16 is rounded stochastically, with the same random numbers on "
+       "any "
+       "number of ranks; for the same models as train.gradient_type."},
+      {kLearning, "", choice_of<bool>(KEY(optimizer.masters), {{"fp32", true}, {"none", false}}),
+       "adamw: master weights beside those in bf16. none: the weights exist in bf16 only, and their updates are "
+       "rounded "
+       "stochastically; for the same models as train.gradient_type."},
       {kLearning, "", real(KEY(optimizer.trust_coefficient), kPositive),
        "lars: size of the step of a weight tensor relative to its norm at learning rate 1. Normalization layers and "
        "biases are updated as with sgd."},

@@ -52,6 +52,7 @@ struct Activation {
 struct GraphOptions {
   Mode mode = Mode::train;
   DType dtype = DType::fp32;            // of activations, where a layer does not choose another
+  DType gradient_dtype = DType::fp32;   // of parameters that ops read in `dtype`: fp32 or `dtype`
   bool tf32 = false;                    // fp32 may be rounded to tf32 inside multiplications
   std::int64_t batch = 0;               // samples of this rank in one micro-batch
   std::int64_t layout_batch = 0;        // parameter layouts are chosen for this batch, the same on all ranks

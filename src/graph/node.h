@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/gradient_layout.h"
 #include "graph/memory_plan.h"
 #include "graph/parameters.h"
 #include "lockstep/backend.h"
@@ -104,7 +105,7 @@ struct Bindings {
 /// Where a micro-batch writes the gradients of parameters and its batch statistics: an arena with the parameters'
 /// offsets.
 struct ParameterGradients {
-  float* arena = nullptr;
+  GradientArena arena{};
   GradientMode mode = GradientMode::overwrite;
 };
 
@@ -122,7 +123,7 @@ struct Run {
   }
   /// Mean and variance of a norm, (2, C): the running ones, and where those of this micro-batch go.
   const float* running_statistic(int id) const { return at.master(parameters.statistic(id).begin); }
-  float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
+  float* batch_statistic(int id) const { return gradients.arena.at(parameters.statistic(id).begin).as<float>(); }
   /// Null if there is no constant.
   const float* constant(ConstantId id) const {
     return id == kNoConstant ? nullptr : at.master(parameters.constant(id).begin);
@@ -159,12 +160,11 @@ class ParameterUse {
   /// For a parameter in NF4, instead of weights().
   const std::byte* nf4_weights(const Run& run) const { return run.at.nf4_weights + run.parameters[id_].nf4_begin; }
   const float* master(const Run& run) const { return exists() ? run.at.master(run.parameters[id_].begin) : nullptr; }
-  /// Null where the parameter is frozen.
-  float* gradient(const Run& run) const {
-    return is_trained(run) ? run.gradients.arena + run.parameters[id_].begin : nullptr;
-  }
+  /// Null where the parameter is frozen. For ops whose gradients are always fp32.
+  float* gradient(const Run& run) const { return typed_gradient(run).as<float>(); }
   TypedPointer typed_gradient(const Run& run) const {
-    if (!gives_narrow_ || !is_trained(run)) return gradient(run);
+    if (!is_trained(run)) return {};
+    if (!gives_narrow_) return run.gradients.arena.at(run.parameters[id_].begin);
     const std::size_t offset = run.parameters[id_].begin * size_bytes(dtype_);
     return {static_cast<std::byte*>(run.at.low_precision_gradients) + offset, dtype_};
   }

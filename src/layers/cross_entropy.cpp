@@ -126,6 +126,7 @@ class LinearCrossEntropyNode final : public Node, public CountsFlops {
                                               .width = x.shape.last(),
                                               .vocabulary = weight.shape[0],
                                               .dtype = x.dtype,
+                                              .gradient_dtype = graph.options().gradient_dtype,
                                               .tf32 = graph.options().tf32,
                                               .input_gradient = x.needs_gradient,
                                               .weight_gradient = weight.trainable,
@@ -168,7 +169,7 @@ class LinearCrossEntropyNode final : public Node, public CountsFlops {
                   .scalars = run.at.scalars,
                   .loss_scale = run.at.loss_scale,
                   .dx = run.tensor(dx_),
-                  .dweight = trains_ ? weight_.gradient(run) : nullptr,
+                  .dweight = trains_ ? weight_.typed_gradient(run).data : nullptr,
                   .dweight_mode = trains_ ? weight_.mode(run) : GradientMode::skip},
                  memory(run), run.stream);
   }

@@ -19,6 +19,7 @@ class EmbeddingNode final : public Node {
                                      .vocabulary = graph.parameters()[weight_.id()].shape[0],
                                      .width = y.shape.last(),
                                      .dtype = y.dtype,
+                                     .gradient_dtype = graph.options().gradient_dtype,
                                      .scale = scale_,
                                      .inference = !graph.training()};
     graph.choose_layout(weight_.id(), [&] { return backend.make(description)->weight_layout(); });
@@ -35,7 +36,7 @@ class EmbeddingNode final : public Node {
   void backward(const Run& run) override {
     op_->backward({.ids = run.tensor<const std::int32_t>(ids_),
                    .dy = run.tensor(dy_),
-                   .dweight = weight_.gradient(run),
+                   .dweight = weight_.typed_gradient(run).data,
                    .dweight_mode = weight_.mode(run)},
                   memory(run), run.stream);
   }

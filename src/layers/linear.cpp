@@ -47,6 +47,7 @@ class LinearNode : public Node, public CountsFlops {
                                     .in_features = weight[1],
                                     .out_features = weight[0],
                                     .dtype = x.dtype,
+                                    .gradient_dtype = graph.options().gradient_dtype,
                                     .tf32 = graph.options().tf32,
                                     .bias = bias_.exists(),
                                     .input_gradient = x.needs_gradient,
@@ -188,8 +189,8 @@ class PlainLinearNode final : public LinearNode {
                    .weight = weight_.weights(run),
                    .dx = run.tensor(dx_.tensor),
                    .dx_mode = dx_.mode,
-                   .dweight = weight_.gradient(run),
-                   .dbias = bias_.gradient(run),
+                   .dweight = weight_.typed_gradient(run).data,
+                   .dbias = bias_.typed_gradient(run).data,
                    .parameter_mode = weight_.mode(run)},
                   memory(run), run.stream);
   }

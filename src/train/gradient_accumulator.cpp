@@ -9,15 +9,18 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 
 }  // namespace
 
-GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss)
-    : is_tree_(plan.batch().is_tree), result_{gradients, loss} {
+GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients,
+                                         LossSums* loss)
+    : is_tree_(plan.batch().is_tree), layout_(gradients.layout), result_{gradients.data, loss} {
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
-  sum_gradients_ = backend.make(OrderedSumDescription{.dtype = DType::fp32});
+  const auto parts = layout_.parts();
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    sum_gradients_[part] = backend.make(OrderedSumDescription{.dtype = part == 0 ? layout_.narrow : DType::fp32});
   sum_losses_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
   const auto buffer = [&](std::size_t number) {
     std::byte* begin = static_cast<std::byte*>(memory_->data()) + number * plan.partial_sum_bytes();
-    return Buffer{reinterpret_cast<float*>(begin),
+    return Buffer{begin,
                   reinterpret_cast<LossSums*>(begin + plan.partial_sum_bytes() - graph::aligned(sizeof(LossSums)))};
   };
   std::size_t n_open = 0;
@@ -26,7 +29,8 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
     const auto n_merged = static_cast<std::size_t>(merges[micro_batch]);
     Leaf leaf;
     for (std::size_t i = n_open - n_merged; i < n_open; ++i) {
-      leaf.open_gradients.push_back(buffer(i).gradients);
+      for (std::size_t part = 0; part < parts.size(); ++part)
+        leaf.open_gradients[part].push_back(buffer(i).gradients + layout_.offset_bytes(parts[part].begin));
       leaf.open_losses.push_back(buffer(i).loss);
     }
     n_open -= n_merged;
@@ -36,10 +40,11 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
 }
 
 graph::ParameterGradients GradientAccumulator::target(int micro_batch) const {
-  if (!is_tree_) return {result_.gradients, micro_batch == 0 ? GradientMode::overwrite : GradientMode::accumulate};
+  if (!is_tree_)
+    return {{result_.gradients, layout_}, micro_batch == 0 ? GradientMode::overwrite : GradientMode::accumulate};
   // A micro-batch to which no open sum is added is already a sum by itself.
   const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
-  return {leaf.open_gradients.empty() ? leaf.sum.gradients : result_.gradients, GradientMode::overwrite};
+  return {{leaf.open_losses.empty() ? leaf.sum.gradients : result_.gradients, layout_}, GradientMode::overwrite};
 }
 
 void GradientAccumulator::add_loss(int micro_batch, Stream& stream) {
@@ -53,13 +58,19 @@ void GradientAccumulator::add_loss(int micro_batch, Stream& stream) {
 void GradientAccumulator::add_gradients(int micro_batch, ElementRange range, Stream& stream) {
   if (!is_tree_) return;
   const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
-  if (leaf.open_gradients.empty()) return;
-  sum_gradients_->apply({.value = result_.gradients,
-                         .open = leaf.open_gradients,
-                         .target = leaf.sum.gradients,
-                         .begin = range.begin,
-                         .n_elements = range.n_elements},
-                        {}, stream);
+  if (leaf.open_losses.empty()) return;
+  const auto parts = layout_.parts();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ElementRange part = overlap(range, parts[i]);
+    if (part.n_elements == 0) continue;
+    const std::size_t offset = layout_.offset_bytes(parts[i].begin);
+    sum_gradients_[i]->apply({.value = result_.gradients + offset,
+                              .open = leaf.open_gradients[i],
+                              .target = leaf.sum.gradients + offset,
+                              .begin = part.begin - parts[i].begin,
+                              .n_elements = part.n_elements},
+                             {}, stream);
+  }
 }
 
 }  // namespace lockstep::train

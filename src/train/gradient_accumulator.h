@@ -19,7 +19,7 @@ namespace lockstep::train {
 class GradientAccumulator {
  public:
   /// `gradients` and `loss`: where the sums go, in the communicator's memory.
-  GradientAccumulator(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss);
+  GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients, LossSums* loss);
 
   /// Where micro-batch number `micro_batch` of the step writes its gradients.
   graph::ParameterGradients target(int micro_batch) const;
@@ -30,19 +30,22 @@ class GradientAccumulator {
 
  private:
   struct Buffer {
-    float* gradients;
+    std::byte* gradients;
     LossSums* loss;
   };
   /// The sums that one micro-batch is added to, and where the result goes.
   struct Leaf {
-    std::vector<const void*> open_gradients, open_losses;  // the outermost first
+    std::vector<const void*> open_losses;                    // the outermost first
+    std::array<std::vector<const void*>, 2> open_gradients;  // the same for each part of the layout
     Buffer sum;
   };
 
   bool is_tree_;
+  graph::GradientLayout layout_;
   Buffer result_;
   std::unique_ptr<Memory> memory_;
-  std::unique_ptr<OrderedSum> sum_gradients_, sum_losses_;
+  std::array<std::unique_ptr<OrderedSum>, 2> sum_gradients_;  // of the parts
+  std::unique_ptr<OrderedSum> sum_losses_;
   std::vector<Leaf> leaves_;  // of each micro-batch
 };
 

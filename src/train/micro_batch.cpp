@@ -101,10 +101,13 @@ class MicroBatchWeaver {
     list_.add_join_of_all();
     const Range range{bucket.begin, bucket.n_elements};
     add_sum(range, range);
-    float* const data = replica_ ? replica_->gradient_arena() + bucket.begin : nullptr;
+    void* const data = replica_ ? replica_->gradients().at(bucket.begin).data : nullptr;
     exchanges_.push_back(list_.add_start(
         {.exchange = {.collective = bucket.is_sharded() ? Collective::reduce_scatter : Collective::all_reduce,
-                      .slice = {data, bucket.n_elements, DType::fp32, bucket.wire},
+                      .slice = {.data = data,
+                                .n_elements = bucket.n_elements,
+                                .dtype = bucket.dtype,
+                                .wire = bucket.dtype == DType::fp32 ? bucket.wire : DType::fp32},
                       .bounds = bucket.shard_bounds},
          .label = fmt::format("bucket {} of {}", next_ + 1, buckets().size()),
          .is_timed = true}));

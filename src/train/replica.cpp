@@ -27,7 +27,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       copy_stream_(backend.make_stream()),
       is_complete_(backend.make_event()),
       is_copied_(backend.make_event()),
-      parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard(),
+      parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard_of_masters(),
                        &communicator) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
@@ -40,7 +40,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
-  optimizer_ = backend.make(plan.shard().optimizer(plan.optimizer()));
+  for (const OptimizerDescription& d : plan.optimizers()) updates_.push_back({d, backend.make(d)});
   ClipNormDescription norm{.segments = plan.optimizer().segments,
                            .max_norm = static_cast<float>(plan.config().train.clip_norm),
                            .loss_scaling = plan.loss_scaling().value_or(LossScaling{})};
@@ -55,10 +55,11 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
   if (plan.averages() == Averages::kept) averages_ = std::make_unique<WeightAverages>(plan, backend);
   hash_ =
-      backend.make(HashDescription{.size_bytes = plan.shards_masters() ? memory.compute_weights : memory.parameters});
-  workspace_ = backend.allocate(std::max({memory.workspace, optimizer_->memory_requirements().forward_workspace_bytes,
-                                          hash_->memory_requirements().forward_workspace_bytes}),
-                                "workspace");
+      backend.make(HashDescription{.size_bytes = plan.has_all_masters() ? memory.parameters : memory.compute_weights});
+  std::size_t workspace_bytes = std::max(memory.workspace, hash_->memory_requirements().forward_workspace_bytes);
+  for (const ParameterUpdate& update : updates_)
+    workspace_bytes = std::max(workspace_bytes, update.op->memory_requirements().forward_workspace_bytes);
+  workspace_ = backend.allocate(workspace_bytes, "workspace");
   if (plan.uses_second_stream()) {
     second_stream_ = backend.make_stream();
     second_workspace_ = backend.allocate(memory.second_workspace, "workspace of weight gradients");
@@ -83,11 +84,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   // The sums of all graphs are at the same position.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
-  accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradient_arena(), &sums_->loss);
-  if (!plan.shard().is_whole()) {
-    weight_gather_ = gather_list(plan, shared_weights(), plan.compute_dtype(), "weights");
-    state_gather_ = gather_list(plan, gradient_arena(), DType::fp32, "state");
-  }
+  accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradients(), &sums_->loss);
+  if (!plan.shard().is_whole()) weight_gather_ = gather_list(plan, shared_weights(), plan.compute_dtype(), "weights");
   if (PlannedGraph* planned = plan.evaluation()) {
     evaluation_ = {graph::StepList(planned->graph.get()), backend.make_captured_graph()};
     for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) evaluation_.list.add_entry(i);
@@ -98,7 +96,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   evaluation_sums_.add_wait(evaluation_sums_.add_start(
       {.exchange = {.slice = {.data = &sums_->loss, .n_elements = kLossElements, .dtype = DType::fp64}},
        .label = "evaluation"}));
-  for (graph::StepList* list : {&weight_gather_, &state_gather_, &evaluation_.list, &evaluation_sums_})
+  for (graph::StepList* list : {&weight_gather_, &evaluation_.list, &evaluation_sums_})
     list->bind(backend, &communicator);
   uploader_ = std::make_unique<Uploader>(backend, plan.upload_bytes());
   for (const PlannedGraph* planned : plan.all())
@@ -119,9 +117,8 @@ void* Replica::shared_weights() {
   return arena.compute_weights ? arena.compute_weights : arena.masters;
 }
 
-float* Replica::optimizer_state() const {
-  return reinterpret_cast<float*>(static_cast<std::byte*>(optimizer_memory_->data()) +
-                                  graph::aligned(sizeof(StepState)));
+std::byte* Replica::optimizer_state() const {
+  return static_cast<std::byte*>(optimizer_memory_->data()) + graph::aligned(sizeof(StepState));
 }
 
 void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags) {
@@ -188,7 +185,7 @@ void Replica::widen_gradients(int micro_batch, ElementRange range, Stream& strea
   const graph::ParameterGradients target = accumulator_->target(micro_batch);
   const auto* source = static_cast<const std::byte*>(low_precision_gradients_->data());
   widen_->apply({.source = source + range.begin * size_bytes(plan_.compute_dtype()),
-                 .target = target.arena + range.begin,
+                 .target = target.arena.at(range.begin).as<float>(),
                  .n_elements = range.n_elements,
                  .accumulate = target.mode == GradientMode::accumulate},
                 {}, stream);
@@ -203,9 +200,11 @@ void Replica::report_sums(Stream& stream) { backend_.copy(&state_->report.sums, 
 void Replica::clear_tiles(Stream& stream) { backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), stream); }
 
 void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
-  clip_norm_->sum_tiles(
-      {.gradients = gradient_arena(), .tile_sums = tile_sums_, .range = static_cast<std::size_t>(norm_ranges_[bucket])},
-      stream);
+  const TypedPointer first = gradients().at(plan_.range_of_norm(bucket).begin);
+  clip_norm_->sum_tiles({.gradients = {first.data, first.dtype},
+                         .tile_sums = tile_sums_,
+                         .range = static_cast<std::size_t>(norm_ranges_[bucket])},
+                        stream);
 }
 
 void Replica::apply_norm(Stream& stream) {
@@ -222,18 +221,24 @@ void Replica::apply_norm(Stream& stream) {
 
 void Replica::apply_optimizer(Stream& stream) {
   const graph::ParameterArena::Update arena = parameter_arena_.update();
-  optimizer_->apply({.parameters = arena.masters,
-                     .weights = arena.compute_weights,
-                     .gradients = gradient_arena(),
-                     .state = optimizer_state(),
-                     .scalars = &state_->scalars},
-                    {workspace_->data(), nullptr}, stream);
+  auto* const weights = static_cast<std::byte*>(arena.compute_weights);
+  for (const ParameterUpdate& update : updates_) {
+    const OptimizerDescription& d = update.description;
+    float* parameters = d.has_masters ? arena.masters : nullptr;
+    if (d.has_masters && !d.parameters_are_sharded) parameters += d.first - parameter_arena_.first_master();
+    update.op->apply({.parameters = parameters,
+                      .weights = weights ? weights + d.first * size_bytes(plan_.compute_dtype()) : nullptr,
+                      .gradients = gradients().at(d.first).data,
+                      .state = optimizer_state(),
+                      .scalars = &state_->scalars},
+                     {workspace_->data(), nullptr}, stream);
+  }
 }
 
 void Replica::update_statistics(Stream& stream) {
   const std::size_t statistics = parameters().n_trainable();
   moving_average_->apply({.running = parameter_arena_.update().masters + (statistics - parameter_arena_.first_master()),
-                          .batch = gradient_arena() + statistics,
+                          .batch = gradients().at(statistics).as<float>(),
                           .scalars = &state_->scalars},
                          {workspace_->data(), nullptr}, stream);
 }
@@ -328,7 +333,7 @@ void Replica::gather_weights() {
 
 std::uint64_t Replica::hash() {
   gather_weights();
-  const void* const data = plan_.shards_masters() ? parameter_arena_.compute_weights() : parameter_arena_.masters();
+  const void* const data = plan_.has_all_masters() ? parameter_arena_.masters() : parameter_arena_.compute_weights();
   hash_->apply({.data = data, .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
   std::uint64_t hash = 0;
   backend_.copy(&hash, &state_->hash, sizeof(hash), *stream_);

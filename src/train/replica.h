@@ -132,20 +132,26 @@ class Replica {
   /// Before the state is overwritten that a BackgroundSaver copies.
   void wait_for_copy(Stream& stream) { stream.wait_in_each_launch(*is_copied_); }
   /// Where a tensor is stored that this rank has as a whole.
-  const float* place_of(const StateTensor& tensor) const;
-  float* place_to_write(const StateTensor& tensor);
+  const void* place_of(const StateTensor& tensor) const;
+  void* place_to_write(const StateTensor& tensor);
   /// Whether this rank has only pieces of the tensor. While it is read or written, the whole tensor is in the gradient
   /// arena.
   bool is_in_pieces(const StateTensor& tensor) const;
-  const float* stored(int state) const;  // StateTensor::state; what this rank has of it
-  float* stored(int state);
+  /// StateTensor::state; what this rank has of it. Parameters: their fp32 masters.
+  TypedPointer stored(int state) const;
   void copy_pieces_to_gradients(int state);
   /// Keeps this rank's pieces of the tensors that were written.
   void store_written();
-  void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
+  void write(TypedPointer at, const graph::Parameter* parameter, std::span<const float> canonical);
   void write(const StateTensor& tensor, std::span<const float> canonical);
-  float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
-  float* optimizer_state() const;
+  /// The sum over ranks of initial values in the memory of the gradients becomes the masters.
+  void sum_initial(float* masters);
+  graph::GradientArena gradients() const {
+    return {static_cast<std::byte*>(gradients_->data()), plan_.gradient_layout()};
+  }
+  /// The memory of the gradients, which holds a whole state while it is read or written: element `begin` of it.
+  void* in_gradients(int state, std::size_t begin) const;
+  std::byte* optimizer_state() const;
   /// The weights that ops read, of all ranks.
   void* shared_weights();
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.
@@ -191,15 +197,19 @@ class Replica {
   graph::ParameterArena parameter_arena_;
   std::unique_ptr<Memory> gradients_, low_precision_gradients_, optimizer_memory_, activations_, workspace_,
       second_workspace_;
-  std::unique_ptr<Optimizer> optimizer_;
+  struct ParameterUpdate {
+    OptimizerDescription description;
+    std::unique_ptr<Optimizer> op;
+  };
+  std::vector<ParameterUpdate> updates_;
   std::unique_ptr<Cast> widen_;  // null: no gradients are in 16 bits
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
   std::unique_ptr<Hash> hash_;
   std::unique_ptr<WeightAverages> averages_;  // null: there are none
   std::unique_ptr<GradientAccumulator> accumulator_;
-  graph::StepList weight_gather_, state_gather_;  // empty if nothing is sharded
-  MicroBatch evaluation_;                         // empty without an evaluation graph
+  graph::StepList weight_gather_;  // empty if nothing is sharded
+  MicroBatch evaluation_;          // empty without an evaluation graph
   std::unique_ptr<OrderedSum> sum_evaluation_;
   graph::StepList evaluation_sums_;
   bool weights_are_gathered_ = false;

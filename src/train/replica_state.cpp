@@ -1,11 +1,11 @@
 // The state of a replica: initial weights, and the tensors that checkpoints and exported models read and write.
 #include <algorithm>
-#include <utility>
 
 #include "checkpoint/background_saver.h"
 #include "checkpoint/tensor_names.h"
 #include "checkpoint/tensor_stream.h"
 #include "inference/inference.h"
+#include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/replica.h"
@@ -20,26 +20,33 @@ bool Replica::is_in_pieces(const StateTensor& tensor) const {
   return is_sharded && tensor.begin < shard.whole_begin();
 }
 
-const float* Replica::stored(int state) const {
-  if (state == StateTensor::kNoState) return parameter_arena_.masters();
+TypedPointer Replica::stored(int state) const {
+  if (state == StateTensor::kNoState) return const_cast<float*>(parameter_arena_.masters());
   if (state == plan_.optimizer().n_states()) return averages_->data();
-  return optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored();
+  const DType dtype = plan_.optimizer().state_dtype;
+  return {optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored() * size_bytes(dtype), dtype};
 }
 
-float* Replica::stored(int state) {
-  if (state == StateTensor::kNoState) return parameter_arena_.edit();
-  if (state == plan_.optimizer().n_states()) return averages_->data();
-  return optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored();
+namespace {
+
+void* element(TypedPointer arena, std::size_t i) { return arena.as<std::byte>() + i * size_bytes(arena.dtype); }
+
+}  // namespace
+
+void* Replica::in_gradients(int state, std::size_t begin) const {
+  return element({gradients_->data(), stored(state).dtype}, begin);
 }
 
-const float* Replica::place_of(const StateTensor& tensor) const {
-  if (is_in_pieces(tensor)) return gradient_arena() + tensor.begin;
-  if (tensor.state == StateTensor::kNoState)
-    return stored(tensor.state) + (tensor.begin - parameter_arena_.first_master());
-  return stored(tensor.state) + (tensor.begin - plan_.shard().whole_begin()) + plan_.shard().whole_stored();
+const void* Replica::place_of(const StateTensor& tensor) const {
+  if (is_in_pieces(tensor)) return in_gradients(tensor.state, tensor.begin);
+  if (tensor.state != StateTensor::kNoState)
+    return element(stored(tensor.state), tensor.begin - plan_.shard().whole_begin() + plan_.shard().whole_stored());
+  if (tensor.dtype != DType::fp32)
+    return static_cast<const std::byte*>(parameter_arena_.compute_weights()) + tensor.begin * size_bytes(tensor.dtype);
+  return parameter_arena_.masters() + (tensor.begin - parameter_arena_.first_master());
 }
 
-float* Replica::place_to_write(const StateTensor& tensor) {
+void* Replica::place_to_write(const StateTensor& tensor) {
   weights_are_gathered_ = false;
   wait_for_copy(*stream_);
   if (is_in_pieces(tensor)) {
@@ -51,21 +58,24 @@ float* Replica::place_to_write(const StateTensor& tensor) {
   } else if (tensor.state == StateTensor::kNoState) {
     (void)parameter_arena_.edit();
   }
-  return const_cast<float*>(place_of(tensor));
+  return const_cast<void*>(place_of(tensor));
 }
 
 void Replica::copy_pieces_to_gradients(int state) {
-  const float* const from = std::as_const(*this).stored(state);
+  const TypedPointer from = stored(state);
   wait_for_copy(*stream_);
   for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
-    backend_.copy(gradient_arena() + piece.begin, from + piece.stored, piece.n_elements * sizeof(float), *stream_);
+    backend_.copy(in_gradients(state, piece.begin), element(from, piece.stored),
+                  piece.n_elements * size_bytes(from.dtype), *stream_);
 }
 
 void Replica::store_written() {
   if (!written_state_) return;
-  float* const to = stored(*written_state_);
+  if (*written_state_ == StateTensor::kNoState) (void)parameter_arena_.edit();
+  const TypedPointer to = stored(*written_state_);
   for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
-    backend_.copy(to + piece.stored, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
+    backend_.copy(element(to, piece.stored), in_gradients(*written_state_, piece.begin),
+                  piece.n_elements * size_bytes(to.dtype), *stream_);
   stream_->synchronize();
   written_state_.reset();
 }
@@ -79,65 +89,69 @@ void Replica::gather_state(int group) {
   require(state < plan_.optimizer().n_states() + (averages_ ? 1 : 0), ErrorCode::internal,
           "the optimizer has no state {}", state);
   copy_pieces_to_gradients(state);
-  queue_alone(state_gather_);
+  graph::StepList gather = gather_list(plan_, gradients_->data(), stored(state).dtype, "state");
+  gather.bind(backend_, &communicator_);
+  queue_alone(gather);
 }
 
 /// If `parameter` is null, the values stay in canonical form.
-void Replica::write(float* at, const graph::Parameter* parameter, std::span<const float> canonical) {
-  if (!parameter) {
-    backend_.copy(at, canonical.data(), canonical.size_bytes(), *stream_);
-  } else {
-    const std::vector<float> packed = graph::pack(*parameter, canonical);
-    backend_.copy(at, packed.data(), packed.size() * sizeof(float), *stream_);
-  }
+void Replica::write(TypedPointer at, const graph::Parameter* parameter, std::span<const float> canonical) {
+  const std::vector<float> packed = parameter ? graph::pack(*parameter, canonical) : std::vector<float>();
+  const std::span<const float> values = parameter ? std::span<const float>(packed) : canonical;
+  std::vector<Bf16> narrow(at.dtype == DType::fp32 ? 0 : values.size());
+  std::transform(values.begin(), values.begin() + std::ssize(narrow), narrow.begin(), to_bf16);
+  if (narrow.empty())
+    backend_.copy(at.data, values.data(), values.size_bytes(), *stream_);
+  else
+    backend_.copy(at.data, narrow.data(), narrow.size() * sizeof(Bf16), *stream_);
   stream_->synchronize();
 }
 
 void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
-  float* const at = place_to_write(tensor);
+  const TypedPointer at{place_to_write(tensor), tensor.dtype};
   if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
   std::vector<float> packed(tensor.n_elements);  // including the other parts
-  backend_.copy(packed.data(), at, packed.size() * sizeof(float), *stream_);
+  std::vector<Bf16> narrow(at.dtype == DType::fp32 ? 0 : packed.size());
+  backend_.copy(narrow.empty() ? static_cast<void*>(packed.data()) : narrow.data(), at.data,
+                packed.size() * size_bytes(at.dtype), *stream_);
   stream_->synchronize();
+  std::ranges::transform(narrow, packed.begin(), [](Bf16 value) { return to_float(value); });
   graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
-  backend_.copy(at, packed.data(), packed.size() * sizeof(float), *stream_);
-  stream_->synchronize();
+  write(at, nullptr, packed);
 }
 
 // Drawing 11 million normal numbers takes longer than everything else before step 0, so ranks divide the tensors among
 // them. Each rank draws its own tensors into the memory of the gradients. The sum over ranks is exact, since all others
-// have zeros there. Frozen parameters have no gradients, so every rank draws all of those.
+// have zeros there. Frozen parameters have no gradients, so every rank draws all of those; and all others too where
+// that memory has not place for all weights in fp32, or where there are no masters to copy them to.
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
+  const bool is_alone = !plan_.has_masters() || plan_.gradient_layout().n_narrow > 0;
   const std::int64_t n_canonical = table.n_canonical_trainable();
-  std::vector<const graph::Parameter*> mine, frozen;
+  std::vector<const graph::Parameter*> mine, whole;  // drawn for all ranks, and by all ranks
   std::int64_t begin = 0;
   for (const graph::Parameter& p : table.parameters()) {
-    if (!p.trainable && !p.is_base) frozen.push_back(&p);
+    if (p.is_base) continue;
+    if (!p.trainable || is_alone) whole.push_back(&p);
     if (!p.trainable) continue;
     const std::int64_t middle = begin + p.shape.n_elements() / 2;
-    if (middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
+    if (!is_alone && middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
     begin += p.shape.n_elements();
   }
-  backend_.fill_zero(gradient_arena(), table.n_gradients() * sizeof(float), *stream_);
+  backend_.fill_zero(gradients_->data(), plan_.gradient_layout().size_bytes(), *stream_);
   stream_->synchronize();
 #pragma omp parallel for schedule(dynamic, 1)
-  for (const graph::Parameter* p : mine) write(gradient_arena() + p->begin, p, table.initial_values(*p, seed));
+  for (const graph::Parameter* p : mine) write(gradients().at(p->begin), p, table.initial_values(*p, seed));
   float* const masters = parameter_arena_.edit();
   const std::size_t first = parameter_arena_.first_master();
+  auto* const weights = static_cast<std::byte*>(parameter_arena_.update().compute_weights);
 #pragma omp parallel for schedule(dynamic, 1)
-  for (const graph::Parameter* p : frozen) write(masters + (p->begin - first), p, table.initial_values(*p, seed));
-  graph::StepList sums;
-  for (const comm::Bucket& bucket : plan_.buckets())  // in fp32, whatever type gradients are sent in
-    sums.add_wait(sums.add_start(
-        {.exchange = {.slice = {.data = gradient_arena() + bucket.begin, .n_elements = bucket.n_elements}},
-         .label = "initial weights"}));
-  sums.bind(backend_, &communicator_);
-  queue_alone(sums);
-  for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
-    float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
-    backend_.copy(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
+  for (const graph::Parameter* p : whole) {
+    const bool has_master = plan_.has_masters() || p->begin >= first;
+    const TypedPointer narrow{has_master ? nullptr : weights + p->begin * sizeof(Bf16), DType::bf16};
+    write(has_master ? TypedPointer(masters + (p->begin - first)) : narrow, p, table.initial_values(*p, seed));
   }
+  if (!is_alone) sum_initial(masters);
   weights_are_gathered_ = false;
 
   for (const StateTensor& tensor : tensors()) {
@@ -146,6 +160,20 @@ void Replica::initialize(std::uint32_t seed) {
     write(tensor, std::vector<float>(tensor.n_elements, value));
   }
   start_averages();
+}
+
+void Replica::sum_initial(float* masters) {
+  graph::StepList sums;
+  for (const comm::Bucket& bucket : plan_.buckets())  // in fp32, whatever type gradients are sent in
+    sums.add_wait(sums.add_start(
+        {.exchange = {.slice = {.data = gradients().at(bucket.begin).data, .n_elements = bucket.n_elements}},
+         .label = "initial weights"}));
+  sums.bind(backend_, &communicator_);
+  queue_alone(sums);
+  for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
+    float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
+    backend_.copy(to, gradients().at(piece.begin).data, piece.n_elements * sizeof(float), *stream_);
+  }
 }
 
 void Replica::load_base(const checkpoint::ModelFile& file, World& world) {
@@ -173,7 +201,7 @@ void Replica::swap_averages() {
   require(averages_ != nullptr, ErrorCode::internal, "the step was planned without averages of the weights");
   store_written();
   wait_for_copy(*stream_);
-  averages_->swap_with(parameter_arena_.edit(), gradient_arena(), *stream_);
+  averages_->swap_with(parameter_arena_.edit(), static_cast<float*>(gradients_->data()), *stream_);
   stream_->synchronize();
   weights_are_gathered_ = false;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "config/parameter_groups.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
+#include "models/family.h"
 #include "models/lora.h"
 #include "tasks/language_modelling/text_sampler.h"
 #include "train/uploader.h"
@@ -119,7 +121,33 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
           .trust_coefficient = static_cast<float>(o.trust_coefficient),
           .segments = table.segments({.biases = decays_biases, .norms = decays_biases && o.decay_norms}),
           .n_elements = table.n_trainable(),
-          .weight_dtype = storage_type(config.precision)};
+          .weight_dtype = storage_type(config.precision),
+          .gradient_dtype = config.train.gradient_type,
+          .state_dtype = o.moments,
+          .has_masters = o.masters,
+          .seed = config.run.seed};
+}
+
+/// Checks train.gradient_type, optimizer.moments and optimizer.masters against the rest of the configuration.
+void check_narrow_state(const Config& c) {
+  const bool has_narrow_gradients = c.train.gradient_type != DType::fp32,
+             has_narrow_moments = c.optimizer.moments != DType::fp32;
+  if (!has_narrow_gradients && !has_narrow_moments && c.optimizer.masters) return;
+  const std::string place = c.places({"train.gradient_type", "optimizer.moments", "optimizer.masters"});
+  constexpr std::string_view kKeys = "train.gradient_type=bf16, optimizer.moments=bf16 and optimizer.masters=none";
+  const std::pair<bool, std::string_view> needs[] = {
+      {models::is_language_model(c.model.family), "a language model"},
+      {storage_type(c.precision) == DType::bf16, "precision=bf16"},
+      {c.optimizer.kind == "adamw", "optimizer.kind=adamw"},
+      {!c.model.lora.is_on(), "model.lora.rank=0, since adapters are small"},
+      {!c.ema.is_on(), "ema.decay=0"}};
+  for (const auto& [is_given, what] : needs)
+    require(is_given, ErrorCode::config_conflict, "{}{} need {}", place, kKeys, what);
+  require(c.train.shard == "none" || !has_narrow_gradients || (has_narrow_moments && !c.optimizer.masters),
+          ErrorCode::config_conflict,
+          "{}train.shard=optimizer gathers what a checkpoint stores in the memory of the gradients: with "
+          "train.gradient_type=bf16, set optimizer.moments=bf16 and optimizer.masters=none too",
+          place);
 }
 
 std::optional<LossScaling> describe_loss_scaling(const Config& config) {
@@ -134,19 +162,23 @@ std::optional<LossScaling> describe_loss_scaling(const Config& config) {
 
 /// Running statistics are always sent as fp32: rounded to the 8-bit significand of bf16, they would change the
 /// evaluation by an error of this size.
-std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire,
-                                      int n_ranks) {
+std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table,
+                                      const graph::GradientLayout& layout, DType wire, int n_ranks) {
   std::vector<comm::GradientTensor> tensors;
   for (graph::ParameterId id : table.order())
     tensors.push_back({.name = table[id].name,
                        .begin = table[id].begin,
                        .n_elements = table[id].n_elements,
-                       .wire = wire,
+                       .dtype = layout.dtype(table[id].begin),
+                       .wire = layout.dtype(table[id].begin) == DType::fp32 ? wire : DType::bf16,
                        .can_be_sharded = table[id].begin < table.n_in_compute_type()});
   for (const graph::RunningStatistic& s : table.statistics())
-    if (s.trainable) tensors.push_back({s.name, s.begin, 2 * static_cast<std::size_t>(s.channels), DType::fp32});
-  return comm::make_buckets(tensors, static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024),
-                            config.train.shard == "optimizer" ? n_ranks : 1);
+    if (s.trainable)
+      tensors.push_back({.name = s.name, .begin = s.begin, .n_elements = 2 * static_cast<std::size_t>(s.channels)});
+  // One rank sends nothing, and fewer buckets are fewer launches.
+  const std::size_t bucket_bytes = n_ranks == 1 ? std::numeric_limits<std::size_t>::max()
+                                                : static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024);
+  return comm::make_buckets(tensors, bucket_bytes, config.train.shard == "optimizer" ? n_ranks : 1);
 }
 
 }  // namespace
@@ -154,6 +186,7 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
 StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchShape& batch, Backend& backend,
                    comm::Topology topology)
     : config_(config), task_(task), batch_(batch), topology_(std::move(topology)) {
+  check_narrow_state(config);
   const data::DatasetInfo& set = task.train_set()->info();
   const std::vector<data::Field> fields = task.train_set()->fields();
   if (config.model.lora.is_on()) table_.set_base([](const std::string& name) { return !models::is_adapter(name); });
@@ -190,7 +223,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   optimizer_ = describe_optimizer(config, table_);
   groups_ = apply_groups(config, table_, optimizer_.segments);
   loss_scaling_ = describe_loss_scaling(config);
-  buckets_ = cut_buckets(config, table_, topology_.wire, batch_.ranks);
+  buckets_ = cut_buckets(config, table_, gradient_layout(), topology_.wire, batch_.ranks);
   std::vector<ElementRange> pieces;
   for (const comm::Bucket& bucket : buckets_)
     if (bucket.is_sharded()) pieces.push_back(bucket.shard(batch_.rank));
@@ -205,6 +238,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, 
                              Backend& backend) {
   const graph::GraphOptions options{.mode = mode,
                                     .dtype = compute_dtype(),
+                                    .gradient_dtype = config_.train.gradient_type,
                                     .tf32 = config_.precision == Precision::tf32,
                                     .batch = batch,
                                     .layout_batch = batch_.largest_micro_batch(),
@@ -248,13 +282,35 @@ bool StepPlan::uses_second_stream() const {
   return std::ranges::any_of(training_, [](const auto& planned) { return !planned.second.graph->forks().empty(); });
 }
 
+graph::GradientLayout StepPlan::gradient_layout() const {
+  const DType narrow = config_.train.gradient_type;
+  return {.n_elements = table_.n_gradients(),
+          .n_narrow = narrow == DType::fp32 ? 0 : table_.n_in_compute_type(),
+          .narrow = narrow};
+}
+
+std::vector<OptimizerDescription> StepPlan::optimizers() const {
+  const OptimizerDescription own = shard_.optimizer(optimizer_);
+  if (own.has_masters && own.gradient_dtype == DType::fp32) return {own};
+  const std::size_t middle = table_.n_in_compute_type();
+  OptimizerDescription narrow = own, wide = own;
+  narrow.parameters_are_sharded = wide.parameters_are_sharded = false;
+  wide.gradient_dtype = DType::fp32;
+  wide.has_masters = true;
+  wide.first = middle;
+  std::erase_if(narrow.segments, [&](const ParameterSegment& s) { return s.begin >= middle; });
+  std::erase_if(wide.segments, [&](const ParameterSegment& s) { return s.begin < middle; });
+  return {narrow, wide};
+}
+
 std::size_t StepPlan::partial_sum_bytes() const {
-  return table_.n_gradients() * sizeof(float) + graph::aligned(sizeof(LossSums));
+  return graph::aligned(gradient_layout().size_bytes()) + graph::aligned(sizeof(LossSums));
 }
 
 std::size_t StepPlan::n_masters() const {
-  if (!shards_masters()) return table_.n_with_masters();
-  return shard_.whole_stored() + table_.n_with_masters() - shard_.whole_begin();
+  if (has_all_masters()) return table_.n_with_masters();
+  const graph::Shard shard = shard_of_masters();
+  return shard.whole_stored() + table_.n_with_masters() - shard.whole_begin();
 }
 
 std::size_t StepPlan::upload_bytes(MemoryOf of) const {
@@ -279,13 +335,13 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
   m.nf4_weights = table_.n_nf4_bytes();
   m.n_in_nf4 = table_.n_in_nf4();
-  m.gradients = table_.n_gradients() * sizeof(float);
+  m.gradients = graph::aligned(gradient_layout().size_bytes());
   if (batch_.is_tree) {
     const int n_partial_sums = max_open_sums(batch_.order_in_rank());
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();
   }
-  m.optimizer = graph::aligned(sizeof(StepState)) +
-                static_cast<std::size_t>(optimizer_.n_states()) * shard_.n_stored() * sizeof(float);
+  m.optimizer = graph::aligned(sizeof(StepState)) + static_cast<std::size_t>(optimizer_.n_states()) *
+                                                        shard_.n_stored() * size_bytes(optimizer_.state_dtype);
   m.averages = n_averages() * sizeof(float);
   const auto count = [&](const PlannedGraph& g) {
     m.activations = std::max(m.activations, g.graph->memory().size_bytes());

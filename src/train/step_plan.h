@@ -148,8 +148,17 @@ class StepPlan {
   const OptimizerDescription& optimizer() const { return optimizer_; }  // of all parameters
   /// The part of this rank; without train.shard, the whole model.
   const graph::Shard& shard() const { return shard_; }
+  /// Whether weights that ops read in 16 bits have fp32 masters, if there are such weights (optimizer.masters).
+  bool has_masters() const { return optimizer_.has_masters; }
   /// Whether a rank has only its shard of the fp32 masters: ops read weights in 16 bits, which all ranks have.
-  bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32; }
+  bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32 && has_masters(); }
+  /// The part of the masters that a rank has.
+  graph::Shard shard_of_masters() const { return has_masters() ? shard_ : graph::Shard(table_, {}); }
+  /// Whether the arena of masters has all parameters, so that it alone tells whether replicas are equal.
+  bool has_all_masters() const { return !shards_masters() && has_masters(); }
+  graph::GradientLayout gradient_layout() const;
+  /// The updates of this rank: one, or one for each type of gradients or of parameters.
+  std::vector<OptimizerDescription> optimizers() const;
   /// Elements of the arena of fp32 masters.
   std::size_t n_masters() const;
   Averages averages() const { return config_.ema.is_on() ? Averages::kept : Averages::none; }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "lockstep/bf16.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -107,6 +108,24 @@ TEST(SumOrder, RejectsGroupsThatAreNotSubtrees) {
   EXPECT_FALSE(group(tree_order(8), std::vector<int>{3, 3, 2}));
   EXPECT_FALSE(group(tree_order(4), std::vector<int>{1, 2, 1}));
   EXPECT_TRUE(group(tree_order(4), std::vector<int>{1, 1, 2}));
+}
+
+/// With two ranks, which have a loop of their own, and with more.
+TEST(Sum, RoundsToBf16AfterEachAddition) {
+  for (const std::vector<float>& values :
+       {std::vector{256.0f, 1.0f}, std::vector{256.0f, 1.0f, 1.0f}, std::vector{1.0f, 1.0f, 256.0f}}) {
+    std::vector<std::vector<Bf16>> of_ranks;
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> targets;
+    for (const float value : values) of_ranks.emplace_back(3000, to_bf16(value));
+    for (auto& of_rank : of_ranks) {
+      sources.push_back(reinterpret_cast<const std::byte*>(of_rank.data()));
+      targets.push_back(reinterpret_cast<std::byte*>(of_rank.data()));
+    }
+    sum(sources, targets, 3000, DType::bf16, sequential_order(static_cast<int>(values.size())));
+    for (const auto& of_rank : of_ranks)
+      for (const Bf16 total : of_rank) ASSERT_EQ(to_float(total), values[0] == 256 ? 256 : 258);
+  }
 }
 
 TEST(Sum, RejectsOtherTypes) {

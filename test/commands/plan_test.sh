@@ -192,6 +192,19 @@ fi
 net=(jobs/configs/resnet50_imagenet.yaml data.train=synthetic data.validation=synthetic)
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=256 --ranks 8 --device h200 >"$work/h200" 2>&1
 check "plans for an H200 that is not in this machine" grep -q '^How each layer runs on NVIDIA H200' "$work/h200"
+cat >"$work/7b.json" <<'JSON'
+{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+ "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768,
+ "tie_word_embeddings": false, "rope_theta": 1000000.0, "eos_token_id": 0}
+JSON
+gigabytes() { # KEY=VALUE... : of a model of 7B that is trained in full
+  "$lockstep" plan model.family=llama model.config="$work/7b.json" data.train=synthetic data.validation= data.sequence_length=4096 \
+    optimizer.kind=adamw precision=bf16 train.batch_per_rank=1 model.recompute=block run.name=plan --device h200 --json "$@" |
+    grep -oE '"total_on_device":[0-9]+' | cut -d: -f2 | sed 's/.\{9\}$//'
+}
+narrow=(train.gradient_type=bf16 optimizer.moments=bf16 optimizer.masters=none)
+check "a model of 7B takes 140 GB" test "$(gigabytes)" = 140
+check "  and 64 GB with gradients, moments and weights in bf16 only" test "$(gigabytes "${narrow[@]}")" = 64
 # A batch has 4 bytes per image for the label, and 4 for the index of the image.
 "$lockstep" plan "${net[@]}" jobs/configs/hardware/4x_h200.yaml data.image_size=32 --ranks 4 --device h200 >"$work/pcie" 2>&1
 check "PCIe copies the batches" grep -qE '^  PCIe +20,454,545 +81,818,182  63 GB/s, 3.08 kB per sample$' "$work/pcie"

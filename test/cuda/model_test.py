@@ -15,6 +15,7 @@ import language  # noqa: E402
 import model  # noqa: E402
 
 EXPECTED = {"Qwen2.5-0.5B": 130_000, "SmolLM-135M": 322_000}  # tokens/s
+GOALS = dict(zip(model.CASES, (150_000, 155_000, 410_000)))  # of today's launches
 H200 = model.RATES["h200"]
 
 
@@ -28,16 +29,17 @@ def total(launches, key):
 
 
 before = json.loads((ROOT / "bench/gpu/launches_before.json").read_text())
-for case, name in model.CASES.items():
-    rate = model.rate_of(case, model.predict(before[case], H200))
-    assert abs(rate / EXPECTED[name] - 1) < 0.02, (case, rate)
+for case, (name, keys) in model.CASES.items():
+    if not keys:
+        rate = model.rate_of(case, model.predict(before[case], H200))
+        assert abs(rate / EXPECTED[name] - 1) < 0.02, (case, rate)
     if "CUDA" not in model.harness.run([Arguments.binary, "--version"], "lockstep"):
         print("today's launches are not listed: this build has no CUDA")
         continue
     launches = model.launches_of(case, Arguments)
     now = model.rate_of(case, model.predict(launches, H200))
     print(f"{case}: {rate:,.0f} tokens/s before, {now:,.0f} now")
-    assert now > 0.99 * rate, (case, now)
+    assert now >= GOALS[case], (case, now)
     assert all(launch["kind"] for launch in launches), launches
     shape = language.SHAPES[name]
     width, head = shape["width"], shape["width"] // shape["heads"]
@@ -46,6 +48,7 @@ for case, name in model.CASES.items():
     products = 6 * tokens * (shape["layers"] * layer + width * shape["vocabulary"])
     found = total([launch for launch in launches if launch["kind"] == "matmul"], "flops")
     assert abs(found / products - 1) < 1e-9, (found, products)
-    # AdamW reads and writes 28 bytes per parameter and writes 2, and the norm reads 4.
-    assert total([launch for launch in launches if launch["kind"] == "packs"], "bytes") > 34 * products / 6 / tokens, launches
+    # AdamW reads and writes 28 bytes per parameter and writes 2, and the norm reads 4; in bf16 only, 14 and 2.
+    least = 16 if keys else 34
+    assert total([launch for launch in launches if launch["kind"] == "packs"], "bytes") > least * products / 6 / tokens, launches
 print("[  PASSED  ] everything")

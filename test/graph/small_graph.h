@@ -138,7 +138,7 @@ class SmallGraph {
 
   /// sum_i r_i y_i, in double.
   double forward() {
-    list(graph_->order().n_forward()).queue(*stream_, {arena(*gradients_), GradientMode::overwrite});
+    list(graph_->order().n_forward()).queue(*stream_, {gradients(), GradientMode::overwrite});
     stream_->synchronize();
     const std::vector<float> r = probe_->weights();
     double loss = 0;
@@ -149,7 +149,7 @@ class SmallGraph {
   /// finished.
   std::vector<std::string> run(GradientMode mode = GradientMode::overwrite) {
     std::vector<std::string> finished;
-    list(graph_->order().entries().size()).queue(*stream_, {arena(*gradients_), mode});
+    list(graph_->order().entries().size()).queue(*stream_, {gradients(), mode});
     stream_->synchronize();
     for (const graph::Entry& entry : graph_->order().entries())
       if (entry.phase == graph::Phase::backward)
@@ -163,6 +163,9 @@ class SmallGraph {
   const std::vector<float>& input() const { return input_; }
   const std::vector<float>& output() const { return probe_->output; }
   std::vector<float> output_gradient() const { return probe_->weights(); }
+  graph::GradientArena gradients() const {
+    return {static_cast<std::byte*>(gradients_->data()), {.n_elements = table_.n_gradients()}};
+  }
   /// The whole gradient arena, including statistics.
   std::vector<float> gradient_arena() const { return {arena(*gradients_), arena(*gradients_) + table_.n_gradients()}; }
   void fill_gradients(float value) { std::fill_n(arena(*gradients_), table_.n_gradients(), value); }

@@ -267,8 +267,9 @@ TEST(ClipNorm, SumsTilesRangeByRange) {
     ClipNorm::Apply args;
     double* const tile_sums = device.garbage<double>(count_tiles(kSegments));
     const float* const on_device = device.upload(gradients);
+    const std::size_t begins[] = {0, 640, middle};
     for (const std::size_t range : {std::size_t{2}, std::size_t{0}, std::size_t{1}})
-      op->sum_tiles({.gradients = on_device, .tile_sums = tile_sums, .range = range}, device.stream());
+      op->sum_tiles({.gradients = on_device + begins[range], .tile_sums = tile_sums, .range = range}, device.stream());
     args.tile_sums = tile_sums;
     args.sums = device.upload(std::vector<LossSums>{kSums});
     args.scalars = device.upload(std::vector<StepScalars>{scalars});
@@ -284,6 +285,33 @@ TEST(ClipNorm, SumsTilesRangeByRange) {
 
 /// The order is fixed: 1 and 2 threads give the same bits, so that ranks with different numbers of threads clip
 /// equally.
+/// Gradients in bf16 have the norm of the same values in fp32.
+TEST(ClipNorm, OfGradientsInBf16) {
+  const std::vector<float> gradients = rounded_to(DType::bf16, random_normal(kElements, 4));
+  for (auto& [name, backend] : tested_backends()) {
+    if (!computes_in(*backend, DType::bf16)) continue;
+    const Outputs expected = run(*backend, kCases[1], gradients);
+    Device device(*backend);
+    const auto op =
+        backend->make(ClipNormDescription{.segments = kSegments, .ranges = {{0, 640}, {640, kElements - 640}}});
+    double* const tile_sums = device.garbage<double>(count_tiles(kSegments));
+    for (std::size_t range = 0; range < 2; ++range) {
+      const std::vector<float> values(gradients.begin() + (range == 0 ? 0 : 640), gradients.end());
+      op->sum_tiles(
+          {.gradients = {device.upload_as(DType::bf16, values), DType::bf16}, .tile_sums = tile_sums, .range = range},
+          device.stream());
+    }
+    StepScalars scalars;
+    scalars.nominal_count = kSums.weight;
+    ClipNorm::Apply args{.tile_sums = tile_sums,
+                         .sums = device.upload(std::vector<LossSums>{kSums}),
+                         .scalars = device.upload(std::vector<StepScalars>{scalars}),
+                         .norm = device.garbage<double>(1)};
+    op->apply(args, device.stream());
+    EXPECT_NEAR(device.download(args.norm, 1)[0], expected.norm, 1e-12 * expected.norm) << name;
+  }
+}
+
 TEST(ClipNorm, SameBitsOnAnyNumberOfThreads) {
   if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   const std::vector<float> gradients = random_normal(kElements, 2);

@@ -89,12 +89,12 @@ std::vector<float> run_backward(Backend& backend, const EmbeddingDescription& d,
   Device device(backend);
   const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->memory_requirements());
-  float* const dweight =
-      mode == GradientMode::overwrite ? device.garbage<float>(in.weight.size()) : device.upload(in.dweight_before);
+  void* const dweight = mode == GradientMode::overwrite ? device.garbage_as(d.gradient_dtype, in.weight.size())
+                                                        : device.upload_as(d.gradient_dtype, in.dweight_before);
   op->backward(
       {.ids = device.upload(in.ids), .dy = device.upload_as(d.dtype, in.dy), .dweight = dweight, .dweight_mode = mode},
       memory, device.stream());
-  return device.download(dweight, in.weight.size());
+  return device.download_as(d.gradient_dtype, dweight, in.weight.size());
 }
 
 std::string text_of(const std::string& backend, const Case& c, DType dtype) {
@@ -136,6 +136,22 @@ TEST(Embedding, BackwardAgreesWithTheReference) {
           const std::vector<float> actual = run_backward(*backend, describe(c, dtype), in, mode);
           EXPECT_TRUE(within_rounding(actual, expected, magnitude, static_cast<double>(c.rows) + 1));
         }
+      }
+}
+
+/// A gradient in bf16 is the one in fp32, or that one and what was there before, rounded once.
+TEST(Embedding, AGradientInBf16IsRoundedOnce) {
+  for (const Case& c : kCases)
+    for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate})
+      for (auto& [name, backend] : tested_backends()) {
+        if (c.rows > 500 || !computes_in(*backend, DType::bf16)) continue;
+        Inputs in(c, DType::bf16);
+        in.dweight_before = rounded_to(DType::bf16, in.dweight_before);
+        EmbeddingDescription d = describe(c, DType::bf16);
+        const std::vector<float> wide = run_backward(*backend, d, in, mode);
+        d.gradient_dtype = DType::bf16;
+        EXPECT_EQ(run_backward(*backend, d, in, mode), rounded_to(DType::bf16, wide))
+            << text_of(name, c, DType::bf16) << ", " << text(mode);
       }
 }
 

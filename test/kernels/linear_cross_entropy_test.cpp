@@ -88,14 +88,15 @@ Outputs run(Backend& backend, const LinearCrossEntropyDescription& d, const Inpu
     args.scalars = device.upload(std::vector<StepScalars>{scalars});
     if (modes.loss_scale > 0) args.loss_scale = device.upload(std::vector<LossScale>{{.scale = modes.loss_scale}});
     if (d.input_gradient) args.dx = device.garbage_as(d.dtype, in.x.size());
-    args.dweight = modes.dweight == GradientMode::overwrite ? device.garbage<float>(in.weight.size())
-                                                            : device.upload(in.dweight_before);
+    args.dweight = modes.dweight == GradientMode::overwrite ? device.garbage_as(d.gradient_dtype, in.weight.size())
+                                                            : device.upload_as(d.gradient_dtype, in.dweight_before);
     args.dweight_mode = d.weight_gradient ? modes.dweight : GradientMode::skip;
   }
   op->forward(args, memory, device.stream());
   Outputs out{device.download(args.sums, 1)[0], device.download(args.losses, in.targets.size()), {}, {}};
   if (args.dx != nullptr) out.dx = device.download_as(d.dtype, args.dx, in.x.size());
-  if (d.has_gradients() && d.weight_gradient) out.dweight = device.download(args.dweight, in.weight.size());
+  if (d.has_gradients() && d.weight_gradient)
+    out.dweight = device.download_as(d.gradient_dtype, args.dweight, in.weight.size());
   return out;
 }
 
@@ -198,6 +199,31 @@ TEST(LinearCrossEntropy, ChunksDoNotMatter) {
 }
 
 /// At most 16 Mi logits, in chunks of almost equal size; or of a multiple of rows, where that fits.
+/// On the CPU, chunks are summed in fp32 and rounded once; on a GPU, the sum is rounded after each chunk.
+TEST(LinearCrossEntropy, AGradientInBf16IsTheRoundedSum) {
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      if (!computes_in(*backend, DType::bf16)) continue;
+      Inputs in(c, DType::bf16);
+      in.dweight_before = rounded_to(DType::bf16, in.dweight_before);
+      LinearCrossEntropyDescription d = describe(c, DType::bf16);
+      for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+        d.gradient_dtype = DType::fp32;
+        const std::vector<float> wide = run(*backend, d, in, {.dweight = mode}).dweight;
+        d.gradient_dtype = DType::bf16;
+        const std::vector<float> narrow = run(*backend, d, in, {.dweight = mode}).dweight;
+        const double n_chunks = backend->name() == "cpu" || d.chunk_rows == 0
+                                    ? 1
+                                    : std::ceil(static_cast<double>(d.rows) / static_cast<double>(d.chunk_rows));
+        double most = 0;
+        for (const float value : wide) most = std::max(most, std::abs(double{value}));
+        for (std::size_t i = 0; i < wide.size(); ++i)
+          ASSERT_NEAR(narrow[i], wide[i], kBf16Roundoff * (1.01 * std::abs(wide[i]) + (n_chunks - 1) * most))
+              << name << ", " << text(mode) << ", " << i;
+      }
+    }
+}
+
 TEST(LinearCrossEntropy, ChunksAreBounded) {
   LinearCrossEntropyDescription d{.rows = 2048, .width = 576, .vocabulary = 49152};
   constexpr std::int64_t kMost = 16 << 20;

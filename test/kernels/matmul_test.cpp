@@ -84,9 +84,6 @@ void* gradient(Device& device, DType dtype, GradientMode mode, const std::vector
   if (mode == GradientMode::skip) return nullptr;
   return mode == GradientMode::accumulate ? device.upload_as(dtype, before) : device.garbage_as(dtype, before.size());
 }
-float* gradient(Device& device, GradientMode mode, const std::vector<float>& before) {
-  return static_cast<float*>(gradient(device, DType::fp32, mode, before));
-}
 
 Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, GradientMode dx_mode,
             GradientMode parameter_mode) {
@@ -117,14 +114,14 @@ Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, Grad
   void* const dx = d.input_gradient ? gradient(device, d.dtype, dx_mode, in.dx_before) : nullptr;
   backward.dx = dx;
   layout->pack(in.dweight_before, packed.data());
-  backward.dweight = gradient(device, parameter_mode, packed);
-  backward.dbias = d.bias ? gradient(device, parameter_mode, in.dbias_before) : nullptr;
+  backward.dweight = gradient(device, d.gradient_dtype, parameter_mode, packed);
+  backward.dbias = d.bias ? gradient(device, d.gradient_dtype, parameter_mode, in.dbias_before) : nullptr;
   op->backward(backward, memory, device.stream());
   if (dx) out.dx = device.download_as(d.dtype, dx, in.x.size());
-  if (backward.dbias) out.dbias = device.download(backward.dbias, in.bias.size());
+  if (backward.dbias) out.dbias = device.download_as(d.gradient_dtype, backward.dbias, in.bias.size());
   if (!backward.dweight) return out;
   out.dweight.resize(in.weight.size());
-  const std::vector<float> dweight = device.download(backward.dweight, packed.size());
+  const std::vector<float> dweight = device.download_as(d.gradient_dtype, backward.dweight, packed.size());
   layout->unpack(dweight.data(), out.dweight);
   layout->pack(out.dweight, packed.data());
   EXPECT_EQ(packed, dweight) << "the padding of " << layout->describe() << " must stay zero";
@@ -191,6 +188,29 @@ TEST(Matmul, InBf16AndFp16) {
 }
 
 /// The type in which bf16 tensors are multiplied is chosen by timing; each choice is correct.
+/// Gradients in bf16 are those in fp32, or these and what was there before, rounded once.
+TEST(Matmul, GradientsInBf16AreRoundedOnce) {
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      if (!computes_in(*backend, DType::bf16)) continue;
+      MatmulDescription d = describe(c);
+      d.dtype = DType::bf16;
+      Inputs in(c);
+      in.dweight_before = rounded_to(DType::bf16, in.dweight_before);
+      in.dbias_before = rounded_to(DType::bf16, in.dbias_before);
+      for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+        d.gradient_dtype = DType::fp32;
+        const Outputs wide = run(*backend, d, in, GradientMode::skip, mode);
+        d.gradient_dtype = DType::bf16;
+        const Outputs narrow = run(*backend, d, in, GradientMode::skip, mode);
+        SCOPED_TRACE(fmt::format("{}, {} x {} -> {}, {}", name, c.rows, c.in_features, c.out_features, text(mode)));
+        EXPECT_TRUE(near(narrow.dweight, to_double(wide.dweight), 1.01 * kBf16Roundoff));
+        EXPECT_TRUE(near(narrow.dbias, to_double(wide.dbias), 1.01 * kBf16Roundoff));
+        EXPECT_EQ(rounded_to(DType::bf16, narrow.dweight), narrow.dweight);
+      }
+    }
+}
+
 TEST(Matmul, InBf16WithEachTypeOfProducts) {
   if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";
   reference::ReferenceBackend reference;

@@ -64,6 +64,22 @@ TEST(OrderedSum, AddsFromTheInnermostOutwards) {
   }
 }
 
+/// 256 + 1 is rounded to 256, so that the order of the additions shows; 1 + 1 is not.
+TEST(OrderedSum, RoundsToBf16AfterEachAddition) {
+  for (auto& [name, backend] : tested_backends()) {
+    if (!computes_in(*backend, DType::bf16)) continue;
+    Device device(*backend);
+    const auto values = [&](float value) { return device.upload_as(DType::bf16, std::vector<float>(11, value)); };
+    const auto op = backend->make(OrderedSumDescription{.dtype = DType::bf16});
+    for (const auto& [value, expected] : {std::pair(256.0f, 256.0f), std::pair(1.0f, 258.0f)}) {
+      void* const target = values(value);
+      const std::vector<const void*> open{values(value == 1 ? 256.0f : 1.0f), values(1)};
+      op->apply({.value = target, .open = open, .target = target, .n_elements = 11}, {}, device.stream());
+      EXPECT_EQ(device.download_as(DType::bf16, target, 11), std::vector<float>(11, expected)) << name;
+    }
+  }
+}
+
 TEST(OrderedSum, RejectsOtherTypes) {
   for (auto& [name, backend] : tested_backends())
     EXPECT_THROW(backend->make(OrderedSumDescription{.dtype = DType::int32}), Error);

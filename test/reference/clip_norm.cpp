@@ -19,7 +19,7 @@ class ReferenceClipNorm final : public ClipNorm {
       for (std::size_t done = 0; done < segment.n_elements; done += kTileElements, ++tile) {
         const std::size_t begin = segment.begin + done, n = std::min(kTileElements, segment.n_elements - done);
         if (range.begin <= begin && begin < range.begin + range.n_elements)
-          args.tile_sums[tile] = sum_of_squares(args.gradients, begin, n);
+          args.tile_sums[tile] = sum_of_squares(args.gradients, begin - range.begin, n);
       }
   }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
@@ -38,7 +38,7 @@ class ReferenceClipNorm final : public ClipNorm {
   }
 
  private:
-  static double sum_of_squares(const float* x, std::size_t begin, std::size_t n) {
+  static double sum_of_squares(const TypedData<const void>& x, std::size_t begin, std::size_t n) {
     double sum = 0;
     for (std::size_t i = begin; i < begin + n; ++i) sum += double{x[i]} * x[i];
     return sum;

@@ -47,7 +47,7 @@ class ReferenceEmbedding final : public Embedding {
   }
   void run_backward(const Backward& a, const OpMemory&, Stream&) override {
     if (a.dweight_mode == GradientMode::skip) return;
-    embedding_backward(d_, a.ids, static_cast<const float*>(a.dy), a.dweight, a.dweight_mode);
+    embedding_backward(d_, a.ids, static_cast<const float*>(a.dy), static_cast<float*>(a.dweight), a.dweight_mode);
   }
 
  private:

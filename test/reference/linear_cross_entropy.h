@@ -87,7 +87,7 @@ class ReferenceLinearCrossEntropy final : public LinearCrossEntropy {
                                          .loss_weight = d_.has_gradients() ? scale * a.scalars->loss_weight : 0,
                                          .losses = a.losses,
                                          .dx = wants_dx ? static_cast<float*>(a.dx) : nullptr,
-                                         .dweight = a.dweight,
+                                         .dweight = static_cast<float*>(a.dweight),
                                          .dweight_mode = wants_dweight ? a.dweight_mode : GradientMode::skip});
     if (a.sums_mode == GradientMode::skip) return;
     put(a.sums->loss, sums.loss, a.sums_mode);

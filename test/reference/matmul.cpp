@@ -74,9 +74,10 @@ class ReferenceMatmul final : public Matmul {
              static_cast<float*>(a.y), static_cast<float*>(memory.saved)});
   }
   void run_backward(const Backward& a, const OpMemory& memory, Stream&) override {
-    matmul_backward<float>(d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x),
-                                static_cast<const float*>(a.weight), static_cast<const float*>(memory.saved),
-                                static_cast<float*>(a.dx), a.dx_mode, a.dweight, a.dbias, a.parameter_mode});
+    matmul_backward<float>(
+        d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x), static_cast<const float*>(a.weight),
+             static_cast<const float*>(memory.saved), static_cast<float*>(a.dx), a.dx_mode,
+             static_cast<float*>(a.dweight), static_cast<float*>(a.dbias), a.parameter_mode});
   }
 
  private:

@@ -18,7 +18,11 @@ class ReferenceOptimizer final : public Optimizer {
   void run_apply(const Apply& all, const OpMemory&, Stream&) override {
     if (all.scalars->is_applied == 0) return;
     for (const ParameterSegment& segment : d_.segments) {
-      Apply args = all;  // shifted so that its elements are at segment.begin
+      Arenas args{.parameters = all.parameters,
+                  .weights = all.weights,
+                  .gradients = static_cast<const float*>(all.gradients),
+                  .state = static_cast<float*>(all.state),
+                  .scalars = all.scalars};  // shifted so that its elements are at segment.begin
       const auto shift = static_cast<std::ptrdiff_t>(segment.stored()) - static_cast<std::ptrdiff_t>(segment.begin);
       if (args.state) args.state += shift;
       if (d_.parameters_are_sharded) args.parameters += shift;
@@ -38,13 +42,20 @@ class ReferenceOptimizer final : public Optimizer {
 
  private:
   using Kind = OptimizerDescription::Kind;
+  struct Arenas {
+    float* parameters;
+    void* weights;
+    const float* gradients;
+    float* state;
+    const StepScalars* scalars;
+  };
 
-  void store_weight(const Apply& args, std::size_t i) const {
+  void store_weight(const Arenas& args, std::size_t i) const {
     if (d_.weight_dtype == DType::bf16) static_cast<Bf16*>(args.weights)[i] = to_bf16(args.parameters[i]);
     if (d_.weight_dtype == DType::fp16) static_cast<Fp16*>(args.weights)[i] = to_fp16(args.parameters[i]);
   }
 
-  double trust_ratio(const Apply& args, const ParameterSegment& segment) const {
+  double trust_ratio(const Arenas& args, const ParameterSegment& segment) const {
     double w = 0, g = 0;
     for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
       w = std::hypot(w, double{args.parameters[i]});
@@ -54,7 +65,7 @@ class ReferenceOptimizer final : public Optimizer {
     return d_.trust_coefficient * w / (g + double{d_.decay_of(segment)} * w + double{d_.epsilon});
   }
 
-  void sgd(const Apply& args, std::size_t i, double gradient, double decay, double ratio, double rate) const {
+  void sgd(const Arenas& args, std::size_t i, double gradient, double decay, double ratio, double rate) const {
     const double w = args.parameters[i];
     gradient = ratio * (gradient + decay * w);
     if (d_.momentum != 0.0f) {
@@ -65,7 +76,7 @@ class ReferenceOptimizer final : public Optimizer {
     args.parameters[i] = static_cast<float>(w - rate * gradient);
   }
 
-  void adamw(const Apply& args, std::size_t i, double gradient, double decay, double rate) const {
+  void adamw(const Arenas& args, std::size_t i, double gradient, double decay, double rate) const {
     const StepScalars& step = *args.scalars;
     float& m_stored = args.state[i];
     float& v_stored = args.state[d_.n_elements + i];

@@ -23,8 +23,11 @@ using test::GoldenText;
 using test::Json;
 using test::kGoldenSteps;
 
+/// What train.gradient_type, optimizer.moments and optimizer.masters select.
+enum class Kept : std::uint8_t { in_fp32, in_bf16 };
+
 void expect_as_in_pytorch(const char* name_of_model, Precision precision, const char* recompute, int n_steps,
-                          const std::unique_ptr<Backend>& backend) {
+                          const std::unique_ptr<Backend>& backend, Kept kept = Kept::in_fp32) {
   // fp16 and tf32 have 3 more significant bits than bf16, so their bounds are a quarter of those of bf16.
   const bool is_finer = precision == Precision::fp16 || precision == Precision::tf32;
   const double part = is_finer ? 0.25 : 1;
@@ -33,6 +36,10 @@ void expect_as_in_pytorch(const char* name_of_model, Precision precision, const 
   const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   Config config = test::golden_config(golden, precision);
   config.model.recompute = recompute;
+  if (kept == Kept::in_bf16) {
+    config.train.gradient_type = config.optimizer.moments = DType::bf16;
+    config.optimizer.masters = false;
+  }
   const auto world = comm::single_world();
   const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator,
@@ -71,6 +78,15 @@ TEST_P(LanguageGolden, TenStepsAsInPyTorch) {
   expect_as_in_pytorch(name_of_model, precision, recompute, kGoldenSteps, make_backend(test::tested_device()));
 }
 
+/// Gradients, moments and weights in bf16 only: the first steps are not further away than those with fp32.
+TEST(LanguageGolden, TenStepsWithoutMastersAsInPyTorch) {
+  for (const char* model : {"llama_tied", "qwen2"}) {
+    SCOPED_TRACE(model);
+    expect_as_in_pytorch(model, Precision::bf16, "none", kGoldenSteps, make_backend(test::tested_device()),
+                         Kept::in_bf16);
+  }
+}
+
 #ifdef LOCKSTEP_CUDA
 /// The CUDA kernels, compiled for the host, with plain loops instead of cuDNN and cuBLASLt. This tests the lists of
 /// documents, the divided backward pass of attention, and the loss scale.
@@ -81,6 +97,13 @@ TEST(LanguageGoldenOnHost, TheFirstStepsInHalfPrecisionAsInPyTorch) {
       expect_as_in_pytorch(model, precision, "none", precision == Precision::fp16 ? 3 : 1,
                            test::make_cuda_on_host_backend());
     }
+}
+
+TEST(LanguageGoldenOnHost, TheFirstStepsWithoutMastersAsInPyTorch) {
+  for (const char* model : {"llama_tied", "qwen2"}) {
+    SCOPED_TRACE(model);
+    expect_as_in_pytorch(model, Precision::bf16, "none", 2, test::make_cuda_on_host_backend(), Kept::in_bf16);
+  }
 }
 #endif
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
 # The optimizer sharded over ranks: the same checkpoints as without sharding, on any number of ranks and nodes, after
-# resuming with and without it, and with less memory.
+# resuming with and without it, and with less memory. Also with gradients, moments and weights in bf16 only.
 source test/support/check.sh
 cat >"$work/config.json" <<'JSON'
 {"architectures": ["Qwen3ForCausalLM"], "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 160, "head_dim": 16,
@@ -24,10 +24,12 @@ losses() { sed -n 's/.*"event":"evaluation".*"loss":\([0-9.e-]*\).*/\1/p' "$work
 averages() { sed -n 's/.*"ema_loss":\([0-9.e-]*\).*/\1/p' "$work/$1/metrics.jsonl" | xargs printf '%.9f\n'; }
 equal_losses() { [[ $(losses "$1" | wc -l) == 3 && $(losses "$1") == "$(losses "$2")" ]]; }
 
-for kind in text_bf16 text_fp32 images; do
+narrow=("${text[@]}" precision=bf16 train.gradient_type=bf16 optimizer.moments=bf16 optimizer.masters=none)
+for kind in text_bf16 text_fp32 narrow images; do
   case $kind in
   text_bf16) keys=("${text[@]}" precision=bf16) ;;
   text_fp32) keys=("${text[@]}") ;;
+  narrow) keys=("${narrow[@]}") ;;
   images) keys=("${images[@]}") ;;
   esac
   check "$kind: trains without shards" train 2 "$kind" "${keys[@]}"
@@ -48,7 +50,20 @@ check "  with the same bits" same text_bf16 sharded
 export LOCKSTEP_RANKS_PER_NODE=2
 check "trains on two nodes" train 4 nodes "${keys[@]}" train.shard=optimizer
 check "  with the same bits" same text_bf16 nodes
+check "trains on two nodes in bf16 only" train 4 narrow_nodes "${narrow[@]}"
+check "  with the same bits" same narrow narrow_nodes
 unset LOCKSTEP_RANKS_PER_NODE
+check "stops after three steps in bf16 only, on 1 rank" train 1 narrow_resumed "${narrow[@]}" train.max_steps=3
+check "  and resumes with shards on 3" train 3 narrow_resumed "${narrow[@]}" train.shard=optimizer
+check "  with the same bits" same narrow narrow_resumed
+for key in optimizer.moments=bf16 optimizer.masters=none; do
+  check "trains with $key alone" train 1 alone "${text[@]}" precision=bf16 $key --fresh
+  check "  with shards" train 2 alone2 "${text[@]}" precision=bf16 $key train.shard=optimizer --fresh
+  check "  with the same bits" same alone alone2
+done
+check "needs bf16" refused 2 'need precision=bf16' train 1 bad "${narrow[@]}" precision=fp32
+check "needs no averages" refused 2 'need ema.decay=0' train 1 bad "${narrow[@]}" ema.decay=0.9
+check "needs all three with shards" refused 2 'optimizer.masters=none too' train 2 bad "${narrow[@]}" optimizer.moments=fp32 train.shard=optimizer
 check "trains by MPI alone" train 3 mpi "${keys[@]}" train.shard=optimizer comm.backend=mpi
 check "  with the same bits" same text_bf16 mpi
 check "trains with frozen layers" train 2 frozen "${keys[@]}" train.freeze=[model.embed_tokens]

@@ -51,11 +51,13 @@ inline Config resnet50_config(int image_size, std::int64_t global_batch) {
 class ReplicaProbe {
  public:
   static std::vector<float> gradient(const train::Replica& replica, const std::string& name) {
-    return unpacked(replica, name, replica.gradient_arena());
+    return unpacked(replica, name, [&](const graph::Parameter& p) { return replica.gradients().at(p.begin); });
   }
   static const Stream& copy_stream(const train::Replica& replica) { return *replica.copy_stream_; }
   static std::vector<float> parameter(const train::Replica& replica, const std::string& name) {
-    return unpacked(replica, name, replica.parameter_arena_.masters());
+    return unpacked(replica, name, [&](const graph::Parameter& p) {
+      return TypedPointer(const_cast<float*>(replica.parameter_arena_.masters()) + p.begin);
+    });
   }
   /// The weights that ops read in 16 bits, for all parameters, in arena order.
   static std::vector<std::uint16_t> compute_weights(const train::Replica& replica) {
@@ -78,12 +80,20 @@ class ReplicaProbe {
     }
     return out;
   }
-  static std::vector<float> unpacked(const train::Replica& replica, const std::string& name, const float* arena) {
+  template <typename Place>
+  static std::vector<float> unpacked(const train::Replica& replica, const std::string& name, const Place& place_of) {
     for (const graph::Parameter& p : replica.parameters().parameters()) {
       if (p.name != name) continue;
       std::vector<float> stored(p.n_elements), values(static_cast<std::size_t>(p.shape.n_elements()));
-      replica.backend_.copy(stored.data(), arena + p.begin, stored.size() * sizeof(float), *replica.stream_);
+      const TypedPointer place = place_of(p);
+      std::vector<std::byte> bytes(stored.size() * size_bytes(place.dtype));
+      replica.backend_.copy(bytes.data(), place.data, bytes.size(), *replica.stream_);
       replica.stream_->synchronize();
+      for (std::size_t i = 0; i < stored.size(); ++i) {
+        // bf16 is the upper half of fp32.
+        const std::size_t size = size_bytes(place.dtype);
+        std::memcpy(reinterpret_cast<std::byte*>(&stored[i]) + sizeof(float) - size, bytes.data() + i * size, size);
+      }
       graph::unpack(p, stored, values);
       return values;
     }

@@ -19,6 +19,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/dtype.h"
 #include "lockstep/host_device.h"
 #include "lockstep/loss_scale.h"
 #include "lockstep/op.h"
@@ -40,9 +41,9 @@ struct ClipNormDescription {
 class ClipNorm : public Op {
  public:
   struct SumTiles {
-    const float* gradients = nullptr;
-    double* tile_sums = nullptr;  // (count_tiles(segments)); those of the range are written
-    std::size_t range = 0;        // in ClipNormDescription::ranges
+    TypedData<const void> gradients{};  // fp32 or bf16: from the first element of the range on
+    double* tile_sums = nullptr;        // (count_tiles(segments)); those of the range are written
+    std::size_t range = 0;              // in ClipNormDescription::ranges
   };
   void sum_tiles(const SumTiles& args, Stream& stream) {
     submit("clip_norm.sum_tiles", &ClipNorm::run_sum_tiles, args, OpMemory{}, stream);

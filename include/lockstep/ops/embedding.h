@@ -22,7 +22,8 @@ struct EmbeddingDescription {
   std::int64_t rows = 0;        // positions
   std::int64_t vocabulary = 0;  // ids, rows of the weight
   std::int64_t width = 0;
-  DType dtype = DType::fp32;  // of weight, y and dy
+  DType dtype = DType::fp32;           // of weight, y and dy
+  DType gradient_dtype = DType::fp32;  // of dweight: fp32 or `dtype`
   float scale = 1;
   bool inference = false;                                  // backward is never called
   std::shared_ptr<const ParameterLayout> weight_layout{};  // of an op that shares the weight; null: a new one
@@ -37,7 +38,7 @@ struct EmbeddingCalls {
   struct Backward {
     const std::int32_t* ids = nullptr;
     const void* dy = nullptr;  // (rows, width)
-    float* dweight = nullptr;  // (vocabulary, width); overwritten with zeros where an id does not occur
+    void* dweight = nullptr;   // (vocabulary, width); overwritten with zeros where an id does not occur
     GradientMode dweight_mode = GradientMode::overwrite;
   };
 };

@@ -25,11 +25,12 @@ struct LinearCrossEntropyDescription {
   using Op = class LinearCrossEntropy;
   static constexpr std::string_view kName = "linear_cross_entropy";
 
-  std::int64_t rows = 0;        // predictions
-  std::int64_t width = 0;       // of x
-  std::int64_t vocabulary = 0;  // classes
-  DType dtype = DType::fp32;    // of x, weight and dx
-  bool tf32 = false;            // fp32 may be rounded to tf32 inside the multiply
+  std::int64_t rows = 0;               // predictions
+  std::int64_t width = 0;              // of x
+  std::int64_t vocabulary = 0;         // classes
+  DType dtype = DType::fp32;           // of x, weight and dx
+  DType gradient_dtype = DType::fp32;  // of dweight: fp32 or `dtype`
+  bool tf32 = false;                   // fp32 may be rounded to tf32 inside the multiply
   bool input_gradient = true;
   bool weight_gradient = true;
   bool inference = false;                                  // no gradients
@@ -73,7 +74,7 @@ struct LinearCrossEntropyCalls {
     const StepScalars* scalars = nullptr;
     const LossScale* loss_scale = nullptr;  // null: 1
     void* dx = nullptr;                     // (rows, width), overwritten; null: skipped
-    float* dweight = nullptr;               // (vocabulary, width)
+    void* dweight = nullptr;                // (vocabulary, width)
     GradientMode dweight_mode = GradientMode::overwrite;
   };
 };

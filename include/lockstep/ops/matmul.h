@@ -1,8 +1,8 @@
 // Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
 // The weight is (out, in) in canonical form, and has the layout weight_layout() in memory. Weight and bias have the
-// type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: a sampler needs the
-// logits of a language model without rounding.
+// type of x. Their gradients are fp32, or have that type too, into which their sums in fp32 are rounded. With
+// `fp32_output`, y is fp32 whatever the type of x is: a sampler needs the logits of a language model without rounding.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,8 @@ struct MatmulDescription {
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
   DType dtype = DType::fp32;
-  bool tf32 = false;  // fp32 may be rounded to tf32 inside the multiply
+  DType gradient_dtype = DType::fp32;  // of dweight and dbias: fp32 or `dtype`
+  bool tf32 = false;                   // fp32 may be rounded to tf32 inside the multiply
   bool bias = true;
   ActivationFunction activation = ActivationFunction::none;
   bool input_gradient = true;
@@ -52,8 +53,8 @@ struct MatmulCalls {
     const void* weight = nullptr;
     void* dx = nullptr;  // (M, in)
     GradientMode dx_mode = GradientMode::overwrite;
-    float* dweight = nullptr;  // in weight_layout()
-    float* dbias = nullptr;    // (out)
+    void* dweight = nullptr;  // in weight_layout()
+    void* dbias = nullptr;    // (out)
     GradientMode parameter_mode = GradientMode::overwrite;
   };
 };

@@ -11,18 +11,25 @@
 // Where weight_dtype is bf16 or fp16, the new parameters are also written in that type, rounded to nearest, ties to
 // even: these are the weights that ops of the next step read. A skipped step (StepScalars::is_applied 0) leaves
 // parameters, weights and state unchanged; it still counts for the correction of the next step. Planning throws
-// not_supported for a weight_dtype that the backend does not support, and internal if a segment is outside of the
-// arena.
+// not_supported for types that the backend does not support, and internal if a segment is outside of the arena.
+//
+// AdamW can keep its state, its parameters or both in bf16 only. They are then rounded stochastically: to one of the
+// two neighbours, with a probability that is proportional to the distance from the other, so that small updates are not
+// lost on average. random_bits() makes the same random numbers on any device and on any number of ranks.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <string>
 #include <vector>
 
 #include "lockstep/dtype.h"
 #include "lockstep/error.h"
+#include "lockstep/host_device.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/parameter_segment.h"
 #include "lockstep/ops/step_scalars.h"
+#include "lockstep/philox.h"
 
 namespace lockstep {
 
@@ -43,41 +50,79 @@ struct OptimizerDescription {
   std::size_t n_elements = 0;        // of one state
   DType weight_dtype = DType::fp32;  // of the rounded weights; fp32: there are none
 
+  // For adamw with bf16 weights
+  DType gradient_dtype = DType::fp32;  // fp32 or bf16
+  DType state_dtype = DType::fp32;     // fp32, or bf16, rounded stochastically
+  bool has_masters = true;             // false: the weights are the parameters, and rounded stochastically
+  std::uint32_t seed = 1;              // of this rounding
+  std::size_t first = 0;  // the element of the model at which gradients, weights and unsharded parameters begin
+
+  bool rounds_stochastically() const { return state_dtype != DType::fp32 || !has_masters; }
+
   /// A rank keeps only its shard of the state: segments are cut to it, and their state is at stored_begin. The
   /// parameters may be kept in the same way. Not for lars, whose norms are over whole segments.
   bool parameters_are_sharded = false;
 
-  /// Throws internal if the state of a segment is outside of the arena.
-  void require_segments_inside() const {
-    for (const ParameterSegment& segment : segments)
+  /// Throws internal if the state of a segment is outside of the arena, and not_supported for types that only other
+  /// optimizers have.
+  void check() const {
+    const bool is_narrow = rounds_stochastically() || gradient_dtype != DType::fp32;
+    require(!is_narrow || (kind == Kind::adamw && weight_dtype == DType::bf16), ErrorCode::not_supported,
+            "gradients, moments or parameters in bf16 only are for AdamW with bf16 weights");
+    require((gradient_dtype == DType::fp32 || gradient_dtype == DType::bf16) &&
+                (state_dtype == DType::fp32 || state_dtype == DType::bf16),
+            ErrorCode::not_supported, "gradients in {} and a state in {}", name(gradient_dtype), name(state_dtype));
+    for (const ParameterSegment& segment : segments) {
+      require(!rounds_stochastically() || segment.begin % 8 == 0, ErrorCode::internal,
+              "a parameter that is rounded stochastically begins at element {}", segment.begin);
       require(segment.stored() + segment.n_elements <= n_elements, ErrorCode::internal,
               "a parameter at elements {} to {} is outside of the arena of {} elements", segment.stored(),
               segment.stored() + segment.n_elements, n_elements);
+    }
   }
   /// The weight decay of a segment.
   float decay_of(const ParameterSegment& segment) const {
     return segment.decay ? segment.weight_decay.value_or(weight_decay) : 0.0f;
   }
-  /// fp32 values per parameter: 0, 1 (momentum) or 2 (moments), one after the other.
+  /// Values per parameter: 0, 1 (momentum) or 2 (moments), one after the other.
   int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
 };
+
+/// What is rounded stochastically.
+enum class RoundedValue : std::uint8_t { weight, first_moment, second_moment };
+
+/// The random bits of elements 8 * group to 8 * group + 7 of the model, two in each number: the lower half is that of
+/// the even element.
+LOCKSTEP_HOST_DEVICE constexpr std::array<std::uint32_t, 4> random_bits(std::uint32_t seed, std::uint32_t step,
+                                                                        std::size_t group, RoundedValue value) {
+  return philox4x32({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(std::uint64_t{group} >> 32), step,
+                     static_cast<std::uint32_t>(value)},
+                    {seed, static_cast<std::uint32_t>(RandomPurpose::rounding)});
+}
+/// bf16: the upper half of the sum is the rounded number. `random` has 16 bits. Not for NaN.
+LOCKSTEP_HOST_DEVICE constexpr std::uint16_t round_stochastically(float value, std::uint32_t random) {
+  return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + random) >> 16);
+}
 
 /// "SGD in one pass over parameters, gradients and state, writes bf16 weights"
 inline std::string optimizer_text(const OptimizerDescription& d) {
   using Kind = OptimizerDescription::Kind;
-  return fmt::format("{} parameters, gradients and state{}",
-                     d.kind == Kind::sgd     ? "SGD in one pass over"
-                     : d.kind == Kind::adamw ? "AdamW in one pass over"
-                                             : "LARS, a pass for norms and one over",
-                     d.weight_dtype == DType::fp32 ? "" : fmt::format(", writes {} weights", name(d.weight_dtype)));
+  return fmt::format(
+      "{} {}parameters, gradients{} and {}state{}",
+      d.kind == Kind::sgd     ? "SGD in one pass over"
+      : d.kind == Kind::adamw ? "AdamW in one pass over"
+                              : "LARS, a pass for norms and one over",
+      d.has_masters ? "" : "bf16 ", d.gradient_dtype == DType::fp32 ? "" : " (bf16)",
+      d.state_dtype == DType::fp32 ? "" : "bf16 ",
+      d.weight_dtype == DType::fp32 || !d.has_masters ? "" : fmt::format(", writes {} weights", name(d.weight_dtype)));
 }
 
 struct OptimizerCalls {
   struct Apply {
-    float* parameters = nullptr;
-    void* weights = nullptr;  // in weight_dtype, at the same offsets as the parameters
-    const float* gradients = nullptr;
-    float* state = nullptr;  // zero before step 0; (n_states, n_elements)
+    float* parameters = nullptr;      // null without masters
+    void* weights = nullptr;          // in weight_dtype, at the same offsets as the parameters
+    const void* gradients = nullptr;  // in gradient_dtype
+    void* state = nullptr;            // in state_dtype, zero before step 0; (n_states, n_elements)
     const StepScalars* scalars = nullptr;
   };
 };

@@ -1,7 +1,8 @@
 // One leaf of a sum in the order of a fixed binary tree, so that the sum has the same bits on any number of ranks:
 //     target = open[0] + (open[1] + ... (open[n-1] + value))
 // elementwise, each addition rounded once. `open` holds the sums of subtrees that wait for their other half, the
-// outermost first. If it is empty, the op is a copy. Planning throws not_supported for types other than fp32 and fp64.
+// outermost first. If it is empty, the op is a copy. Planning throws not_supported for types other than fp32, fp64 and
+// bf16.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ struct OrderedSumDescription {
   using Op = class OrderedSum;
   static constexpr std::string_view kName = "ordered_sum";
 
-  DType dtype = DType::fp32;  // fp32 or fp64
+  DType dtype = DType::fp32;  // fp32, fp64 or bf16
 };
 
 struct OrderedSumCalls {

@@ -62,12 +62,13 @@ inline void limit_isa(Isa limit) {
 
 }  // namespace lockstep::cpu
 
-/// LOCKSTEP_DISPATCH(f)(arguments) calls the f that each_isa.h compiled for this processor.
+/// LOCKSTEP_DISPATCH(f)(arguments) calls the f that each_isa.h compiled for this processor. f may be a template with
+/// several arguments.
 #ifdef __x86_64__
-#define LOCKSTEP_DISPATCH(function)                                                           \
-  (::lockstep::cpu::isa() == ::lockstep::cpu::Isa::avx512 ? ::lockstep::cpu::avx512::function \
-   : ::lockstep::cpu::isa() == ::lockstep::cpu::Isa::avx2 ? ::lockstep::cpu::avx2::function   \
-                                                          : ::lockstep::cpu::baseline::function)
+#define LOCKSTEP_DISPATCH(...)                                                                   \
+  (::lockstep::cpu::isa() == ::lockstep::cpu::Isa::avx512 ? ::lockstep::cpu::avx512::__VA_ARGS__ \
+   : ::lockstep::cpu::isa() == ::lockstep::cpu::Isa::avx2 ? ::lockstep::cpu::avx2::__VA_ARGS__   \
+                                                          : ::lockstep::cpu::baseline::__VA_ARGS__)
 #else
-#define LOCKSTEP_DISPATCH(function) (::lockstep::cpu::baseline::function)
+#define LOCKSTEP_DISPATCH(...) (::lockstep::cpu::baseline::__VA_ARGS__)
 #endif

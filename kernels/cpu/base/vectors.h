@@ -44,22 +44,25 @@ inline T load(const Bf16* p) {
 #endif
   }
 }
-inline void store(Bf16* p, float value) { *p = to_bf16(value); }
-inline void store(Bf16* p, Floats value) {
-  const Ints bits = (Ints)value;
-  const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const Ints nan = (bits >> 16) | 0x40;
-  const Ints result = value != value ? nan : rounded;
+/// `result`: signed 16-bit values.
+inline void store_bits(Bf16* p, Ints result) {
 #if LOCKSTEP_LANES == 16
   store((void*)p, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)result));
 #elif LOCKSTEP_LANES == 8
-  const __m256i v = (__m256i)result;  // signed 16-bit values, so that packing with saturation changes nothing
+  const __m256i v = (__m256i)result;  // packing with saturation changes nothing
   store((void*)p, _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
 #elif !defined(__x86_64__)
   store((void*)p, __builtin_convertvector(result, Shorts));
 #else
   _mm_storel_epi64((__m128i*)p, _mm_packs_epi32((__m128i)result, (__m128i)result));
 #endif
+}
+inline void store(Bf16* p, float value) { *p = to_bf16(value); }
+inline void store(Bf16* p, Floats value) {
+  const Ints bits = (Ints)value;
+  const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Ints nan = (bits >> 16) | 0x40;
+  store_bits(p, value != value ? nan : rounded);
 }
 inline void store(float* p, float value) { *p = value; }
 inline void store(float* p, Floats value) { store((void*)p, value); }

@@ -25,16 +25,19 @@ void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContex
   });
 }
 
-void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context) {
+void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context, bool accumulate) {
   in_parts(n_elements, n_elements * kBytesOfBoth, context, [&](Range range) {
-    LOCKSTEP_DISPATCH(narrow_elements)(from, to, range);
+    if (accumulate)
+      LOCKSTEP_DISPATCH(accumulate_elements)(from, to, range);
+    else
+      LOCKSTEP_DISPATCH(narrow_elements)(from, to, range);
   });
 }
 
 void add(DType dtype, const void* a, const void* b, void* sum, std::int64_t n_elements, const CpuContext& context) {
   with_elements(dtype, [&]<typename E>(E) {
     in_parts(n_elements, 3 * n_elements * std::int64_t{sizeof(E)}, context, [&](Range range) {
-      LOCKSTEP_DISPATCH(add_elements<E>)
+      LOCKSTEP_DISPATCH(add_elements<E, E>)
       (static_cast<const E*>(a), static_cast<const E*>(b), static_cast<E*>(sum), range);
     });
   });

@@ -21,8 +21,8 @@ struct ImageRows {
 };
 
 void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContext& context);
-/// Rounds to the nearest, ties to even.
-void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context);
+/// Rounds to the nearest, ties to even. With `accumulate`, the sum of both is rounded.
+void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context, bool accumulate = false);
 
 /// sum = a + b, fp32 or bf16; it may be a or b.
 void add(DType dtype, const void* a, const void* b, void* sum, std::int64_t n_elements, const CpuContext& context);

@@ -9,8 +9,8 @@ void convert_elements(const From* from, To* to, Range range) {
   for (; i < range.end; ++i) store(to + i, load<float>(from + i));
 }
 
-template <typename E>
-void add_elements(const E* a, const E* b, E* sum, Range range) {
+template <typename A, typename E>
+void add_elements(const A* a, const E* b, E* sum, Range range) {
   std::int64_t i = range.begin;
   for (; i + kLanes <= range.end; i += kLanes) store(sum + i, load<Floats>(a + i) + load<Floats>(b + i));
   for (; i < range.end; ++i) store(sum + i, load<float>(a + i) + load<float>(b + i));
@@ -37,6 +37,7 @@ void convert_blocks(const ImageRows& shape, const From* from, To* to, Range rang
 
 inline void widen_elements(const Bf16* from, float* to, Range range) { convert_elements(from, to, range); }
 inline void narrow_elements(const float* from, Bf16* to, Range range) { convert_elements(from, to, range); }
+inline void accumulate_elements(const float* from, Bf16* to, Range range) { add_elements(from, to, to, range); }
 inline void widen_to_blocks(const ImageRows& shape, const Bf16* from, float* to, Range range) {
   convert_blocks<Bf16, float, true>(shape, from, to, range);
 }

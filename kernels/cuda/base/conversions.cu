@@ -133,9 +133,9 @@ __global__ void sums_to_double(DoubleSums a, DoubleSums b) {
 }
 
 /// Each lane of a block adds up its rows, and the block adds its lanes. sums (gridDim.x, columns).
-template <typename T, int kN>
+template <typename T, typename S, int kN>
 __global__ void __launch_bounds__(kThreads)
-    add_rows(const T* values, float* sums, std::int64_t n_rows, bool accumulate, const RowWalk walk) {
+    add_rows(const T* values, S* sums, std::int64_t n_rows, bool accumulate, const RowWalk walk) {
   constexpr int kRows = 4;  // loaded together
   const RowPlace<kN> place(walk);
   Floats<kN> sum{};
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kThreads)
   add_lanes<kThreads>(sum, walk.columns, walk.lanes, [&](unsigned i, float total) {
     const std::int64_t column = std::int64_t{blockIdx.y} * walk.columns * kN + i;
     if (column >= walk.c) return;
-    float& target = sums[blockIdx.x * walk.c + column];
-    target = accumulate ? target + total : total;
+    S& target = sums[blockIdx.x * walk.c + column];
+    target = from_float<S>(accumulate ? to_float(target) + total : total);
   });
 }
 
@@ -254,10 +254,10 @@ std::size_t sum_columns_workspace_bytes(const ColumnSums& shape) {
   const auto pack = static_cast<int>(16 / size_bytes(shape.dtype));
   unsigned blocks = walk_of(shape, 1).grid.blocks;
   if (shape.n_columns % pack == 0) blocks = std::max(blocks, walk_of(shape, pack).grid.blocks);
-  return blocks == 1 ? 0 : static_cast<std::size_t>(blocks * shape.n_columns) * sizeof(float);
+  return static_cast<std::size_t>(blocks * shape.n_columns) * sizeof(float);
 }
 
-void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, void* workspace,
+void sum_columns(const ColumnSums& shape, const void* values, TypedPointer sums, bool accumulate, void* workspace,
                  Stream& stream) {
   dispatch(shape.dtype, [&]<typename T>(T*) {
     const bool by_packs = allows_packs<T>(shape.n_columns, values);
@@ -265,20 +265,23 @@ void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool 
     walk.grid.work = {.kind = by_packs ? "packs" : "elements",
                       .bytes = moved_bytes(1, shape.n_rows, shape.n_columns, sizeof(T)) +
                                moved_bytes(1, walk.grid.blocks, shape.n_columns, sizeof(float))};
-    const bool is_single = walk.grid.blocks == 1;
+    const bool is_single = walk.grid.blocks == 1 && sums.dtype == DType::fp32;
     auto* const partial = static_cast<float*>(workspace);
-    launch(by_packs ? add_rows<T, Pack<T>::kSize> : add_rows<T, 1>, walk.grid, stream, static_cast<const T*>(values),
-           is_single ? sums : partial, shape.n_rows, is_single && accumulate, walk);
+    launch(by_packs ? add_rows<T, float, Pack<T>::kSize> : add_rows<T, float, 1>, walk.grid, stream,
+           static_cast<const T*>(values), is_single ? sums.as<float>() : partial, shape.n_rows, is_single && accumulate,
+           walk);
     if (!is_single) add_partial_sums(partial, walk.grid.blocks, shape.n_columns, sums, accumulate, stream);
   });
 }
 
-void add_partial_sums(const float* partial, std::int64_t n, std::int64_t n_columns, float* sums, bool accumulate,
+void add_partial_sums(const float* partial, std::int64_t n, std::int64_t n_columns, TypedPointer sums, bool accumulate,
                       Stream& stream) {
   constexpr unsigned kMaxColumns = 8;  // of a block: 32 bytes, the least that memory gives; the other threads take rows
   RowWalk walk(n, n_columns, 1, kThreads, 1, 1, kMaxColumns);
   walk.grid.work = {.kind = "small", .bytes = moved_bytes(1, n, n_columns, sizeof(float))};
-  launch(add_rows<float, 1>, walk.grid, stream, partial, sums, n, accumulate, walk);
+  dispatch(sums.dtype, [&]<typename S>(S*) {
+    launch(add_rows<float, S, 1>, walk.grid, stream, partial, static_cast<S*>(sums.data), n, accumulate, walk);
+  });
 }
 
 }  // namespace lockstep::cuda

@@ -69,10 +69,11 @@ struct ColumnSums {
   DType dtype = DType::fp32;
 };
 std::size_t sum_columns_workspace_bytes(const ColumnSums& shape);
-void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, void* workspace,
+/// `sums`: fp32, or of the type of the values.
+void sum_columns(const ColumnSums& shape, const void* values, TypedPointer sums, bool accumulate, void* workspace,
                  Stream& stream);
 /// The second stage: sums (n_columns) over `partial` (n, n_columns), in one launch.
-void add_partial_sums(const float* partial, std::int64_t n, std::int64_t n_columns, float* sums, bool accumulate,
+void add_partial_sums(const float* partial, std::int64_t n, std::int64_t n_columns, TypedPointer sums, bool accumulate,
                       Stream& stream);
 
 }  // namespace lockstep::cuda

@@ -63,38 +63,40 @@ __device__ inline Tile find_tile(const SegmentTable& table) {
           .weight_decay = table.weight_decay[low]};
 }
 
-/// Calls f(width, i) for elements [i, i + width) of the tile, each once: four at a time where the arenas
-/// (`are_aligned`) and the segment are aligned to 16 bytes, otherwise (and for the last few) one by one.
-template <typename F>
+/// Calls f(width, i) for elements [i, i + width) of the tile, each once: kWidth at a time where the arenas
+/// (`are_aligned`) and the segment allow accesses of 16 bytes, otherwise (and for the last few) one by one.
+template <unsigned kWidth, typename F>
 __device__ void for_elements(const Tile& tile, bool are_aligned, const F& f) {
   unsigned done = 0;
-  if (are_aligned && tile.begin % 4 == 0) {
-    done = tile.n_elements / 4 * 4;
-    for (unsigned i = 4 * threadIdx.x; i < done; i += 4 * blockDim.x)
-      f(std::integral_constant<int, 4>{}, tile.begin + i);
+  if (are_aligned && tile.begin % kWidth == 0) {
+    done = tile.n_elements / kWidth * kWidth;
+    for (unsigned i = kWidth * threadIdx.x; i < done; i += kWidth * blockDim.x)
+      f(std::integral_constant<int, int{kWidth}>{}, tile.begin + i);
   }
   for (unsigned i = done + threadIdx.x; i < tile.n_elements; i += blockDim.x)
     f(std::integral_constant<int, 1>{}, tile.begin + i);
 }
 
-/// This thread's part of the sum of squares over a tile. Threads take groups of four in turn, whether or not a group
-/// can be read at once, so that the order is the same.
-__device__ inline double sum_of_squares(const float* x, const Tile& tile, bool are_aligned) {
-  const bool by_fours = are_aligned && tile.begin % 4 == 0;
+/// This thread's part of the sum of squares over a tile. Threads take groups of 16 bytes in turn, whether or not a
+/// group can be read at once, so that the order is the same.
+template <typename T>
+__device__ double sum_of_squares(const T* x, const Tile& tile, bool are_aligned) {
+  constexpr unsigned kGroup = Pack<T>::kSize;
+  const bool by_groups = are_aligned && tile.begin % kGroup == 0;
   double sum = 0;
-  for (unsigned i = 4 * threadIdx.x; i < tile.n_elements; i += 4 * kTileThreads) {
-    Floats<4> four = {};
-    const float* source = x + tile.begin + i;
+  for (unsigned i = kGroup * threadIdx.x; i < tile.n_elements; i += kGroup * kTileThreads) {
+    Floats<kGroup> group = {};
+    const T* source = x + tile.begin + i;
     const unsigned n = tile.n_elements - i;
-    if (by_fours && n >= 4) {
-      four = load_floats<4>(source);
+    if (by_groups && n >= kGroup) {
+      group = load_floats<kGroup>(source);
     } else {
 #pragma unroll
-      for (unsigned j = 0; j < 4; ++j)
-        if (j < n) four.values[j] = source[j];
+      for (unsigned j = 0; j < kGroup; ++j)
+        if (j < n) group.values[j] = to_float(source[j]);
     }
 #pragma unroll
-    for (float value : four.values) sum += double{value} * value;
+    for (float value : group.values) sum += double{value} * value;
   }
   return sum;
 }
