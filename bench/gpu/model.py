@@ -1,4 +1,4 @@
-"""Predicts the time of a training step on a GPU that is not here, from what the step launches.
+"""Predicts the time of a training step, and of decoding a token, on a GPU that is not here, from what they launch.
 
     python3 bench/gpu/model.py --build build [--device h200]      # the cases of expectations.json
     python3 bench/gpu/model.py --launches bench/gpu/launches.json  # from a list that was recorded earlier
@@ -25,6 +25,7 @@ NARROW = ["train.gradient_type=bf16", "optimizer.moments=bf16", "optimizer.maste
 CASES = {"Qwen2.5-0.5B, bf16, 16 x 1,024": ("Qwen2.5-0.5B", []),
          "Qwen2.5-0.5B, bf16, 16 x 1,024, gradients, moments and weights in bf16 only": ("Qwen2.5-0.5B", NARROW),
          "SmolLM-135M, bf16, 32 x 1,024": ("SmolLM-135M", [])}
+DECODING = {f"decoding, batch 1, {shape}": (shape, []) for shape, _ in CASES.values()}  # with a full cache of 1,024 tokens
 # What a large copy and large products in 16 bits reach: bytes and floating-point operations per second.
 RATES = {"h200": (4.3e12, 790e12), "h100": (3.0e12, 790e12), "a100": (1.75e12, 270e12), "rtx4090": (0.93e12, 160e12)}
 LAUNCH = 1.5e-6  # seconds from one kernel of a captured step to the next
@@ -70,10 +71,15 @@ def predict(launches, rates):
 
 
 def launches_of(case, args):
-    shape, keys = CASES[case]
+    shape, keys = {**CASES, **DECODING}[case]
     overrides = language.overrides_of(language.SHAPES[shape], "data.cross_documents=true", *keys)
     planned = harness.run([args.binary, "plan", context.LANGUAGE_CONFIG, *overrides, "--device", args.device, "--steps", "--json"], "lockstep plan")
-    return json.loads(planned)["launches"]
+    return json.loads(planned)["decoding" if case in DECODING else "launches"]
+
+
+def bandwidth_of(kinds, rates):
+    """The part of the rate of a copy at which the bytes are moved."""
+    return sum(row[1] for row in kinds.values()) / rates[0] / sum(row[-1] for row in kinds.values())
 
 
 def table(kinds):
@@ -98,13 +104,15 @@ def main():
         lists = json.loads(args.launches.read_text())
     else:
         args.binary = harness.lockstep(args.build)
-        lists = {case: launches_of(case, args) for case in CASES}
+        lists = {case: launches_of(case, args) for case in (*CASES, *DECODING)}
     if args.record:
         args.record.write_text(json.dumps(lists).replace("}, {", "},\n{") + "\n")
     for case, launches in lists.items():
         kinds = predict(launches, RATES[args.device])
         seconds = sum(row[-1] for row in kinds.values())
-        print(f"{case}, {args.device}: {1e3 * seconds:.1f} ms, {rate_of(case, kinds):,.0f} tokens/s\n\n{table(kinds)}")
+        rate = (f"{1 / seconds:,.0f} tokens/s, {100 * bandwidth_of(kinds, RATES[args.device]):.0f} % of the bandwidth" if case in DECODING
+                else f"{rate_of(case, kinds):,.0f} tokens/s")
+        print(f"{case}, {args.device}: {1e3 * seconds:.2f} ms, {rate}\n\n{table(kinds)}")
 
 
 if __name__ == "__main__":

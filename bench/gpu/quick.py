@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import generation
 import harness
 import language
 import model
@@ -164,18 +165,20 @@ def items_of(context):
                        parts.same_bits((fixed, 1, {}), ([*fixed, "cuda.graph=false"], 1, {})))]),
         (120, {"parallel": True, "limit": 150}, list(op_tests(context))),
         (50, {"parallel": True, "limit": 90}, golden_tests()),
-        (25, {}, documents()),
-        (65, {"is_timed": True}, [Item(RESNET, images_per_second()),
+        (30, {}, [*documents(), Item("text, fp32, compared with transformers", generation.as_transformers("llama-story")),
+                  Item("text, bf16: captured and uncaptured steps draw the same tokens", generation.with_and_without_graph("bf16"))]),
+        (75, {"is_timed": True}, [Item(RESNET, images_per_second()),
                                   *(Item(case + (", with documents" if crosses == "false" else ""),
                                          tokens_per_second(case, f"data.cross_documents={crosses}"))
-                                    for case in SHAPES for crosses in ("true", "false"))]),
+                                    for case in SHAPES for crosses in ("true", "false")),
+                                  *(Item(case, generation.speed(name, *generation.PRESETS[name])) for case, (name, _) in model.DECODING.items())]),
         (55, {"is_timed": True}, [Item(f"{case}: classes of kernels", classes(case)) for case in (RESNET, *SHAPES)]),
         (85, {"is_timed": True, "limit": 2 * TUNING_SECONDS + 30}, [
             Item(f"{RESNET}, tuned for {TUNING_SECONDS} s", images_per_second(
                 f"cuda.tuning_seconds={TUNING_SECONDS}", cache="cache"))]),
         (45, {}, [Item("NCCL, one rank: the same bits as without it", parts.same_bits((fixed, 1, {}), ([*fixed, *nccl], 1, {}))),
                   *(Item(f"NCCL, {name}", work) for name, work in ranks.items() if "threads" not in name)]),
-        (100, {"is_timed": True}, [Item(f"PyTorch, {mode}: {case}", pytorch(case, mode))
+        (85, {"is_timed": True}, [Item(f"PyTorch, {mode}: {case}", pytorch(case, mode))
                                    for mode in ("eager", "compile") for case in (RESNET, QWEN)]),
         (40, {"parallel": True, "limit": 90}, [
             Item(f"memcheck: {name}", parts.sanitized("memcheck", memory[name]))

@@ -1,7 +1,7 @@
 // The ops of a decoder other than the matmuls of its blocks: embedding, rotary positions, SwiGLU, attention when text
 // is generated, and the last matmul with the loss. Also adapters of rank 8 added to the matmul for q, k and v, and the
 // matmul for gate and up in NF4.
-// Sizes are those of SmolLM-135M with one sample of 256 tokens.
+// Sizes are those of SmolLM-135M with one sample of 256 tokens. The last op of generation draws a token.
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "lockstep/ops/lora.h"
 #include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/ops/rotary.h"
+#include "lockstep/ops/sample.h"
 
 namespace lockstep::bench {
 namespace {
@@ -174,6 +175,17 @@ void cached_attention(benchmark::State& state, std::int64_t window) {
   measure(state, 4 * 4 * keys, 2 * element_bytes() * keys, [&] { p.op->forward(args, p.memory, *p.stream); });
 }
 
+/// A token of one sequence.
+void sample(benchmark::State& state, const SamplingOptions& options) {
+  const SampleDescription d{.sequences = 1, .vocabulary = kVocabulary};
+  Planned p(d);
+  const Sample::Forward args{.logits = p.arguments.make(kVocabulary),
+                             .settings = p.arguments.value(Sample::Settings{options, 1}),
+                             .sequences = p.arguments.value(SampledSequence{.row = 0}),
+                             .occurred = p.arguments.make<std::uint32_t>(d.occurred_words())};
+  measure(state, 0, kFloatBytes * static_cast<double>(kVocabulary), [&] { p.op->forward(args, p.memory, *p.stream); });
+}
+
 }  // namespace
 }  // namespace lockstep::bench
 
@@ -193,6 +205,9 @@ int main(int argc, char** argv) {
   for (const std::int64_t window : {0, 2048, 512, 128})
     add("cached_attention/4x4096x4x256" + (window > 0 ? "/window_" + std::to_string(window) : ""),
         [window](benchmark::State& state) { cached_attention(state, window); });
+  add("sample/49152/greedy", [](benchmark::State& state) { sample(state, {}); });
+  add("sample/49152/top_k_top_p",
+      [](benchmark::State& state) { sample(state, {.temperature = 1, .top_k = 50, .top_p = 0.9}); });
   add("linear_cross_entropy/256x576-49152/gradients", [](benchmark::State& state) { head(state, false); });
   add("linear_cross_entropy/256x576-49152/inference", [](benchmark::State& state) { head(state, true); });
   return run_all(argc, argv);

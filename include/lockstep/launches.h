@@ -9,6 +9,8 @@
 
 namespace lockstep {
 
+class Stream;
+
 /// A launch of a kernel, or a call of a library.
 struct Launch {
   /// The way in which it works, which decides what part of the device's rates it reaches: "packs" (16-byte loads by a
@@ -22,6 +24,25 @@ struct Launch {
   bool operator==(const Launch&) const = default;
 };
 
+/// Work of this thread that is collected, to be launched together (kernels/cuda/matmul_few_rows.h). Whatever else is
+/// launched or listed calls launch_pending() first.
+class PendingWork {
+ public:
+  virtual ~PendingWork() = default;
+  /// From now on, work is collected. end() launches it, discard() forgets it.
+  virtual void begin(Stream& stream) = 0;
+  virtual void end() = 0;
+  virtual void discard() noexcept = 0;
+  virtual void launch_all() = 0;
+
+ protected:
+  static inline thread_local PendingWork* current_ = nullptr;
+  friend void launch_pending();
+};
+inline void launch_pending() {
+  if (PendingWork::current_ != nullptr) PendingWork::current_->launch_all();
+}
+
 /// While it exists, the launches of its thread are listed instead of made.
 class LaunchList {
  public:
@@ -34,7 +55,10 @@ class LaunchList {
   static LaunchList* current() { return current_; }
   /// The launches that follow belong to this part of the step: "backward" of "layer1.0.conv1".
   void begin_part(std::string_view phase, const std::string& name) { part_ = {std::string(phase), name}; }
-  void add(const Launch& launch) { entries_.push_back({launch, part_.first, part_.second}); }
+  void add(const Launch& launch) {
+    launch_pending();
+    entries_.push_back({launch, part_.first, part_.second});
+  }
 
   struct Entry {
     Launch launch;

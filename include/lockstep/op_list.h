@@ -35,6 +35,7 @@
 #include "lockstep/ops/random_erase.h"
 #include "lockstep/ops/rms_norm.h"
 #include "lockstep/ops/rotary.h"
+#include "lockstep/ops/sample.h"
 
 // clang-format off
 #define LOCKSTEP_OPS(row) \
@@ -61,6 +62,7 @@
   row(RandomEraseDescription, make_random_erase) \
   row(RmsNormDescription, make_rms_norm) \
   row(RotaryDescription, make_rotary) \
+  row(SampleDescription, make_sample) \
   row(SoftmaxCrossEntropyDescription, make_softmax_cross_entropy) \
   row(GluDescription, make_glu)
 // clang-format on

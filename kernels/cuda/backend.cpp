@@ -13,6 +13,7 @@
 #include "kernels/cuda/base/nvtx.h"
 #include "kernels/cuda/base/record_progress.h"
 #include "kernels/cuda/base/stream.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
@@ -154,8 +155,8 @@ class CudaBackend final : public OpsBackend {
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
   std::unique_ptr<CapturedGraph> make_captured_graph() override {
-    if (!records_steps_) return std::make_unique<EagerGraph>();
-    return std::make_unique<CudaGraph>();
+    if (!records_steps_) return std::make_unique<FewRowsGraph>(context(), /*together=*/false);
+    return std::make_unique<CudaGraph>(std::make_unique<FewRows>(context(), /*together=*/true));
   }
   std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
   void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cuda/backend_ops.h"
+#include "kernels/cuda/matmul_few_rows.h"
 
 namespace lockstep::cuda {
 
@@ -24,7 +25,9 @@ class PlanningBackend : public OpsBackend {
   void unfreeze() override {}
   std::unique_ptr<Stream> make_stream(StreamPriority) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
-  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<EagerGraph>(); }
+  std::unique_ptr<CapturedGraph> make_captured_graph() override {
+    return std::make_unique<FewRowsGraph>(context(), /*together=*/true);
+  }
   /// Copies are not listed: those of a step are small.
   void copy(void*, const void*, std::size_t, Stream&) override {}
   void fill_zero(void* d_target, std::size_t size_bytes, Stream&) override;

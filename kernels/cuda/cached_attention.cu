@@ -14,6 +14,7 @@
 #include "kernels/cuda/base/block_sum.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/rows.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/ops/cached_attention.h"
 #include "lockstep/workspace.h"
 
@@ -245,9 +246,10 @@ class CudaCachedAttention final : public CudaOp<CachedAttentionDescription> {
     at_.partials =
         workspace.take(static_cast<std::size_t>(d.rows * d.heads * tiles * (d.head_dim + 2)) * sizeof(float));
     at_.n_finished = workspace.take(static_cast<std::size_t>(blocks) * sizeof(unsigned));
+    workspace_bytes_ = FewRows::workspace_bytes(d);
     if (tiles == 1 || blocks >= 4 * context.multiprocessors || workspace.size_bytes() > kMaxWorkspace) return;
     parts_ = static_cast<unsigned>(tiles);
-    workspace_bytes_ = workspace.size_bytes();
+    workspace_bytes_ = std::max(workspace_bytes_, workspace.size_bytes());
   }
 
   OpMemoryRequirements memory_requirements() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
@@ -257,6 +259,7 @@ class CudaCachedAttention final : public CudaOp<CachedAttentionDescription> {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
+    if (FewRows::attend(d_, args, memory.workspace)) return;
     dispatch(d_.dtype, [&]<typename T>(T*) {
       constexpr int kPack = Pack<T>::kSize;
       const bool is_packed = d_.head_dim % kPack == 0;

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/base/items.h"
 #include "kernels/cuda/base/row_major_layout.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/workspace.h"
 
@@ -241,6 +242,7 @@ class CudaEmbedding final : public CudaOp<EmbeddingDescription> {
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
+    if (FewRows::take(d_, args)) return;
     dispatch(d_.dtype, [&]<typename T>(T*) {
       const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.weight, args.y);
       launch(by_packs ? take_rows<T, true> : take_rows<T, false>,

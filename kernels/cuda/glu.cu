@@ -6,6 +6,7 @@
 #include "kernels/cuda/activation_functions.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/rows.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/ops/glu.h"
 
 namespace lockstep::cuda {
@@ -59,6 +60,7 @@ class CudaGlu final : public CudaOp<GluDescription> {
   std::string describe() const override { return "own kernels, one pass forward and one backward"; }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
+    if (FewRows::gate(d_, args)) return;
     with_function(d_.function, d_.dtype, [&]<typename F, typename T>(F, T*) {
       const bool by_packs = allows_packs<T>(d_.width, args.x, args.y);
       launch(by_packs ? glu_forward<F, T, Pack<T>::kSize> : glu_forward<F, T, 1>,

@@ -13,6 +13,7 @@
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/row_major_layout.h"
 #include "kernels/cuda/matmul_bare.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/workspace.h"
@@ -97,6 +98,7 @@ std::string CudaMatmul::describe() const {
 }
 
 void CudaMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+  if (FewRows::multiply(d_, args)) return;
   const bool is_pass = has_activation() && !forward_->activates();
   void* const z = keeps_z() ? memory.saved : args.y;
   forward_->run({.a = args.x, .b = args.weight, .bias = args.bias, .d = is_pass ? z : args.y, .z = z}, memory.workspace,

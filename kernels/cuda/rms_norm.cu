@@ -14,6 +14,7 @@
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/rows.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/ops/rms_norm.h"
 
 namespace lockstep::cuda {
@@ -231,6 +232,7 @@ class CudaRmsNorm final : public CudaOp<RmsNormDescription> {
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
+    if (FewRows::normalize(d_, args)) return;
     dispatch(d_.dtype, [&]<typename T>(T*) {
       const bool by_packs = allows_packs<T>(d_.width, args.x, args.residual, args.weight, args.s, args.y);
       const RowShape shape(d_, by_packs ? Pack<T>::kSize : 1);

@@ -16,6 +16,7 @@
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/fast_divide.h"
 #include "kernels/cuda/base/rows.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/ops/rotary.h"
 
 namespace lockstep::cuda {
@@ -306,7 +307,7 @@ class CudaRotary final : public CudaOp<RotaryDescription> {
   }
 
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
-    rotate_rows(args.x, args, args.y, GradientMode::overwrite, 1, stream);
+    if (!FewRows::rotate(d_, args)) rotate_rows(args.x, args, args.y, GradientMode::overwrite, 1, stream);
   }
 
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {

@@ -47,7 +47,7 @@ struct Planned {
   std::optional<RecomputationReport> recomputation;  // no value: nothing is recomputed
   std::optional<DataRates> rates;                    // no value: no key of `hardware` is set
   std::optional<PlannedCost> cost;                   // no value: no cost model was given
-  std::vector<PlannedLaunch> launches;               // empty without --device
+  std::vector<PlannedLaunch> launches, decoding;     // empty without --device
   std::int64_t fits = 0;                             // samples that fit per rank, or per micro-batch, at once
   std::string precision_reason, precision_warning;   // of `precision: auto`, and of the device; empty: none
 
@@ -127,7 +127,10 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
                                                    topology(batch.order_over_ranks()));
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
                                                 planned.plan->compute_dtype());
-  if (!device.empty()) planned.launches = list_launches(*planned.plan, *planned.backend);
+  if (!device.empty()) {
+    planned.launches = list_launches(*planned.plan, *planned.backend);
+    planned.decoding = grouped(planned.task->list_decoding(config.precision, *planned.backend));
+  }
   planned.recomputation = recomputation_of(planned, topology(batch.order_over_ranks()), device.empty());
   planned.rates = data_rates(config, *planned.task->train_set(), ranks.n, ranks.on_first_node(),
                              planned.backend->memory_space() != MemorySpace::host);
@@ -270,7 +273,8 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
                             : "Use a smaller model or smaller samples, model.recompute=block or train.shard=optimizer");
   if (planned.rates) text += text_of(*planned.rates);
   if (planned.cost) text += text_of(*planned.cost);
-  if (!planned.launches.empty()) text += text_of(planned.launches);
+  if (!planned.launches.empty()) text += text_of(planned.launches, "What a step launches");
+  if (!planned.decoding.empty()) text += text_of(planned.decoding, "What decoding a token launches");
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }
@@ -351,6 +355,7 @@ void add_plan(CLI::App& app, Run& run) {
     if (!options->model.empty()) planned.cost = cost_of(planned, ranks, options->model);
     Json json = json_of(planned, ranks);
     if (options->steps) json["launches"] = json_of(planned.launches);
+    if (options->steps && !planned.decoding.empty()) json["decoding"] = json_of(planned.decoding);
     report(options->json, json, text_of(planned, ranks) + (options->steps ? steps_text(planned) : ""));
   });
 }

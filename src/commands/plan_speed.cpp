@@ -238,15 +238,19 @@ std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend
   run_step();  // also rounds the initial weights
   const LaunchList list;
   run_step();
+  return grouped(list.entries());
+}
+
+std::vector<PlannedLaunch> grouped(const std::vector<LaunchList::Entry>& entries) {
   std::vector<PlannedLaunch> found;
-  for (const LaunchList::Entry& entry : list.entries()) {
+  for (const LaunchList::Entry& entry : entries) {
     if (found.empty() || found.back().entry != entry) found.push_back({.entry = entry, .n = 0});
     ++found.back().n;
   }
   return found;
 }
 
-std::string text_of(const std::vector<PlannedLaunch>& launches) {
+std::string text_of(const std::vector<PlannedLaunch>& launches, const char* title) {
   struct Sum {
     int n = 0;
     double bytes = 0, flops = 0;
@@ -259,7 +263,7 @@ std::string text_of(const std::vector<PlannedLaunch>& launches) {
     sum.bytes += n * launch.bytes;
     sum.flops += n * launch.flops;
   }
-  std::string text = fmt::format("\n{:<34}{:>12}{:>12}{:>12}\n", "What a step launches", "launches", "GB", "TFLOP");
+  std::string text = fmt::format("\n{:<34}{:>12}{:>12}{:>12}\n", title, "launches", "GB", "TFLOP");
   for (const auto& [kind, sum] : kinds)
     text += fmt::format("  {:<32}{:>12}{:>12.2f}{:>12.2f}\n", kind, sum.n, sum.bytes / kGigabyte, 1e-12 * sum.flops);
   return text;

@@ -75,7 +75,10 @@ struct PlannedLaunch {
 /// made.
 std::vector<PlannedLaunch> list_launches(train::StepPlan& plan, Backend& backend);
 
-std::string text_of(const std::vector<PlannedLaunch>& launches);
+std::vector<PlannedLaunch> grouped(const std::vector<LaunchList::Entry>& entries);
+
+/// `title`: "What a step launches".
+std::string text_of(const std::vector<PlannedLaunch>& launches, const char* title);
 nlohmann::ordered_json json_of(const std::vector<PlannedLaunch>& launches);
 
 // What model.recompute saves and costs: counted from the shapes of planned graphs, and with the speed of the device if

@@ -2,14 +2,50 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
-#include "generate/sampling.h"
+#include "lockstep/error.h"
 
 namespace lockstep::generate {
 namespace {
 
 constexpr float kVeryBad = -1e9f;  // the score that transformers gives to candidates that must not be chosen
+
+/// The logarithm of the sum of the exponentials.
+double log_sum_exp(std::span<const float> logits) {
+  double greatest = -std::numeric_limits<double>::infinity();
+  bool has_nan = false;
+  for (const float l : logits) {
+    greatest = std::max(greatest, double{l});
+    has_nan = has_nan || std::isnan(l);
+  }
+  require(!has_nan && std::isfinite(greatest), ErrorCode::not_supported,
+          "the outputs of the model are not finite: use another checkpoint, or precision=fp32");
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(double{l} - greatest);
+  return greatest + std::log(sum);
+}
+
+/// `history` may contain a token several times.
+void penalize_repetition(std::span<float> logits, std::span<const std::int32_t> history, double penalty) {
+  if (penalty == 1) return;
+  std::vector<std::int32_t> once(history.begin(), history.end());
+  std::ranges::sort(once);
+  const auto repeated = std::ranges::unique(once);
+  once.erase(repeated.begin(), repeated.end());
+  const auto r = static_cast<float>(penalty);
+  for (const std::int32_t id : once) {
+    if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) continue;
+    float& l = logits[static_cast<std::size_t>(id)];
+    l = l < 0 ? l * r : l / r;
+  }
+}
+
+void log_softmax(std::span<const float> logits, std::span<float> out) {
+  const double sum = log_sum_exp(logits);
+  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(double{logits[i]} - sum);
+}
 
 }  // namespace
 

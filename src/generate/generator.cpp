@@ -22,13 +22,17 @@ struct Generator::Group {
   const Prompt* prompt = nullptr;
   std::vector<Sequence> sequences{};
   std::unique_ptr<BeamSearch> beams{};
-  std::int64_t n_generated = 0;  // tokens of each sequence
-  std::int64_t limit = 0;        // the maximum of n_generated
+  std::int64_t n_generated = 0;  // tokens of each beam
+  std::int64_t limit = 0;        // tokens of a sequence at most
   bool is_finished = false;
+
+  std::int32_t next_position() const {
+    return static_cast<std::int32_t>(prompt->ids.size()) + static_cast<std::int32_t>(n_generated) - 1;
+  }
 };
 
 Generator::Generator(LanguageModel& model, Decode decode, GeneratorOptions options)
-    : model_(model), decode_(std::move(decode)), options_(std::move(options)), sampler_(options_.sampling) {
+    : model_(model), decode_(std::move(decode)), options_(std::move(options)) {
   require(options_.group() > 0 && options_.group() <= model.n_slots() && options_.max_new_tokens > 0,
           ErrorCode::internal, "{} sequences of a prompt in a cache for {}, with up to {} new tokens", options_.group(),
           model.n_slots(), options_.max_new_tokens);
@@ -42,10 +46,16 @@ std::vector<std::vector<Reply>> Generator::generate(std::span<const Prompt> prom
   free_slots_.clear();
   for (auto slot = static_cast<std::int32_t>(model_.n_slots()); slot-- > 0;) free_slots_.push_back(slot);
   next_prompt_ = 0;
+  n_queued_ = 0;
+  stepping_.clear();
+  model_.set_sampling({options_.sampling, options_.seed});
   while (next_prompt_ < prompts.size() || !groups_.empty()) {
     if (events.goes_on && !events.goes_on()) break;
     admit(prompts, events);
-    step(events);
+    if (options_.beams > 1)
+      step_beams();
+    else
+      step(events);
     for (const auto& group : groups_)
       if (group->is_finished) finish(*group, events);
     std::erase_if(groups_, [](const auto& group) { return group->is_finished; });
@@ -58,6 +68,10 @@ std::vector<std::vector<Reply>> Generator::generate(std::span<const Prompt> prom
 void Generator::admit(std::span<const Prompt> prompts, const GeneratorEvents& events) {
   std::vector<Group*> admitted;
   const auto n = static_cast<std::size_t>(options_.group());
+  if (next_prompt_ < prompts.size() && free_slots_.size() >= n) {
+    while (n_queued_ > 0) read_step(events);
+    stepping_.clear();
+  }
   while (next_prompt_ < prompts.size() && free_slots_.size() >= n) {
     const Prompt& prompt = prompts[next_prompt_];
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
@@ -115,61 +129,110 @@ void Generator::prefill(std::span<Group* const> groups, const GeneratorEvents& e
       std::ranges::fill(indirection.subspan(static_cast<std::size_t>(sequence.slot * model_.capacity()), ids.size()),
                         slot);
   }
-  const Clock::time_point begin = Clock::now();
-  const std::span<const float> logits = model_.prefill(tokens);
-  times_.prefill_seconds += seconds_since(begin);
-  times_.prompt_tokens += std::ssize(tokens);
   const auto vocabulary = static_cast<std::size_t>(model_.vocabulary());
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::span<const float> row = logits.subspan(g * vocabulary, vocabulary);
-    std::vector<float> of_each;
-    for (std::size_t i = 0; i < groups[g]->sequences.size(); ++i) of_each.insert(of_each.end(), row.begin(), row.end());
-    take_logits(*groups[g], of_each, events);
+  const auto timed = [&](const auto& work) {
+    const Clock::time_point begin = Clock::now();
+    const auto result = work();
+    times_.prefill_seconds += seconds_since(begin);
+    times_.prompt_tokens += std::ssize(tokens);
+    return result;
+  };
+  if (options_.beams > 1) {
+    const std::span<const float> logits = timed([&] { return model_.prefill(tokens); });
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const std::span<const float> row = logits.subspan(g * vocabulary, vocabulary);
+      std::vector<float> of_each;
+      for (std::size_t i = 0; i < groups[g]->sequences.size(); ++i)
+        of_each.insert(of_each.end(), row.begin(), row.end());
+      search(*groups[g], of_each);
+    }
+    return;
   }
+  std::vector<DrawnSequence> all;
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (const Sequence& sequence : groups[g]->sequences) {
+      all.push_back(drawn(*groups[g], sequence));
+      all.back().logits = static_cast<std::int32_t>(g);
+    }
+  const std::vector<Choice> choices = timed([&] { return model_.prefill(tokens, all); });
+  auto choice = choices.begin();
+  for (Group* group : groups)
+    for (Sequence& sequence : group->sequences) add_token(*group, sequence, *choice++, events);
 }
 
-void Generator::step(const GeneratorEvents& events) {
+void Generator::step_beams() {
   std::vector<NewToken> tokens;
   for (const auto& group : groups_) {
     if (group->is_finished) continue;
-    const auto position =
-        static_cast<std::int32_t>(group->prompt->ids.size()) + static_cast<std::int32_t>(group->n_generated) - 1;
     for (const Sequence& sequence : group->sequences)
-      if (!sequence.is_finished)
-        tokens.push_back({.id = sequence.next, .slot = sequence.slot, .position = position, .wants_logits = true});
+      tokens.push_back({.id = sequence.next, .slot = sequence.slot, .position = group->next_position()});
   }
   if (tokens.empty()) return;
-  if (keeps_cache_) cached_.push_back(tokens.front().id);
   const Clock::time_point begin = Clock::now();
   const std::span<const float> logits = model_.decode(tokens);
   times_.decode_seconds += seconds_since(begin);
   times_.new_tokens += std::ssize(tokens);
   ++times_.steps;
-  const auto vocabulary = static_cast<std::size_t>(model_.vocabulary());
+  const auto of_group = static_cast<std::size_t>(options_.beams * model_.vocabulary());
   std::size_t first = 0;
-  for (const auto& group : groups_) {
-    if (group->is_finished) continue;
-    const auto n = static_cast<std::size_t>(
-        std::ranges::count(group->sequences, false, [](const Sequence& s) { return s.is_finished; }));
-    take_logits(*group, logits.subspan(first * vocabulary, n * vocabulary), events);
-    first += n;
+  for (const auto& group : groups_)
+    if (!group->is_finished) search(*group, logits.subspan(of_group * first++, of_group));
+}
+
+void Generator::begin_steps() {
+  std::vector<DrawnSequence> all;
+  for (const auto& group : groups_)
+    for (Sequence& sequence : group->sequences) {
+      if (sequence.is_finished) continue;
+      stepping_.emplace_back(group.get(), &sequence);
+      all.push_back(drawn(*group, sequence));
+    }
+  if (!all.empty()) model_.begin_steps(all);
+}
+
+void Generator::step(const GeneratorEvents& events) {
+  const Clock::time_point begin = Clock::now();
+  if (stepping_.empty()) begin_steps();
+  std::int64_t n_useful = 0;  // steps until all replies have their full length
+  for (const auto& [group, sequence] : stepping_)
+    if (!sequence->is_finished) n_useful = std::max(n_useful, group->limit - std::ssize(sequence->reply.tokens));
+  // Where a step runs while it is queued, none runs in vain.
+  while (n_queued_ < std::min<std::int64_t>(n_useful, LanguageModel::kMostQueued) &&
+         (n_queued_ == 0 || !model_.has_result())) {
+    model_.queue_step();
+    ++n_queued_;
+  }
+  times_.decode_seconds += seconds_since(begin);
+  if (n_queued_ > 0) read_step(events);
+}
+
+void Generator::read_step(const GeneratorEvents& events) {
+  const Clock::time_point begin = Clock::now();
+  const std::span<const Choice> choices = model_.read_step();
+  --n_queued_;
+  times_.decode_seconds += seconds_since(begin);
+  ++times_.steps;
+  for (std::size_t i = 0; i < stepping_.size(); ++i) {
+    const auto [group, sequence] = stepping_[i];
+    if (sequence->is_finished) continue;
+    if (keeps_cache_) cached_.push_back(sequence->next);
+    ++times_.new_tokens;
+    add_token(*group, *sequence, choices[i], events);
   }
 }
 
-/// `logits` has those of each sequence that is not finished.
-void Generator::take_logits(Group& group, std::span<const float> logits, const GeneratorEvents& events) {
-  ++group.n_generated;
-  if (group.beams) {
-    search(group, logits);
-    return;
-  }
-  const auto vocabulary = static_cast<std::size_t>(model_.vocabulary());
-  for (Sequence& sequence : group.sequences) {
-    if (sequence.is_finished) continue;
-    choose(group, sequence, logits.first(vocabulary), events);
-    logits = logits.subspan(vocabulary);
-  }
-  group.is_finished = std::ranges::all_of(group.sequences, [](const Sequence& s) { return s.is_finished; });
+DrawnSequence Generator::drawn(const Group& group, const Sequence& sequence) const {
+  const std::vector<std::int32_t>& reply = sequence.reply.tokens;
+  DrawnSequence out{.slot = sequence.slot,
+                    .prompt = group.prompt->number,
+                    .reply = static_cast<std::uint32_t>(sequence.reply_number),
+                    .n_drawn = static_cast<std::uint32_t>(reply.size()),
+                    .id = sequence.next,
+                    .position = static_cast<std::int32_t>(group.prompt->ids.size() + reply.size()) - 1};
+  if (options_.sampling.repetition_penalty == 1) return out;
+  out.occurred = group.prompt->ids;
+  out.occurred.insert(out.occurred.end(), reply.begin(), reply.end());
+  return out;
 }
 
 ReplyText Generator::text_after(const Prompt& prompt) const {
@@ -177,34 +240,25 @@ ReplyText Generator::text_after(const Prompt& prompt) const {
           options_.stop_words};
 }
 
-std::vector<std::int32_t> Generator::ids_with(const Group& group, std::span<const std::int32_t> reply) const {
-  std::vector<std::int32_t> ids = group.prompt->ids;
-  ids.insert(ids.end(), reply.begin(), reply.end());
-  return ids;
-}
-
-void Generator::choose(Group& group, Sequence& sequence, std::span<const float> logits, const GeneratorEvents& events) {
+void Generator::add_token(Group& group, Sequence& sequence, const Choice& choice, const GeneratorEvents& events) {
+  require(choice.id >= 0, ErrorCode::not_supported,
+          "the outputs of the model are not finite: use another checkpoint, or precision=fp32");
   Reply& reply = sequence.reply;
-  const std::vector<std::int32_t> history =
-      options_.sampling.repetition_penalty == 1 ? std::vector<std::int32_t>() : ids_with(group, reply.tokens);
-  const Choice choice = sampler_.choose(logits, history,
-                                        {.seed = options_.seed,
-                                         .prompt = group.prompt->number,
-                                         .reply = static_cast<std::uint32_t>(sequence.reply_number),
-                                         .position = reply.tokens.size()});
   reply.tokens.push_back(choice.id);
   reply.log_probabilities.push_back(choice.log_probability);
   sequence.next = choice.id;
   const bool is_end = std::ranges::find(options_.end_tokens, choice.id) != options_.end_tokens.end();
   std::string shown = is_end ? std::string() : sequence.text.add(choice.id);
-  sequence.is_finished = is_end || sequence.text.is_stopped() || group.n_generated >= group.limit;
+  sequence.is_finished = is_end || sequence.text.is_stopped() || std::ssize(reply.tokens) >= group.limit;
   if (sequence.is_finished) shown += sequence.text.finish();
   if (events.text && !shown.empty()) events.text(group.index, static_cast<std::size_t>(sequence.reply_number), shown);
+  group.is_finished = std::ranges::all_of(group.sequences, [](const Sequence& s) { return s.is_finished; });
 }
 
 /// Determines the beams of the next step, and where they find keys and values: at each position in the same slot as
 /// their parents.
 void Generator::search(Group& group, std::span<const float> logits) {
+  ++group.n_generated;
   const std::vector<BeamSearch::Move> moves = group.beams->step(logits);
   group.is_finished = moves.empty();
   if (group.is_finished) return;

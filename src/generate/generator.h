@@ -1,6 +1,7 @@
 // Generates replies to prompts: greedily, by sampling, or by beam search. Prompts are processed concurrently as far as
 // the cache has room; when the replies to one are complete, the next prompt takes its place. A reply does not depend on
-// the others: random numbers are functions of (seed, prompt, reply, position).
+// the others: random numbers are functions of (seed, prompt, reply, position). The model draws tokens itself, some
+// steps ahead of the generator, which ignores what a reply would have had after its end. Beam search reads the logits.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,6 @@
 #include "generate/beam_search.h"
 #include "generate/language_model.h"
 #include "generate/reply_text.h"
-#include "generate/sampling.h"
 
 namespace lockstep::generate {
 
@@ -84,23 +84,27 @@ class Generator {
 
   void admit(std::span<const Prompt> prompts, const GeneratorEvents& events);
   void prefill(std::span<Group* const> groups, const GeneratorEvents& events);
+  void step_beams();
+  /// Queues steps, waits for the oldest one, and adds its tokens to the replies.
   void step(const GeneratorEvents& events);
-  void take_logits(Group& group, std::span<const float> logits, const GeneratorEvents& events);
-  void choose(Group& group, Sequence& sequence, std::span<const float> logits, const GeneratorEvents& events);
+  void begin_steps();
+  void read_step(const GeneratorEvents& events);
+  void add_token(Group& group, Sequence& sequence, const Choice& choice, const GeneratorEvents& events);
+  DrawnSequence drawn(const Group& group, const Sequence& sequence) const;
   void search(Group& group, std::span<const float> logits);
   void finish(Group& group, const GeneratorEvents& events);
   ReplyText text_after(const Prompt& prompt) const;
-  std::vector<std::int32_t> ids_with(const Group& group, std::span<const std::int32_t> reply) const;
 
   LanguageModel& model_;
   Decode decode_;
   GeneratorOptions options_;
-  Sampler sampler_;
   GeneratorTimes times_;
   bool keeps_cache_ = false;
   std::vector<std::int32_t> cached_;  // keeps_cache_: the tokens in slot 0
   std::vector<std::int32_t> free_slots_;
-  std::vector<std::unique_ptr<Group>> groups_;  // being worked on
+  std::vector<std::unique_ptr<Group>> groups_;          // being worked on
+  std::vector<std::pair<Group*, Sequence*>> stepping_;  // in the order of the tokens of a step; empty: steps must begin
+  int n_queued_ = 0;                                    // steps that are not read
   std::size_t next_prompt_ = 0;
   std::vector<std::vector<Reply>> results_;
 };

@@ -247,6 +247,10 @@ void Graph::drop_useless_recomputation() {
 }
 
 void Graph::plan_liveness() {
+  // In a step of decoding, a backend may compute a node while blocks still read the inputs of the node before it, so
+  // those live one node longer.
+  constexpr std::int64_t kFewRows = 8;
+  const bool overlaps_nodes = cache_bytes_ > 0 && options_.batch <= kFewRows;
   for (std::size_t i = 0; i < order_.entries().size(); ++i) {
     const Entry& entry = order_.entries()[i];
     const auto report = [&](bool is_write) {
@@ -259,6 +263,9 @@ void Graph::plan_liveness() {
       if (fork.end == i + 1)
         for (const TensorId tensor : fork.reads) memory_.access(tensor, static_cast<int>(i), Access::read);
     report(true);
+    if (!overlaps_nodes || i + 1 == order_.entries().size()) continue;
+    for (const Node::TensorAccess& a : node(entry.node).accesses_)
+      memory_.access(a.tensor, static_cast<int>(i) + 1, Access::read);
   }
   memory_.place();
 }

@@ -166,6 +166,16 @@ ActivationId cached_attention(Graph& graph, ActivationId qkv, const std::string&
 ActivationId select_rows(Graph& graph, ActivationId x, graph::TensorId numbers, std::int64_t n,
                          const std::string& name);
 
+/// For inference: draws tokens from the logits, (rows, 1, vocabulary) fp32 (lockstep/ops/sample.h).
+struct SampleOptions {
+  std::int64_t sequences = 0;
+  graph::TensorId settings = graph::kNoTensor;  // Sample::Settings
+  graph::TensorId of_each = graph::kNoTensor;   // (sequences) SampledSequence
+  graph::TensorId occurred = graph::kNoTensor;  // (sequences, SampleDescription::occurred_words()) uint32
+  graph::TensorId ids = graph::kNoTensor, positions = graph::kNoTensor;  // (sequences) int32; kNoTensor: not written
+};
+void sample(Graph& graph, ActivationId logits, const std::string& name, const SampleOptions& options);
+
 /// The op of a layer computes the gradients of its weight and its bias (kNoParameter: none) together. Throws
 /// config_invalid if train.freeze selects only one of them.
 void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias);

@@ -16,6 +16,7 @@
 #include "data/loader.h"
 #include "graph/graph.h"
 #include "lockstep/config.h"
+#include "lockstep/launches.h"
 
 namespace lockstep::data {
 class ImageSet;
@@ -143,6 +144,9 @@ class Task {
   /// graphs that are already wired; null: none is generated. After open_train_set() and open_validation_set().
   virtual std::unique_ptr<TextSampler> make_text_sampler(Precision precision, Backend& backend,
                                                          graph::ParameterTable& table) const;
+  /// What a step of decoding launches with a planning backend, for one sequence as long as a sample; empty: no text can
+  /// be generated. After open_train_set().
+  virtual std::vector<LaunchList::Entry> list_decoding(Precision, Backend&) const { return {}; }
 
   // Model
   virtual ModelName model_name() const = 0;

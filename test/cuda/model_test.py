@@ -51,4 +51,17 @@ for case, (name, keys) in model.CASES.items():
     # AdamW reads and writes 28 bytes per parameter and writes 2, and the norm reads 4; in bf16 only, 14 and 2.
     least = 16 if keys else 34
     assert total([launch for launch in launches if launch["kind"] == "packs"], "bytes") > least * products / 6 / tokens, launches
+if "CUDA" in model.harness.run([Arguments.binary, "--version"], "lockstep"):
+    for case, (name, _) in model.DECODING.items():
+        launches = model.launches_of(case, Arguments)
+        kinds, shape = model.predict(launches, H200), language.SHAPES[name]
+        part = model.bandwidth_of(kinds, H200)
+        print(f"{case}: {100 * part:.0f} % of the bandwidth")
+        width, kv = shape["width"], shape["width"] // shape["heads"] * shape["kv_heads"]
+        layer = width * (2 * width + 2 * kv + 3 * shape["ffn"])
+        weights = 2 * (shape["layers"] * layer + width * shape["vocabulary"])
+        cache = 2 * 2 * shape["layers"] * kv * language.SEQUENCE
+        assert weights + cache < total(launches, "bytes") < 1.01 * (weights + cache), (launches, weights, cache)
+        assert sum(launch["launches"] for launch in launches) == 2, launches  # the stages of the model, and the sampling
+        assert part > (0.7 if "0.5B" in name else 0.3), (case, part)
 print("[  PASSED  ] everything")

@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <vector>
 
 #include "generate/language_model.h"
+#include "lockstep/backend.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::generate {
@@ -48,9 +50,71 @@ class FakeModel final : public LanguageModel {
     return add(tokens, true);
   }
 
+  void set_sampling(const Sample::Settings& settings) override { settings_ = settings; }
+  std::vector<Choice> prefill(std::span<const NewToken> tokens, std::span<const DrawnSequence> drawn) override {
+    n_prefilled += tokens.size();
+    add(tokens, false);
+    stepping_.assign(drawn.begin(), drawn.end());
+    return draw();
+  }
+  void begin_steps(std::span<const DrawnSequence> drawn) override {
+    stepping_.assign(drawn.begin(), drawn.end());
+    queued_.clear();
+  }
+  void queue_step() override {
+    EXPECT_LT(queued_.size(), std::size_t{kMostQueued});
+    ++n_steps;
+    std::vector<NewToken> tokens;
+    for (DrawnSequence& sequence : stepping_) {
+      sequence.logits = static_cast<std::int32_t>(tokens.size());
+      if (sequence.position < capacity_)
+        tokens.push_back({.id = sequence.id, .slot = sequence.slot, .position = sequence.position});
+      else
+        sequence.logits = -1;
+      ++sequence.position;
+    }
+    add(tokens, true);
+    queued_.push_back(draw());
+  }
+  bool has_result() const override { return !is_slow && !queued_.empty(); }
+  std::span<const Choice> read_step() override {
+    read_ = queued_.front();
+    queued_.pop_front();
+    return read_;
+  }
+
   std::size_t n_prefilled = 0, n_steps = 0;
+  bool is_slow = false;  // no step has run until its result is read
 
  private:
+  /// From `logits_`, for `stepping_`.
+  std::vector<Choice> draw() {
+    const SampleDescription d{.sequences = std::ssize(stepping_), .vocabulary = vocabulary_};
+    std::vector<SampledSequence> sequences;
+    std::vector<std::uint32_t> occurred(static_cast<std::size_t>(d.sequences * d.occurred_words()));
+    std::vector<std::int32_t> ids(stepping_.size());
+    for (std::size_t i = 0; i < stepping_.size(); ++i) {
+      DrawnSequence& s = stepping_[i];
+      sequences.push_back({.row = s.logits, .prompt = s.prompt, .reply = s.reply, .position = s.n_drawn++});
+      for (const std::int32_t id : s.occurred)
+        occurred[i * static_cast<std::size_t>(d.occurred_words()) + static_cast<std::size_t>(id / 32)] |= 1u
+                                                                                                          << (id % 32);
+    }
+    const auto stream = backend_->make_stream();
+    backend_->make(d)->forward({.logits = logits_.data(),
+                                .settings = &settings_,
+                                .sequences = sequences.data(),
+                                .occurred = occurred.data(),
+                                .ids = ids.data()},
+                               {}, *stream);
+    std::vector<Choice> choices;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      choices.push_back({sequences[i].id, sequences[i].log_probability});
+      stepping_[i].id = ids[i];
+      stepping_[i].occurred.push_back(ids[i]);
+    }
+    return choices;
+  }
   std::size_t at(std::int64_t slot, std::int64_t position) const {
     EXPECT_TRUE(slot >= 0 && slot < slots_ && position >= 0 && position < capacity_) << slot << ", " << position;
     return static_cast<std::size_t>(slot * capacity_ + position);
@@ -75,6 +139,11 @@ class FakeModel final : public LanguageModel {
   std::int64_t slots_, capacity_, vocabulary_;
   std::vector<std::int32_t> cache_, cache_indirection_;
   std::vector<float> logits_;
+  std::unique_ptr<Backend> backend_ = make_backend({.device = "cpu", .threads = 1});
+  Sample::Settings settings_;
+  std::vector<DrawnSequence> stepping_;
+  std::deque<std::vector<Choice>> queued_;
+  std::vector<Choice> read_;
 };
 
 }  // namespace lockstep::generate

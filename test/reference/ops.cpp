@@ -10,6 +10,7 @@
 #include "test/reference/nf4_matmul.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/rotary.h"
+#include "test/reference/sample.h"
 
 namespace lockstep::reference {
 

@@ -28,8 +28,9 @@ struct Grid {
   unsigned blocks = 1;
   unsigned threads = 256;  // of a block; a multiple of 32
   unsigned blocks_y = 1;
-  unsigned shared_bytes = 0;  // shared_memory<T>()
-  Launch work{};              // without the blocks
+  unsigned shared_bytes = 0;    // shared_memory<T>()
+  bool is_cooperative = false;  // all blocks run at the same time, and may wait for each other
+  Launch work{};                // without the blocks
 
   Launch listed() const {
     Launch launch = work;
@@ -44,12 +45,22 @@ inline constexpr unsigned kSharedBytes = 48 << 10;  // of a block on every GPU; 
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, Stream& stream, Arguments... arguments) {
   if (grid.blocks == 0 || grid.blocks_y == 0) return;
+  launch_pending();
   if (LaunchList* const list = LaunchList::current()) return list->add(grid.listed());
   if (grid.shared_bytes > kSharedBytes)
     LOCKSTEP_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes)));
-  kernel<<<dim3(grid.blocks, grid.blocks_y), grid.threads, grid.shared_bytes, native(stream)>>>(
-      static_cast<Parameters>(arguments)...);
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid.blocks, grid.blocks_y);
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = native(stream);
+  config.attrs = &cooperative;
+  config.numAttrs = grid.is_cooperative ? 1 : 0;
+  LOCKSTEP_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
   LOCKSTEP_CUDA_CHECK(cudaGetLastError());
 }
 
@@ -62,6 +73,7 @@ __device__ T* shared_memory() {
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, Stream&, Arguments... arguments) {
   if (grid.blocks == 0 || grid.blocks_y == 0) return;
+  launch_pending();
   cuda_fibers::record_launch(typeid(kernel));
   cuda_fibers::run_grid({grid.blocks, grid.blocks_y, grid.threads, grid.shared_bytes},
                         [&] { kernel(static_cast<Parameters>(arguments)...); });

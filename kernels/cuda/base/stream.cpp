@@ -82,14 +82,16 @@ bool CudaGraph::begin(Stream& stream) {
   }
   if (eager_runs_ < kEagerRuns) {
     ++eager_runs_;
-    return true;
+  } else {
+    LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
+    is_capturing_ = true;
   }
-  LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
-  is_capturing_ = true;
+  if (collected_) collected_->begin(stream);
   return true;
 }
 
 void CudaGraph::abandon(Stream& stream) noexcept {
+  if (collected_) collected_->discard();
   if (!is_capturing_) return;
   is_capturing_ = false;
   cudaGraph_t graph = nullptr;
@@ -99,6 +101,7 @@ void CudaGraph::abandon(Stream& stream) noexcept {
 }
 
 void CudaGraph::end(Stream& stream) {
+  if (collected_) collected_->end();
   if (!is_capturing_) return;
   is_capturing_ = false;
   cudaGraph_t graph = nullptr;

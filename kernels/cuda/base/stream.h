@@ -6,6 +6,7 @@
 #include "kernels/cuda/base/check.h"
 #include "lockstep/event.h"
 #include "lockstep/handle.h"
+#include "lockstep/launches.h"
 
 namespace lockstep::cuda {
 
@@ -52,6 +53,11 @@ class CudaStream final : public Stream {
 /// is captured the third time, and is one launch from then on. Each kernel keeps the priority of the stream on which it
 /// was captured. The capture is local to the thread: readers and the checkpoint writer are not affected.
 class CudaGraph final : public CapturedGraph {
+ public:
+  /// `collected`: work of each part that is launched together; may be null.
+  explicit CudaGraph(std::unique_ptr<PendingWork> collected = nullptr) : collected_(std::move(collected)) {}
+
+ private:
   bool begin(Stream& stream) override;
   void end(Stream& stream) override;
   void abandon(Stream& stream) noexcept override;
@@ -60,8 +66,13 @@ class CudaGraph final : public CapturedGraph {
   Handle<GraphTraits> graph_;
   int eager_runs_ = 0;
   bool is_capturing_ = false;
+  std::unique_ptr<PendingWork> collected_;
 };
 
-inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+/// For calls that queue work on the stream.
+inline cudaStream_t native(const Stream& stream) {
+  launch_pending();
+  return static_cast<cudaStream_t>(stream.native());
+}
 
 }  // namespace lockstep::cuda

@@ -14,6 +14,8 @@
 #include "data/text_file.h"
 #include "data/text_range.h"
 #include "data/text_set.h"
+#include "generate/decoder.h"
+#include "graph/parameter_arena.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -192,6 +194,20 @@ class LanguageModelling final : public Task {
         sample_prompts_,
         [tokenizer = tokenizer_](std::span<const std::int32_t> ids) { return text::decode_known(*tokenizer, ids); },
         questions_, backend, table);
+  }
+  std::vector<LaunchList::Entry> list_decoding(Precision precision, Backend& backend) const override {
+    graph::ParameterTable table;
+    table.set_base([](const std::string&) { return true; });  // no gradients
+    generate::Decoder decoder(model_,
+                              {.slots = 1, .capacity = std::min(model_.positions, config_.data.sequence_length)},
+                              storage_type(precision), precision == Precision::tf32, backend, table, model_options());
+    table.fix_order({});
+    const graph::ParameterArena parameters(table, storage_type(precision), backend);
+    const LaunchList of_preparation;
+    decoder.allocate(parameters.bindings());
+    const LaunchList list;
+    decoder.run_step();
+    return list.entries();
   }
 
   ModelName model_name() const override {

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/backend_ops.h"
 #include "kernels/cuda/base/record_progress.h"
+#include "kernels/cuda/matmul_few_rows.h"
 #include "lockstep/error.h"
 #include "test/support/cuda_on_host/launches.h"
 
@@ -38,12 +39,19 @@ class HostStream final : public Stream {
 
 /// Captures nothing, but appears in the list of launches.
 class HostGraph final : public CapturedGraph {
-  bool begin(Stream&) override {
+ public:
+  explicit HostGraph(const cuda::CudaContext& context) : rows_(context, /*together=*/false) {}
+
+ private:
+  bool begin(Stream& stream) override {
     cuda_fibers::record_call(kCapturedGraph);
+    rows_.begin(stream);
     return true;
   }
-  void end(Stream&) override {}
-  void abandon(Stream&) noexcept override {}
+  void end(Stream&) override { rows_.end(); }
+  void abandon(Stream&) noexcept override { rows_.discard(); }
+
+  cuda::FewRows rows_;
 };
 
 class CudaOnHost final : public cuda::OpsBackend {
@@ -70,7 +78,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   void unfreeze() override { frozen_ = false; }
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
-  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<HostGraph>(); }
+  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<HostGraph>(context()); }
   void copy(void* target, const void* source, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memmove(target, source, size_bytes);
   }

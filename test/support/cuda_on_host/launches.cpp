@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lockstep/error.h"
+#include "lockstep/launches.h"
 
 namespace lockstep::cuda_fibers {
 namespace {
@@ -29,6 +30,7 @@ void record_launch(const std::type_info& kernel) {
 void record_call(const std::string& call, const void* workspace) {
   require(reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0, ErrorCode::internal, "{}: the workspace is at {}",
           call, workspace);
+  launch_pending();
   if (list != nullptr) list->launches.push_back(call);
 }
 

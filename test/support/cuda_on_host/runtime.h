@@ -97,8 +97,10 @@ template <typename T>
 T __ldg(const T* place) {
   return *place;
 }
-inline unsigned atomicAdd(unsigned* place, unsigned value) {
-  const unsigned before = *place;
+template <typename T>
+T atomicAdd(T* place, T value) {
+  static_assert(std::is_unsigned_v<T>);
+  const T before = *place;
   *place += value;
   return before;
 }
