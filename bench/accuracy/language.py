@@ -1,9 +1,11 @@
 """Compares the training of a small language model with that of PyTorch: the loss of steps, and of the validation text.
 
     python3 bench/accuracy/language.py --python PYTHON_WITH_TRANSFORMERS --picture docs/pictures/language_loss.svg
+    python3 bench/accuracy/language.py --name language_fp8 --base precision=bf16 --variants precision=fp8 --seeds 1 2 3 4 5 --epochs 5
 
 Both train jobs/configs/gpt_small_shakespeare.yaml from scratch at the same time, with initial weights and an order of
-samples of their own. Takes some minutes per seed on 2 cores. Speeds are not compared here.
+samples of their own. Takes some minutes per seed on 2 cores. Speeds are not compared here. With --variants, Lockstep is
+compared with itself: does a training with other keys end where the seeds end?
 """
 import concurrent.futures
 import html
@@ -27,8 +29,8 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
 COLOURS = [("#3b7dbd", "#d9822b"), ("#7f9f7f", "#6a3d9a")]
 
 
-def ours(seed, args, directory):
-    overrides = [f"run.seed={seed}", f"log.every_steps={LOG_STEPS}", *([f"train.epochs={args.epochs}"] if args.epochs else [])]
+def ours(seed, args, directory, *more):
+    overrides = [*more, f"run.seed={seed}", f"log.every_steps={LOG_STEPS}", *([f"train.epochs={args.epochs}"] if args.epochs else [])]
     return harness.train(args.binary, 1, args.threads, args.config, overrides, directory)[0]
 
 
@@ -114,10 +116,32 @@ def draw(args, runs, titles, title):
         pathlib.Path(args.picture).write_text(curves(series, title))
 
 
+def variants(args):
+    """Trains with all seeds, and each variant with the first one, two at a time."""
+    base = " ".join(args.base)
+    plans = [(base, seed, args.base) for seed in args.seeds] + [(keys, args.seeds[0], [*args.base, *keys.split()]) for keys in args.variants]
+    with harness.scratch() as directory, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda plan: losses_of(ours(plan[1], args, directory, *plan[2])), plans))
+    ends = [[statistics.mean(loss for _, loss in run["step"][-10:]), run["evaluation"][-1][1]] for run in runs]
+    spreads = [(min(column), max(column)) for column in zip(*ends[:len(args.seeds)])]
+    rows = [[keys, seed, *(f"{end:.3f}" for end in found)] for (keys, seed, _), found in zip(plans, ends)]
+    verdicts = [f"{keys}: {'within' if all(low <= end <= high for end, (low, high) in zip(found, spreads)) else 'outside'} the spread of the seeds"
+                for (keys, _, _), found in zip(plans[len(args.seeds):], ends[len(args.seeds):])]
+    text = (f"{args.config.name}, {runs[0]['evaluation'][-1][0]} steps, 1 rank, {args.threads} thread(s). The training loss is the mean of "
+            f"every {LOG_STEPS}th of the last {10 * LOG_STEPS} steps.\n\n"
+            + harness.table(["", "seed", "training loss at the end", "validation loss"], rows) + "\n" + ".\n".join(verdicts) + ".\n")
+    harness.finish(args, "A small language model with several settings", text,
+                   runs=[{"keys": keys, "seed": seed, **run} for (keys, seed, _), run in zip(plans, runs)])
+
+
 def main():
     parser = harness.parser(__doc__, name="language", python="torch, transformers, h5py and yaml", threads=1)
     parser.add_argument("--config", type=pathlib.Path, default=harness.ROOT / "jobs/configs/gpt_small_shakespeare.yaml")
-    args = begin(parser, lambda _: "torch, transformers, h5py, yaml")
+    parser.add_argument("--base", nargs="*", default=[], metavar="KEY=VALUE", help="with --variants: keys of all trainings")
+    parser.add_argument("--variants", nargs="+", metavar="'KEY=VALUE...'", help="keys that are compared, instead of PyTorch")
+    args = begin(parser, lambda args: "json" if args.variants else "torch, transformers, h5py, yaml")
+    if args.variants:
+        return variants(args)
     runs = {side: {} for side in SIDES}
     with harness.scratch() as directory:
         for seed in args.seeds:

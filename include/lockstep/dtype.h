@@ -8,16 +8,16 @@
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { fp32, fp64, bf16, fp16, int32, uint8 };
+enum class DType : std::uint8_t { fp32, fp64, bf16, fp16, int32, uint8, e4m3, e5m2 };
 
 /// Bytes of one element.
 constexpr std::size_t size_bytes(DType type) {
-  constexpr std::size_t kBytes[] = {4, 8, 2, 2, 4, 1};
+  constexpr std::size_t kBytes[] = {4, 8, 2, 2, 4, 1, 1, 1};
   return kBytes[static_cast<std::size_t>(type)];
 }
 
 constexpr std::string_view name(DType type) {
-  constexpr std::string_view kNames[] = {"fp32", "fp64", "bf16", "fp16", "int32", "uint8"};
+  constexpr std::string_view kNames[] = {"fp32", "fp64", "bf16", "fp16", "int32", "uint8", "e4m3", "e5m2"};
   return kNames[static_cast<std::size_t>(type)];
 }
 
@@ -46,18 +46,25 @@ struct TypedData {
 using TypedPointer = TypedData<void>;
 using TypedSums = TypedData<const void>;
 
-/// The precision that a step computes in. tf32 is fp32 in memory and rounded inside the multiplication.
-enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16 };
+/// The precision that a step computes in. tf32 is fp32 in memory and rounded inside the multiplication. fp8 is bf16 in
+/// memory, and in training the products of transformer blocks round it to fp8 (lockstep/ops/matmul.h).
+enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16, fp8 };
 
 /// The type of activations and of weights in the computation. Master weights, statistics and reductions are fp32 or
 /// wider.
 constexpr DType storage_type(Precision precision) {
-  constexpr DType kTypes[] = {DType::fp32, DType::fp32, DType::bf16, DType::fp16};
+  constexpr DType kTypes[] = {DType::fp32, DType::fp32, DType::bf16, DType::fp16, DType::bf16};
   return kTypes[static_cast<std::size_t>(precision)];
 }
 
+/// What a model trained in `precision` is evaluated and used in.
+constexpr Precision inference_precision(Precision precision) {
+  return precision == Precision::fp8 ? Precision::bf16 : precision;
+}
+
 constexpr std::string_view name(Precision precision) {
-  return precision == Precision::tf32 ? "tf32" : name(storage_type(precision));
+  constexpr std::string_view kNames[] = {"fp32", "tf32", "bf16", "fp16", "fp8"};
+  return kNames[static_cast<std::size_t>(precision)];
 }
 
 }  // namespace lockstep

@@ -133,10 +133,13 @@ class CpuBackend final : public Backend {
   }
   std::string check_precision(Precision precision) const override {
     require(
-        precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,
+        precision == Precision::fp32 || storage_type(precision) == DType::bf16, ErrorCode::not_supported,
         "the cpu backend computes in fp32 or bf16, not in {}: set precision=fp32 or precision=bf16; GPUs "
         "compute in it (`lockstep gpu-info` lists the GPUs here; `plan --device h200` plans for one that is not here)",
         lockstep::name(precision));
+    if (precision == Precision::fp8)
+      return "processors have no products in fp8: numbers are rounded to fp8 and multiplied in a wider type, which is "
+             "slower than precision=bf16";
     if (precision == Precision::fp32 || product_type(DType::bf16) == DType::bf16) return "";
     return "this processor has no instructions for bf16: tensors are stored in bf16, which saves memory, and "
            "multiplied in fp32";

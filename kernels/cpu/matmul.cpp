@@ -9,6 +9,7 @@
 // (SmolLM-135M, 256 rows, one core with AVX-512). bf16 tensors are multiplied in bf16 or in fp32 ("inner" below),
 // whichever was timed to be faster, and in fp32 where the processor has no instructions for bf16. In fp32 each call
 // widens its inputs and rounds its result.
+// fp8 is emulated: each call rounds its inputs to numbers of fp8, divided by their scale, in the type of the product.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -23,6 +24,7 @@
 #include "kernels/cpu/base/widen.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/event.h"
+#include "lockstep/fp8.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/workspace.h"
 
@@ -72,7 +74,7 @@ void multiply(const MatmulDescription& d, const Matmul::Forward& args, const flo
              });
 }
 
-bool is_for_rows(const MatmulDescription& d) { return d.inference && d.rows <= kMostRows; }
+bool is_for_rows(const MatmulDescription& d) { return d.inference && !d.fp8 && d.rows <= kMostRows; }
 
 std::size_t rows_workspace_bytes(const MatmulDescription& d) {
   return d.dtype == DType::fp32 ? 0 : static_cast<std::size_t>(d.rows * d.in_features) * sizeof(float);
@@ -97,7 +99,30 @@ void multiply_rows(const MatmulDescription& d, const Matmul::Forward& args, void
 
 std::string text(const MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {}{}{}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "",
-                     d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)));
+                     d.fp8                    ? ", fp8"
+                     : d.dtype == DType::fp32 ? ""
+                                              : fmt::format(", {}", name(d.dtype)));
+}
+
+/// target = the numbers of a tensor, rounded to fp8 and divided by its scale.
+void emulate_fp8(const Fp8Format& format, const Bf16* source, std::int64_t n_elements, TypedPointer target,
+                 const CpuContext& context) {
+  const int parts = part_count(context, n_elements * static_cast<std::int64_t>(sizeof(Bf16)));
+  std::vector<int> greatest(static_cast<std::size_t>(parts));
+  run_parts(parts, [&](int part) {
+    int of_part = 0;  // as the bits of its magnitude
+    const Range range = part_of(n_elements, part, parts);
+    for (std::int64_t i = range.begin; i < range.end; ++i) of_part = std::max(of_part, source[i].bits & 0x7fff);
+    greatest[static_cast<std::size_t>(part)] = of_part;
+  });
+  const float scale = fp8_scale(static_cast<std::uint32_t>(*std::ranges::max_element(greatest)), format);
+  with_elements(target.dtype, [&]<typename E>(E) {
+    run_ranges(parts, n_elements, [&](Range range) {
+      const float inverse = 1 / scale;
+      for (std::int64_t i = range.begin; i < range.end; ++i)
+        target.as<E>()[i] = from_float<E>(round_to_fp8(scale * to_float(source[i]), format) * inverse);
+    });
+  });
 }
 
 /// target = a * b (+ bias), or target += a * b.
@@ -123,10 +148,11 @@ class CpuMatmul final : public CpuOp<MatmulDescription> {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
-  /// A tensor that is stored in bf16 and multiplied in fp32. Empty if it is multiplied as stored.
+  /// A tensor that is stored in bf16 and multiplied in fp32 or fp8. Empty if it is multiplied as stored.
   struct Conversion {
     std::int64_t n_elements = 0;
-    std::size_t at = 0;  // offset of the fp32 form in the workspace
+    const Fp8Format* fp8 = nullptr;
+    std::size_t at = 0;  // offset of the other form in the workspace
   };
 
   void plan();
@@ -141,6 +167,9 @@ class CpuMatmul final : public CpuOp<MatmulDescription> {
   std::size_t y_bytes() const { return static_cast<std::size_t>(d_.rows * d_.out_features) * size_bytes(d_.dtype); }
   std::size_t x_bytes() const { return static_cast<std::size_t>(d_.rows * d_.in_features) * size_bytes(d_.dtype); }
   Conversion conversion(std::int64_t n_elements) const { return {.n_elements = is_widened() ? n_elements : 0}; }
+  Conversion operand(std::int64_t n_elements, const Fp8Format& format) const {
+    return d_.fp8 ? Conversion{.n_elements = n_elements, .fp8 = &format} : conversion(n_elements);
+  }
   /// `data`, or its inner form in the workspace.
   const void* converted(const Conversion& conversion, const void* data, void* workspace) const;
   void weight_gradient(const Backward& args, const void* inner_dz, void* workspace);
@@ -182,13 +211,13 @@ void CpuMatmul::plan() {
   const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features;
   const Matrix x{rows, in, inner_}, y{rows, out, d_.fp32_output ? DType::fp32 : inner_}, weight{out, in, inner_};
   forward_ = products(x, {in, out, inner_, /*is_transposed=*/true}, y, d_.bias, false);
-  x_in_ = conversion(rows * in);
-  weight_in_ = conversion(out * in);
+  x_in_ = operand(rows * in, kE4m3);
+  weight_in_ = operand(out * in, kE4m3);
   if (d_.bias) bias_in_ = conversion(out);
   if (!d_.fp32_output) y_out_ = conversion(rows * out);
   if (d_.inference) return;
   weight_ = products({out, rows, inner_, /*is_transposed=*/true}, x, {out, in}, false, true);
-  dz_in_ = conversion(rows * out);
+  dz_in_ = operand(rows * out, kE5m2);
   if (!d_.input_gradient) return;
   data_ = products(y, weight, x, false, true);
   dx_out_ = conversion(rows * in);
@@ -198,16 +227,17 @@ void CpuMatmul::plan() {
 void CpuMatmul::place() {
   WorkspacePlan workspace;
   at_.scratchpad = workspace.take(scratchpad_bytes_);
-  if (is_widened()) {
-    for (Conversion* c : {&x_in_, &weight_in_, &bias_in_, &y_out_})
-      c->at = workspace.take(static_cast<std::size_t>(c->n_elements) * sizeof(float));
-    // These have the same sizes, and y and x are no longer needed when dz and dx are written.
-    dz_in_.at = y_out_.at;
-    dx_out_.at = x_in_.at;
-  }
+  const auto take = [&](Conversion& c) {
+    if (c.n_elements > 0) c.at = workspace.take(static_cast<std::size_t>(c.n_elements) * size_bytes(inner_));
+  };
+  for (Conversion* c : {&x_in_, &weight_in_, &bias_in_, &y_out_}) take(*c);
+  // These have the same sizes, and y and x are no longer needed when dz and dx are written.
+  dz_in_.at = y_out_.at;
+  dx_out_.at = x_in_.at;
   requirements_.forward_workspace_bytes = workspace.size_bytes();
   if (keeps_z()) requirements_.saved_bytes = y_bytes();
   if (d_.inference) return;
+  if (y_out_.n_elements == 0) take(dz_in_);
   if (has_activation()) at_.dz = workspace.take(y_bytes());
   if (is_widened() && d_.input_gradient) at_.dx = workspace.take(x_bytes());
   if (d_.gradient_dtype != DType::fp32)
@@ -228,8 +258,12 @@ std::string CpuMatmul::describe() const {
 
 const void* CpuMatmul::converted(const Conversion& conversion, const void* data, void* workspace) const {
   if (conversion.n_elements == 0 || data == nullptr) return data;
-  float* const inner = at<float>(workspace, conversion.at);
-  widen(static_cast<const Bf16*>(data), inner, conversion.n_elements, context_);
+  const auto* const stored = static_cast<const Bf16*>(data);
+  void* const inner = at(workspace, conversion.at);
+  if (conversion.fp8)
+    emulate_fp8(*conversion.fp8, stored, conversion.n_elements, {inner, inner_}, context_);
+  else
+    widen(stored, static_cast<float*>(inner), conversion.n_elements, context_);
   return inner;
 }
 

@@ -19,7 +19,7 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kLeastForBf16 = 80;  // compute capability
+constexpr int kLeastForBf16 = 80, kLeastForFp8 = 89;  // compute capability
 
 double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
 
@@ -223,6 +223,9 @@ std::string check_precision(Precision precision, const std::string& device, int 
   require(precision != Precision::bf16 || capability >= kLeastForBf16, ErrorCode::not_supported,
           "{} (compute capability {}.{}) does not compute in bf16, which needs 8.0 or higher: set precision=fp16",
           device, capability / 10, capability % 10);
+  require(precision != Precision::fp8 || capability >= kLeastForFp8, ErrorCode::not_supported,
+          "{} (compute capability {}.{}) does not multiply in fp8, which needs 8.9 or higher: set precision={}", device,
+          capability / 10, capability % 10, capability >= kLeastForBf16 ? "bf16" : "fp16");
   if (precision == Precision::tf32 && capability < kLeastForBf16) return "this device has no tf32: it computes in fp32";
   return "";
 }

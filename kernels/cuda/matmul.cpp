@@ -132,13 +132,17 @@ std::string text(const ProductDescription& product) {
   return fmt::format("{}x{}x{}{}{}{}, {} to {}{}", product.rows, product.columns, product.inner,
                      product.a_is_transposed ? ", a^T" : "", product.b_is_transposed ? ", b^T" : "",
                      product.d_stride > 0 ? fmt::format(", rows of {}", product.d_stride) : "",
-                     product.tf32 ? "tf32" : name(product.dtype), name(product.d_dtype), product.bias ? ", bias" : "") +
+                     product.a_is_e5m2 ? "e5m2 by e4m3"
+                     : product.tf32    ? "tf32"
+                                       : name(product.dtype),
+                     name(product.d_dtype), product.bias ? ", bias" : "") +
          (product.activation == ActivationFunction::none
               ? ""
               : fmt::format(", {}{}", name(product.activation), product.keeps_z ? " and z" : ""));
 }
 
 std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CudaContext& context) {
+  if (description.fp8) return make_matmul_in_fp8(description, context);
   return std::make_unique<CudaMatmul>(description, context);
 }
 

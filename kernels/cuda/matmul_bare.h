@@ -11,6 +11,7 @@
 #include "lockstep/dtype.h"
 #include "lockstep/event.h"
 #include "lockstep/ops/activation_function.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::cuda {
 
@@ -19,8 +20,9 @@ struct ProductDescription {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool a_is_transposed = false;  // a is stored as (inner, rows), otherwise as (rows, inner)
   bool b_is_transposed = false;  // b is stored as (columns, inner), otherwise as (inner, columns)
-  DType dtype = DType::fp32;     // of a, b and bias
-  DType d_dtype = DType::fp32;   // of d: `dtype`, or fp32 without bias
+  DType dtype = DType::fp32;     // of a, b and bias; e4m3: the bias has the type of d, and only b is transposed
+  bool a_is_e5m2 = false;        // if `dtype` is e4m3
+  DType d_dtype = DType::fp32;   // of d: `dtype`, or fp32 without bias; bf16 or fp32 if `dtype` is e4m3
   std::int64_t d_stride = 0;     // elements from one row of d to the next; 0: columns
   bool tf32 = false;
   bool bias = false;
@@ -46,6 +48,8 @@ class PlannedProduct {
     void* d = nullptr;
     void* z = nullptr;  // (rows, columns), of d's type
     bool accumulate = false;
+    // In fp8, on the device: a and b are multiplied by these numbers.
+    const float *a_scale = nullptr, *b_scale = nullptr;
   };
   virtual void run(const Arguments& args, void* workspace, Stream& stream) = 0;
 };
@@ -61,5 +65,8 @@ std::unique_ptr<PlannedProduct> plan_product(const Description& d, ProductDescri
   product.tf32 = d.tf32;
   return plan_product(product, context);
 }
+
+/// The op of a description with fp8 (matmul_fp8.cu).
+std::unique_ptr<Matmul> make_matmul_in_fp8(const MatmulDescription& description, const CudaContext& context);
 
 }  // namespace lockstep::cuda

@@ -37,7 +37,18 @@ struct PreferenceTraits {
 };
 
 cudaDataType_t type_of(DType dtype) {
-  return dtype == DType::fp16 ? CUDA_R_16F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (dtype) {
+    case DType::fp16:
+      return CUDA_R_16F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 /// A column-major layout. `stride` is the number of elements from one column to the next; 0: `rows`.
@@ -88,7 +99,7 @@ Launch CublasLtProduct::work(bool accumulate) const {
     return static_cast<double>(n * m) * static_cast<double>(size_bytes(dtype));
   };
   const double result = of(d_.rows, d_.columns, d_.d_dtype);
-  return {.kind = "matmul",
+  return {.kind = d_.dtype == DType::e4m3 ? "matmul, fp8" : "matmul",
           .bytes = of(d_.rows, d_.inner, d_.dtype) + of(d_.inner, d_.columns, d_.dtype) +
                    result * (1 + (accumulate ? 1 : 0) + (d_.keeps_z ? 1 : 0)),
           .flops = 2 * of(d_.rows, d_.columns, d_.dtype) / static_cast<double>(size_bytes(d_.dtype)) *
@@ -107,7 +118,8 @@ CublasLtProduct::CublasLtProduct(const ProductDescription& description, const Cu
   set(CUBLASLT_MATMUL_DESC_TRANSA, d_.b_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, d_.a_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   b_ = d_.b_is_transposed ? make_layout(d_.dtype, d_.inner, d_.columns) : make_layout(d_.dtype, d_.columns, d_.inner);
-  a_ = d_.a_is_transposed ? make_layout(d_.dtype, d_.rows, d_.inner) : make_layout(d_.dtype, d_.inner, d_.rows);
+  const DType of_a = d_.a_is_e5m2 ? DType::e5m2 : d_.dtype;
+  a_ = d_.a_is_transposed ? make_layout(of_a, d_.rows, d_.inner) : make_layout(of_a, d_.inner, d_.rows);
   result_ = make_layout(d_.d_dtype, d_.columns, d_.rows, d_.d_stride);
   // gelu keeps z, whose rows must be aligned to 16 bytes.
   const bool has_epilogue = d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu;
@@ -178,7 +190,7 @@ std::string CublasLtProduct::name_of(const cublasLtMatmulAlgo_t& algorithm) cons
 
 void CublasLtProduct::choose() {
   if (candidates_.empty()) return;
-  std::vector<std::unique_ptr<TimingMemory>> memory;  // a, b, bias, d, z, workspace
+  std::vector<std::unique_ptr<TimingMemory>> memory;  // a, b, bias, d, z, workspace, scale
   double best = std::numeric_limits<double>::infinity();
   const auto bytes = [](std::int64_t rows, std::int64_t columns, DType dtype) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
@@ -189,11 +201,18 @@ void CublasLtProduct::choose() {
         if (memory.empty())
           for (const std::size_t size :
                {bytes(d_.rows, d_.inner, d_.dtype), bytes(d_.inner, d_.columns, d_.dtype),
-                bytes(1, d_.columns, d_.dtype), bytes(d_.rows, std::max(d_.columns, d_.d_stride), d_.d_dtype),
-                d_.keeps_z ? bytes(d_.rows, d_.columns, d_.d_dtype) : 0, kWorkspaceBytes})
+                bytes(1, d_.columns, d_.d_dtype), bytes(d_.rows, std::max(d_.columns, d_.d_stride), d_.d_dtype),
+                d_.keeps_z ? bytes(d_.rows, d_.columns, d_.d_dtype) : 0, kWorkspaceBytes, sizeof(float)})
             memory.push_back(std::make_unique<TimingMemory>(size, context_));
         chosen_ = i;
-        const Arguments args{memory[0]->as(), memory[1]->as(), memory[2]->as(), memory[3]->as(), memory[4]->as()};
+        const auto* const scale = static_cast<const float*>(memory[6]->as());
+        const Arguments args{.a = memory[0]->as(),
+                             .b = memory[1]->as(),
+                             .bias = memory[2]->as(),
+                             .d = memory[3]->as(),
+                             .z = memory[4]->as(),
+                             .a_scale = scale,
+                             .b_scale = scale};
         const double seconds = seconds_of([&](Stream& stream) { run(args, memory[5]->as(), stream); }, context_, best);
         best = std::min(best, seconds);
         return seconds;
@@ -206,6 +225,10 @@ void CublasLtProduct::run(const Arguments& args, void* workspace, Stream& stream
           text(d_));
   if (d_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
   if (epilogue_activates_ && d_.keeps_z) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.z);
+  if (d_.dtype == DType::e4m3) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.b_scale);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.a_scale);
+  }
   const float one = 1, beta = args.accumulate ? 1.0f : 0.0f;
   LOCKSTEP_CUDA_CHECK(cublaslt().multiply(handle_, product_.get(), &one, args.b, b_.get(), args.a, a_.get(), &beta,
                                           args.d, result_.get(), args.d, result_.get(), &candidates_[chosen_].algo,

@@ -28,6 +28,7 @@ class SquareProduct {
                                            .out_features = n,
                                            .dtype = storage_type(precision),
                                            .tf32 = precision == Precision::tf32,
+                                           .fp8 = precision == Precision::fp8,
                                            .bias = false,
                                            .inference = true})),
         stream_(backend.make_stream()) {

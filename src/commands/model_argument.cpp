@@ -153,6 +153,7 @@ std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::Mo
   if (config.precision_is_automatic && file.state.contains("precision"))
     config.precision =
         inference::parse_recorded({"precision=" + file.state["precision"].get<std::string>()}, file.path).precision;
+  config.precision = inference_precision(config.precision);
   BackendOptions options{.device = config.device, .threads = config.cpu.threads};
   const World* world = current_world().get();
   if (world != nullptr) {

@@ -34,7 +34,11 @@ Key number_type(std::string name, Field<DType> field) {
 Key precision() {
   Key key = choice_of<Precision>(
       KEY(precision),
-      {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}});
+      {{"fp32", Precision::fp32},
+                             {"tf32", Precision::tf32},
+                             {"bf16", Precision::bf16},
+                             {"fp16", Precision::fp16},
+                             {"fp8", Precision::fp8}});
   key.accepts = "auto | " + key.accepts;
   key.choices.insert(key.choices.begin(), "auto");
   key.set = [set = key.set](Config& config, const Value& value) {
@@ -62,7 +66,8 @@ std::vector<Row> run_and_device_keys() {
       {kLearning, "", precision(),
        "Precision of the computation. auto: the fastest one that is known to reach the loss of fp32 on this kind of "
        "device, which a resumed run keeps. bf16, fp16: mixed precision with fp32 master weights. fp16 and tf32 need a "
-       "GPU."},
+       "GPU. fp8: bf16 in which the products of a language model's layers are computed in fp8 when it is trained; for "
+       "GPUs from compute capability 8.9 on, and emulated on CPUs."},
   };
 }
 

@@ -54,6 +54,7 @@ struct GraphOptions {
   DType dtype = DType::fp32;            // of activations, where a layer does not choose another
   DType gradient_dtype = DType::fp32;   // of parameters that ops read in `dtype`: fp32 or `dtype`
   bool tf32 = false;                    // fp32 may be rounded to tf32 inside multiplications
+  bool fp8 = false;                     // the linear layers that allow it multiply in fp8
   std::int64_t batch = 0;               // samples of this rank in one micro-batch
   std::int64_t layout_batch = 0;        // parameter layouts are chosen for this batch, the same on all ranks
   bool weight_gradient_stream = false;  // weight gradients run on a second stream, where their ops can

@@ -204,6 +204,7 @@ struct LinearOptions {
   std::optional<graph::Initializer> initial_bias{};  // empty: as the weight
   bool trainable = true;
   bool fp32_output = false;  // for inference, without bias and activation
+  bool allows_fp8 = false;   // with GraphOptions::fp8, x and the weight are rounded to it; without activation
   bool is_in_nf4 = false;    // the weight is frozen, and stored in NF4; without activation
   AdapterOptions adapter{};  // without activation, and x must be (batch, sequence, features)
 };

@@ -157,8 +157,10 @@ class LinearNode : public Node, public CountsFlops {
 class PlainLinearNode final : public LinearNode {
  public:
   PlainLinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
-                  std::optional<Adapter> adapter, ActivationFunction activation)
-      : LinearNode(std::move(name), in, out, weight, bias, std::move(adapter)), activation_(activation) {}
+                  std::optional<Adapter> adapter, ActivationFunction activation, bool allows_fp8)
+      : LinearNode(std::move(name), in, out, weight, bias, std::move(adapter)),
+        activation_(activation),
+        allows_fp8_(allows_fp8) {}
 
   void plan_backward(Graph& graph) override {
     LinearNode::plan_backward(graph);
@@ -168,6 +170,7 @@ class PlainLinearNode final : public LinearNode {
  private:
   void plan_product(Graph& graph, Backend& backend, MatmulDescription description) override {
     description.activation = activation_;
+    description.fp8 = allows_fp8_ && graph.options().fp8;
     graph.choose_layout(weight_.id(), [&] {
       MatmulDescription alike = description;
       // Fewer rows than the batch if only some rows are selected.
@@ -196,6 +199,7 @@ class PlainLinearNode final : public LinearNode {
   }
 
   ActivationFunction activation_;
+  bool allows_fp8_;
   std::unique_ptr<Matmul> op_;
 };
 
@@ -330,7 +334,7 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
     graph.add_node<Nf4LinearNode>(name, x, y, weight, bias, adapter_of(graph, name, in.last(), options), scale_values);
   } else {
     graph.add_node<PlainLinearNode>(name, x, y, weight, bias, adapter_of(graph, name, in.last(), options),
-                                    options.activation);
+                                    options.activation, options.allows_fp8);
   }
   return y;
 }

@@ -108,6 +108,7 @@ class Decoder {
                            .parts = std::move(parts),
                            .initial = llama_initializer(config_),
                            .initial_bias = graph::Initializer{},
+                           .allows_fp8 = true,
                            .is_in_nf4 = options_.base_in_nf4,
                            .adapter = adapter_});
   }

@@ -81,6 +81,17 @@ void check_unused_keys(const Config& config) {
             is_text ? "" : ", or set model.family=llama");
 }
 
+void check_precision(const Config& config) {
+  if (config.precision != Precision::fp8) return;
+  require(models::is_language_model(config.model.family), ErrorCode::config_conflict,
+          "{}precision=fp8 is for language models, and model.family is {}: set precision=bf16 or fp16",
+          config.places({"precision", "model.family"}), config.model.family);
+  require(config.model.base_precision != "nf4", ErrorCode::config_conflict,
+          "{}precision=fp8 and model.base_precision=nf4 round the same matrices: set precision=bf16, or "
+          "model.base_precision=same",
+          config.places({"precision", "model.base_precision"}));
+}
+
 void check_best(const Config& config, const Task& task) {
   const std::string& best = config.checkpoint.best;
   std::string accepted = Config::Checkpoint{}.best;
@@ -115,6 +126,7 @@ std::unique_ptr<TextSampler> Task::make_text_sampler(Precision, Backend&, graph:
 std::unique_ptr<Task> make_task(const Config& config) {
   const bool is_text = models::family_of(config.model.family).is_language_model;
   check_unused_keys(config);
+  check_precision(config);
   std::unique_ptr<Task> task = is_text ? make_language_modelling(config) : make_image_classification(config);
   check_best(config, *task);
   return task;

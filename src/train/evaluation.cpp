@@ -79,7 +79,7 @@ bool Validation::add_answers(std::int64_t steps_done, checkpoint::WeightsOf weig
   std::string key;
   if (session_.leader())
     key = questions.key(inference::hash_of_base(session_.replica->named_tensors(steps_done)), session_.base_hash,
-                        session_.task->model_stamp().dump(), session_.config.precision);
+                        session_.task->model_stamp().dump(), inference_precision(session_.config.precision));
   world.broadcast_text(key);
   const std::string path =
       run::answers_path(session_.run.path(), steps_done, weights == checkpoint::WeightsOf::averages);

@@ -240,6 +240,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, 
                                     .dtype = compute_dtype(),
                                     .gradient_dtype = config_.train.gradient_type,
                                     .tf32 = config_.precision == Precision::tf32,
+                                    .fp8 = config_.precision == Precision::fp8 && mode == graph::Mode::train,
                                     .batch = batch,
                                     .layout_batch = batch_.largest_micro_batch(),
                                     .weight_gradient_stream = config_.cuda.weight_gradient_stream != "off"};

@@ -3,7 +3,8 @@
 For small models of each architecture and of odd sizes, whose weights have the standard deviation 0.2 so that a wrong
 rotation is noticed: in fp64, the loss of each token in step 1, the gradient of every tensor at 64 fixed places, and the
 loss of ten steps of AdamW on packed documents. For fp32 and bf16, how far PyTorch's own runs are from that: the spread
-of the losses (a running maximum of the relative distance, at least 2e-6) and the maximum error of the gradients.
+of the losses (a running maximum of the relative distance, at least 2e-6) and the maximum error of the gradients. Where
+all sizes are multiples of 16, also for fp8, which PyTorch's conversions emulate (include/lockstep/ops/matmul.h).
 Weights, tokens and documents are functions of the seed (philox.py), so they are not stored.
 """
 import copy
@@ -23,7 +24,7 @@ transformers.models.gemma3.modeling_gemma3.Gemma3RMSNorm.forward = lambda norm, 
     norm._norm(y := x.double() if x.dtype == torch.float64 else x.float()) * (1 + norm.weight.to(y.dtype))).type_as(x)
 
 HERE = pathlib.Path(__file__).parent
-STEPS, PLACES, BATCH, T = 10, 64, 3, 13
+STEPS, PLACES, BATCH = 10, 64, 3
 TOKENS, ENDS = 5, 6  # purposes of random numbers
 SETTINGS = dict(learning_rate=3e-3, weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8)
 SHARED = dict(vocab_size=97, hidden_size=56, intermediate_size=50, num_hidden_layers=2, num_attention_heads=7,
@@ -36,6 +37,8 @@ CASES = {
     "llama3_biased": (transformers.LlamaConfig, dict(tie_word_embeddings=False, attention_bias=True, mlp_bias=True,
                                                      rope_theta=500.0, rope_scaling=LLAMA3)),
     "qwen2": (transformers.Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6)),
+    "qwen2_16": (transformers.Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6, hidden_size=64,
+                                                intermediate_size=80, num_attention_heads=4)),
     "qwen3": (transformers.Qwen3Config, dict(tie_word_embeddings=False, head_dim=16, rope_theta=1e6)),
     "mistral": (transformers.MistralConfig, dict(tie_word_embeddings=False, head_dim=16, sliding_window=4)),
     "smollm3": (transformers.SmolLM3Config, dict(no_rope_layers=[1, 0], attention_bias=True, mlp_bias=True)),
@@ -46,9 +49,13 @@ CASES = {
 }
 
 
+def length_of(name):
+    return 16 if name.endswith("_16") else 13
+
+
 def make_model(name, seed, dtype):
     kind, options = CASES[name]
-    config = kind(**SHARED, **options, attn_implementation="eager")
+    config = kind(**(SHARED | options), attn_implementation="eager")
     model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float64)
     with torch.no_grad():
         for tensor, p in model.named_parameters():
@@ -59,7 +66,36 @@ def make_model(name, seed, dtype):
     return model.to(dtype).train()
 
 
-def batch_of(seed, step):
+def round_to_fp8(values, dtype, power_of_two):
+    scale = torch.finfo(dtype).max / values.abs().max().item()
+    if power_of_two:
+        scale = 2.0 ** (math.frexp(scale)[1] - 1)
+    return ((values.double() * scale).float().to(dtype).double() / scale).to(values.dtype)
+
+
+class ProductInFp8(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, power_of_two):
+        x, weight = (round_to_fp8(operand, torch.float8_e4m3fn, power_of_two) for operand in (x, weight))
+        ctx.save_for_backward(x, weight)
+        ctx.power_of_two = power_of_two
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        dy8 = round_to_fp8(dy, torch.float8_e5m2, ctx.power_of_two)
+        dbias = dy.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+        return dy8 @ weight, dy8.flatten(0, -2).T @ x.flatten(0, -2), dbias, None
+
+
+def multiply_in_fp8(model, power_of_two):
+    for layer in model.model.layers.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.forward = lambda x, layer=layer: ProductInFp8.apply(x, layer.weight, layer.bias, power_of_two)
+
+
+def batch_of(seed, step, T):
     """Tokens, targets, positions and the additive mask of a batch. One token in five ends a document."""
     first = step * BATCH * T
     tokens = np.floor(philox.uniform(seed, TOKENS, 0, STEPS * BATCH * T)[first:first + BATCH * T] * SHARED["vocab_size"])
@@ -75,8 +111,8 @@ def batch_of(seed, step):
     return tuple(torch.tensor(x) for x in (tokens, targets, at[None, :] - start, visible))
 
 
-def losses_of(model, seed, step):
-    tokens, targets, positions, visible = batch_of(seed, step)
+def losses_of(model, seed, step, T):
+    tokens, targets, positions, visible = batch_of(seed, step, T)
     dtype = next(model.parameters()).dtype
 
     def mask_of(visible):
@@ -98,7 +134,8 @@ def places(n):
 
 
 def run(name, seed, precision, threads):
-    """precision: fp64, fp32, autocast (bf16), or bf16 (bf16 weights, too, with fp32 masters)."""
+    """precision: fp64, fp32, autocast (bf16), bf16 (bf16 weights, too, with fp32 masters), or fp8 (beside that), with scales
+    that are powers of two or any numbers."""
     torch.set_num_threads(threads)
     masters = make_model(name, seed, torch.float64 if precision == "fp64" else torch.float32)
     groups = [dict(params=[p for p in masters.parameters() if p.dim() > 1]),
@@ -107,13 +144,16 @@ def run(name, seed, precision, threads):
                                   eps=SETTINGS["epsilon"], weight_decay=SETTINGS["weight_decay"])
     losses, first = [], {}
     for step in range(STEPS):
-        model = copy.deepcopy(masters).to(torch.bfloat16) if precision == "bf16" else masters
+        has_masters = precision == "bf16" or precision.startswith("fp8")
+        model = copy.deepcopy(masters).to(torch.bfloat16) if has_masters else masters
+        if precision.startswith("fp8"):
+            multiply_in_fp8(model, precision == "fp8")
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
-            each, counted = losses_of(model, seed, step)
+            each, counted = losses_of(model, seed, step, length_of(name))
         loss = each.sum() / counted.sum()
         loss.backward()
-        if precision == "bf16":
+        if has_masters:
             for p, q in zip(masters.parameters(), model.parameters()):
                 p.grad = q.grad.float()
         losses.append(loss.item())
@@ -136,11 +176,13 @@ def main():
     for name in sys.argv[1:] or CASES:
         seed = 1
         exact_losses, exact = run(name, seed, "fp64", 1)
-        golden = dict(name=name, seed=seed, batch=BATCH, sequence_length=T, **SETTINGS, torch=torch.__version__,
+        golden = dict(name=name, seed=seed, batch=BATCH, sequence_length=length_of(name), **SETTINGS, torch=torch.__version__,
                       transformers=transformers.__version__, losses=exact_losses)
         config = make_model(name, seed, torch.float64).config.to_dict()
         golden["config"] = {k: v for k, v in config.items() if k not in ("dtype", "transformers_version")}
-        for precision, kinds in (("fp32", ["fp32"]), ("bf16", ["autocast", "bf16"])):
+        for precision, kinds in (("fp32", ["fp32"]), ("bf16", ["autocast", "bf16"]), ("fp8", ["fp8", "fp8, any scale"])):
+            if precision == "fp8" and length_of(name) % 16:
+                continue
             spread, error, token_error = [2e-6] * STEPS, 0.0, 0.0
             for kind in kinds:
                 for threads in (1, 2):
@@ -154,7 +196,7 @@ def main():
         path = HERE / f"language_{name}.json"
         path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
         print(path.name, path.stat().st_size, "bytes; losses", [f"{v:.4f}" for v in exact_losses], golden["fp32"],
-              golden["bf16"], flush=True)
+              golden["bf16"], golden.get("fp8"), flush=True)
 
 
 if __name__ == "__main__":

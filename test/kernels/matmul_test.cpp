@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/fp8.h"
 #include "lockstep/ops/matmul.h"
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
@@ -244,6 +245,193 @@ TEST(Matmul, InBf16WithEachTypeOfProducts) {
       EXPECT_TRUE(within_rounding(actual.dbias, expected.dbias, magnitude.dbias, n(c.rows))) << "dbias";
     }
 }
+
+// ---- fp8 ------------------------------------------------------------------------------------------------------------
+
+/// The numbers of a format that are not negative, ascending, from its definition.
+std::vector<double> numbers_of(const Fp8Format& format) {
+  std::vector<double> numbers;
+  const int n = 1 << format.mantissa_bits;
+  for (int i = 0; i < n; ++i) numbers.push_back(std::ldexp(i, format.least_exponent - format.mantissa_bits));
+  for (int exponent = format.least_exponent; exponent <= format.greatest_exponent; ++exponent)
+    for (int i = n; i < 2 * n; ++i) numbers.push_back(std::ldexp(i, exponent - format.mantissa_bits));
+  while (numbers.back() > std::ldexp(1.75, format.greatest_exponent)) numbers.pop_back();
+  return numbers;
+}
+
+TEST(Fp8, HasTheNumbersOfThePaper) {
+  const std::vector<double> e4m3 = numbers_of(kE4m3), e5m2 = numbers_of(kE5m2);
+  EXPECT_EQ(std::vector({e4m3.size(), e5m2.size()}), std::vector({std::size_t{127}, std::size_t{124}}));
+  EXPECT_EQ(std::vector({e4m3.back(), e4m3[1], e4m3[8]}), std::vector({448.0, 0x1p-9, 0x1p-6}));
+  EXPECT_EQ(std::vector({e5m2.back(), e5m2[1], e5m2[4]}), std::vector({57344.0, 0x1p-16, 0x1p-14}));
+}
+
+TEST(Fp8, RoundsToTheNearestNumberAndTiesToEven) {
+  for (const Fp8Format& format : {kE4m3, kE5m2}) {
+    const std::vector<double> numbers = numbers_of(format);
+    for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
+      const auto below = static_cast<float>(numbers[i]), above = static_cast<float>(numbers[i + 1]);
+      const float middle = (below + above) / 2;
+      for (const float sign : {1.0f, -1.0f}) {
+        const auto rounded = [&](float value) { return sign * round_to_fp8(sign * value, format); };
+        EXPECT_EQ(rounded(below), below);
+        EXPECT_EQ(rounded(above), above);
+        EXPECT_EQ(rounded(std::nextafter(middle, 0.0f)), below);
+        EXPECT_EQ(rounded(middle), i % 2 == 0 ? below : above) << i;
+        EXPECT_EQ(rounded(std::nextafter(middle, INFINITY)), above);
+      }
+    }
+  }
+}
+
+std::uint32_t bits_in_bf16(float value) { return std::bit_cast<std::uint32_t>(value) >> 16; }
+
+TEST(Fp8, TheScaleIsTheGreatestPowerOfTwoThatFits) {
+  for (const Fp8Format& format : {kE4m3, kE5m2}) {
+    const double greatest = numbers_of(format).back();
+    for (std::uint32_t bits = bits_in_bf16(0x1p-40f); bits < bits_in_bf16(INFINITY); ++bits) {
+      const double value = std::bit_cast<float>(bits << 16), scale = fp8_scale(bits, format);
+      int exponent = 0;
+      ASSERT_EQ(std::frexp(scale, &exponent), 0.5);
+      ASSERT_LE(value * scale, greatest) << value;
+      ASSERT_GT(2 * value * scale, greatest) << value;
+    }
+    EXPECT_EQ(fp8_scale(0, format), 0x1p63f);
+    EXPECT_TRUE(std::isnan(fp8_scale(bits_in_bf16(INFINITY), format)));
+    EXPECT_TRUE(std::isnan(fp8_scale(bits_in_bf16(NAN), format)));
+  }
+}
+
+/// Rounded to fp8 with one scale, by search among the numbers of the format.
+std::vector<float> in_fp8(const Fp8Format& format, const std::vector<float>& values) {
+  const std::vector<double> numbers = numbers_of(format);
+  double greatest = 0, scale = 1;
+  for (const float value : values) greatest = std::max(greatest, std::abs(double{value}));
+  while (greatest * scale > numbers.back()) scale /= 2;
+  while (2 * greatest * scale <= numbers.back()) scale *= 2;
+  std::vector<float> out;
+  for (const float value : values) {
+    const double scaled = std::abs(double{value}) * scale;
+    const auto above = static_cast<std::size_t>(std::ranges::lower_bound(numbers, scaled) - numbers.begin());
+    std::size_t nearest = above;
+    if (above > 0) {
+      const double down = scaled - numbers[above - 1], up = numbers[above] - scaled;
+      if (down < up || (down == up && above % 2 == 1)) nearest = above - 1;
+    }
+    out.push_back(static_cast<float>(std::copysign(numbers[nearest] / scale, double{value})));
+  }
+  return out;
+}
+
+/// Numbers of many magnitudes, so that some are subnormal in fp8 and some become zero.
+std::vector<float> spread_out(std::vector<float> values, float scale) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(scale, -static_cast<int>(i * 7 % 23));
+  return rounded_to(DType::bf16, values);
+}
+
+bool multiplies_in_fp8(const Backend& backend) {
+  try {
+    (void)backend.check_precision(Precision::fp8);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+MatmulDescription describe_in_fp8(const Case& c) {
+  MatmulDescription d = describe(c);
+  d.dtype = DType::bf16;
+  d.fp8 = true;
+  return d;
+}
+
+/// As in bf16, with rounded operands. The gradient of the bias is not rounded.
+TEST(Matmul, InFp8) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : {Case{32, 64, 48}, Case{16, 16, 16, false}, Case{144, 80, 208}, Case{48, 272, 32, true, false}})
+    for (const auto& [dx_mode, parameter_mode] : {std::pair{GradientMode::overwrite, GradientMode::overwrite},
+                                                  {GradientMode::accumulate, GradientMode::accumulate},
+                                                  {GradientMode::skip, GradientMode::overwrite},
+                                                  {GradientMode::overwrite, GradientMode::skip}}) {
+      Inputs in(c);
+      in.x = spread_out(in.x, 300.0f);
+      in.weight = spread_out(in.weight, 0.1f);
+      in.dy = spread_out(in.dy, 1e-5f);
+      for (auto* values : {&in.bias, &in.dx_before}) *values = rounded_to(DType::bf16, *values);
+      Inputs rounded = in;
+      rounded.x = in_fp8(kE4m3, in.x);
+      rounded.weight = in_fp8(kE4m3, in.weight);
+      rounded.dy = in_fp8(kE5m2, in.dy);
+      EXPECT_NE(rounded.x, in.x);
+      const MatmulDescription d = describe(c);
+      const Outputs expected = run(reference, d, rounded, dx_mode, parameter_mode);
+      const Outputs magnitude = run(reference, d, rounded.positive(), dx_mode, parameter_mode);
+      const std::vector<float> dbias = run(reference, d, in, dx_mode, parameter_mode).dbias;
+      for (auto& [name, backend] : tested_backends()) {
+        if (!multiplies_in_fp8(*backend)) continue;
+        SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.in_features, c.out_features}).text() + ", dx " +
+                     text(dx_mode) + ", parameters " + text(parameter_mode));
+        const Outputs actual = run(*backend, describe_in_fp8(c), in, dx_mode, parameter_mode);
+        const auto n = [](std::int64_t terms) { return static_cast<double>(terms) + 4; };
+        const double of_type = 3 * kBf16Roundoff / kRoundoff;
+        EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, n(c.in_features) + of_type)) << "y";
+        EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, n(c.out_features) + of_type)) << "dx";
+        EXPECT_TRUE(within_rounding(actual.dweight, expected.dweight, magnitude.dweight, n(c.rows))) << "dweight";
+        EXPECT_TRUE(within_rounding(actual.dbias, dbias, magnitude.dbias, n(c.rows))) << "dbias";
+      }
+    }
+}
+
+/// Also zeros: they have no greatest magnitude that a scale could be computed from.
+TEST(Matmul, InFp8ATensorThatIsNotFiniteMakesTheResultNaN) {
+  const Case c{16, 32, 48};
+  for (auto& [name, backend] : tested_backends()) {
+    if (!multiplies_in_fp8(*backend)) continue;
+    const auto run_with = [&](float x, float dy) {
+      Inputs in(c);
+      in.x[100] = x;
+      in.dy[100] = dy;
+      return run(*backend, describe_in_fp8(c), in, GradientMode::overwrite, GradientMode::skip);
+    };
+    const auto all_are_nan = [](const std::vector<float>& values) {
+      return std::ranges::all_of(values, [](float v) { return std::isnan(v); });
+    };
+    for (const float value : {INFINITY, -INFINITY, NAN}) {
+      EXPECT_TRUE(all_are_nan(run_with(value, 1).y)) << name << ", x " << value;
+      EXPECT_TRUE(all_are_nan(run_with(1, value).dx)) << name << ", dy " << value;
+    }
+    Inputs zeros(c);
+    std::ranges::fill(zeros.dy, 0.0f);
+    const Outputs out = run(*backend, describe_in_fp8(c), zeros, GradientMode::overwrite, GradientMode::overwrite);
+    EXPECT_EQ(out.dx, std::vector<float>(out.dx.size())) << name;
+    EXPECT_EQ(out.dweight, std::vector<float>(out.dweight.size())) << name;
+  }
+}
+
+TEST(Matmul, InFp8NeedsSizesThatAreMultiplesOf16) {
+  for (auto& [name, backend] : tested_backends()) {
+    if (!multiplies_in_fp8(*backend)) continue;
+    EXPECT_NO_THROW((void)backend->make(describe_in_fp8({32, 64, 48}))) << name;
+    for (const Case& c : {Case{24, 64, 48}, Case{32, 56, 48}, Case{32, 64, 40}})
+      EXPECT_THROW((void)backend->make(describe_in_fp8(c)), Error) << name;
+    MatmulDescription d = describe_in_fp8({32, 64, 48});
+    d.activation = kRelu;
+    EXPECT_THROW((void)backend->make(d), Error) << name;
+  }
+}
+
+TEST(Matmul, InferenceInFp8HasTheBitsOfTraining) {
+  for (auto& [name, backend] : tested_backends()) {
+    if (!multiplies_in_fp8(*backend)) continue;
+    const Case c{16, 64, 48};
+    MatmulDescription d = describe_in_fp8(c);
+    const std::vector<float> trained = run(*backend, d, Inputs(c), GradientMode::skip, GradientMode::skip).y;
+    d.inference = true;
+    EXPECT_EQ(run(*backend, d, Inputs(c), {}, {}).y, trained) << name;
+  }
+}
+
+// ---- Layouts --------------------------------------------------------------------------------------------------------
 
 /// An op for another batch size, for inference, must be able to read the weights of the training op.
 TEST(Matmul, AcceptsTheWeightLayoutOfAnotherOp) {

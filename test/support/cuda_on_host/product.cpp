@@ -1,4 +1,6 @@
 // What cuBLASLt does on a device (kernels/cuda/matmul_bare.h), as plain loops in double, rounded once.
+#include <cuda_fp8.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -9,6 +11,10 @@
 
 namespace lockstep::cuda {
 namespace {
+
+float to_float(__nv_fp8_e4m3 value) { return static_cast<float>(value); }
+float to_float(__nv_fp8_e5m2 value) { return static_cast<float>(value); }
+using cuda::to_float;
 
 class HostProduct final : public PlannedProduct {
  public:
@@ -23,24 +29,35 @@ class HostProduct final : public PlannedProduct {
 
   void run(const Arguments& args, void* workspace, Stream&) override {
     cuda_fibers::record_call("cublaslt", workspace);
-    dispatch(d_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      dispatch(d_.d_dtype, [&](auto* result) { multiply<T>(args, static_cast<decltype(result)>(args.d)); });
+    dispatch(d_.d_dtype, [&](auto* result) {
+      using D = std::remove_pointer_t<decltype(result)>;
+      if (d_.dtype != DType::e4m3)
+        dispatch(d_.dtype, [&](auto* type) {
+          using T = std::remove_pointer_t<decltype(type)>;
+          multiply<T, T, T, D>(args);
+        });
+      else if (d_.a_is_e5m2)
+        multiply<__nv_fp8_e5m2, __nv_fp8_e4m3, D, D>(args);
+      else
+        multiply<__nv_fp8_e4m3, __nv_fp8_e4m3, D, D>(args);
     });
   }
 
  private:
-  template <typename T, typename D>
-  void multiply(const Arguments& args, D* d) const {
-    const T* a = static_cast<const T*>(args.a);
-    const T* b = static_cast<const T*>(args.b);
+  template <typename A, typename B, typename Bias, typename D>
+  void multiply(const Arguments& args) const {
+    const A* a = static_cast<const A*>(args.a);
+    const B* b = static_cast<const B*>(args.b);
+    D* const d = static_cast<D*>(args.d);
+    const double scale = args.a_scale == nullptr ? 1 : double{*args.a_scale} * double{*args.b_scale};
     for (std::int64_t row = 0; row < d_.rows; ++row)
       for (std::int64_t column = 0; column < d_.columns; ++column) {
         double sum = 0;
         for (std::int64_t i = 0; i < d_.inner; ++i)
           sum += double{to_float(a[d_.a_is_transposed ? i * d_.rows + row : row * d_.inner + i])} *
                  double{to_float(b[d_.b_is_transposed ? column * d_.inner + i : i * d_.columns + column])};
-        if (d_.bias) sum += to_float(static_cast<const T*>(args.bias)[column]);
+        sum *= scale;
+        if (d_.bias) sum += to_float(static_cast<const Bias*>(args.bias)[column]);
         if (activates()) {
           if (d_.keeps_z) static_cast<D*>(args.z)[row * d_.columns + column] = from_float<D>(static_cast<float>(sum));
           if (d_.activation == ActivationFunction::relu)
