@@ -25,9 +25,9 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kWidth = 8;                 // numbers of a thread in a row
-constexpr int kHeight = 4;                // rows of a thread: their bytes in a column make a word
-constexpr std::size_t kScaleBytes = 16;   // each scale is aligned to that
+constexpr int kWidth = 8;                // numbers of a thread in a row
+constexpr int kHeight = 4;               // rows of a thread: their bytes in a column make a word
+constexpr std::size_t kScaleBytes = 16;  // each scale is aligned to that
 constexpr int kTileColumns = 64, kTileRows = 128;
 
 /// A tensor (rows, columns), both multiples of 16, and its copies in fp8. Null: not needed.
@@ -149,7 +149,8 @@ class CudaMatmulInFp8 final : public CudaOp<MatmulDescription> {
 };
 
 CudaMatmulInFp8::CudaMatmulInFp8(const MatmulDescription& d, const CudaContext& context)
-    : PlannedOp(d, context), layout_(row_major_layout(d.weight_layout, d.out_features * d.in_features, "matmul in fp8")) {
+    : PlannedOp(d, context),
+      layout_(row_major_layout(d.weight_layout, d.out_features * d.in_features, "matmul in fp8")) {
   const std::int64_t rows = d.rows, in = d.in_features, out = d.out_features;
   const auto plan = [&](ProductDescription product) {
     product.dtype = DType::e4m3;
@@ -186,9 +187,9 @@ CudaMatmulInFp8::CudaMatmulInFp8(const MatmulDescription& d, const CudaContext& 
 }
 
 std::string CudaMatmulInFp8::describe() const {
-  std::string out = fmt::format("matmul ({}, {}) -> {}{}, fp8, weights {}: cuBLASLt, forward {}", d_.rows,
-                                d_.in_features, d_.out_features, d_.bias ? " with bias" : "", layout_->describe(),
-                                forward_->algorithm());
+  std::string out =
+      fmt::format("matmul ({}, {}) -> {}{}, fp8, weights {}: cuBLASLt, forward {}", d_.rows, d_.in_features,
+                  d_.out_features, d_.bias ? " with bias" : "", layout_->describe(), forward_->algorithm());
   if (data_gradient_) out += "; data gradient " + data_gradient_->algorithm();
   if (weight_gradient_) out += "; weight gradient " + weight_gradient_->algorithm();
   return out;
@@ -215,7 +216,8 @@ void CudaMatmulInFp8::launch_for(Kernel* kernel, std::initializer_list<Fp8Tensor
     const int n_copies = (t.copy != nullptr ? 1 : 0) + (t.transposed != nullptr ? 1 : 0);
     if (n_copies == 0) continue;
     all.tensors[grid.blocks_y++] = t;
-    grid.work.bytes += moved_bytes(1, t.rows, t.columns, sizeof(Bfloat16)) + (copies ? moved_bytes(n_copies, t.rows, t.columns, 1) : 0);
+    grid.work.bytes += moved_bytes(1, t.rows, t.columns, sizeof(Bfloat16)) +
+                       (copies ? moved_bytes(n_copies, t.rows, t.columns, 1) : 0);
   }
   launch(kernel, grid, stream, all);
 }

@@ -32,13 +32,11 @@ Key number_type(std::string name, Field<DType> field) {
 }
 
 Key precision() {
-  Key key = choice_of<Precision>(
-      KEY(precision),
-      {{"fp32", Precision::fp32},
-                             {"tf32", Precision::tf32},
-                             {"bf16", Precision::bf16},
-                             {"fp16", Precision::fp16},
-                             {"fp8", Precision::fp8}});
+  Key key = choice_of<Precision>(KEY(precision), {{"fp32", Precision::fp32},
+                                                  {"tf32", Precision::tf32},
+                                                  {"bf16", Precision::bf16},
+                                                  {"fp16", Precision::fp16},
+                                                  {"fp8", Precision::fp8}});
   key.accepts = "auto | " + key.accepts;
   key.choices.insert(key.choices.begin(), "auto");
   key.set = [set = key.set](Config& config, const Value& value) {

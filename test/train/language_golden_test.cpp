@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "comm/world.h"
 #include "data/text_set.h"
@@ -116,6 +117,24 @@ TEST(LanguageGoldenOnHost, TheFirstStepsWithoutMastersAsInPyTorch) {
     SCOPED_TRACE(model);
     expect_as_in_pytorch(model, Precision::bf16, "none", 2, test::make_cuda_on_host_backend(), Kept::in_bf16);
   }
+}
+
+/// The scales of tensors that are recomputed are those of the first time.
+TEST(LanguageGoldenOnHost, RecomputationInFp8GivesTheSameBits) {
+  const Json golden = test::read_golden("language_qwen2_16");
+  Config config = test::golden_config(golden, Precision::fp8);
+  const auto backend = test::make_cuda_on_host_backend();
+  const auto world = comm::single_world();
+  const auto communicator = comm::make_communicator(config.comm, *world, *backend);
+  std::set<std::uint64_t> hashes;
+  for (const char* recompute : {"none", "block", "selective"}) {
+    config.model.recompute = recompute;
+    test::SmallRun run(config, *backend, *communicator,
+                       tasks::make_language_modelling(config, std::make_shared<GoldenText>(golden), nullptr));
+    for (int step = 0; step < 2; ++step) run.step(step);
+    hashes.insert(run.replica().hash());
+  }
+  EXPECT_EQ(hashes.size(), 1u);
 }
 #endif
 

@@ -47,8 +47,7 @@ inline void require_possible(const MatmulDescription& d) {
           ErrorCode::op_description, "a matmul with an output in fp32 is for inference, without bias and activation");
   require(!d.fp8 || (d.dtype == DType::bf16 && d.activation == ActivationFunction::none && !d.fp32_output),
           ErrorCode::op_description, "a matmul in fp8 has tensors in bf16, and no activation");
-  require(!d.fp8 || (d.rows % 16 == 0 && d.in_features % 16 == 0 && d.out_features % 16 == 0),
-          ErrorCode::not_supported,
+  require(!d.fp8 || (d.rows % 16 == 0 && d.in_features % 16 == 0 && d.out_features % 16 == 0), ErrorCode::not_supported,
           "precision=fp8 needs products whose sizes are multiples of 16, but the model has one of ({}, {}) -> {}: set "
           "precision=bf16{}",
           d.rows, d.in_features, d.out_features,
