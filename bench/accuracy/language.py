@@ -1,7 +1,8 @@
 """Compares the training of a small language model with that of PyTorch: the loss of steps, and of the validation text.
 
     python3 bench/accuracy/language.py --python PYTHON_WITH_TRANSFORMERS --picture docs/pictures/language_loss.svg
-    python3 bench/accuracy/language.py --name language_fp8 --base precision=bf16 --variants precision=fp8 --seeds 1 2 3 4 5 --epochs 5
+    python3 bench/accuracy/language.py --name language_fp8 --variants precision=fp8 --seeds 1 2 3 4 5 \
+        --base precision=bf16 train.global_batch=8 train.max_steps=500 schedule.steps=500 evaluation.every_epochs=0
 
 Both train jobs/configs/gpt_small_shakespeare.yaml from scratch at the same time, with initial weights and an order of
 samples of their own. Takes some minutes per seed on 2 cores. Speeds are not compared here. With --variants, Lockstep is
@@ -124,11 +125,11 @@ def variants(args):
         runs = list(pool.map(lambda plan: losses_of(ours(plan[1], args, directory, *plan[2])), plans))
     ends = [[statistics.mean(loss for _, loss in run["step"][-10:]), run["evaluation"][-1][1]] for run in runs]
     spreads = [(min(column), max(column)) for column in zip(*ends[:len(args.seeds)])]
-    rows = [[keys, seed, *(f"{end:.3f}" for end in found)] for (keys, seed, _), found in zip(plans, ends)]
+    rows = [["" if keys == base else keys, seed, *(f"{end:.3f}" for end in found)] for (keys, seed, _), found in zip(plans, ends)]
     verdicts = [f"{keys}: {'within' if all(low <= end <= high for end, (low, high) in zip(found, spreads)) else 'outside'} the spread of the seeds"
                 for (keys, _, _), found in zip(plans[len(args.seeds):], ends[len(args.seeds):])]
-    text = (f"{args.config.name}, {runs[0]['evaluation'][-1][0]} steps, 1 rank, {args.threads} thread(s). The training loss is the mean of "
-            f"every {LOG_STEPS}th of the last {10 * LOG_STEPS} steps.\n\n"
+    text = (f"{args.config.name} with {base}: {runs[0]['evaluation'][-1][0]} steps, 1 rank, {args.threads} thread(s). The\ntraining loss "
+            f"is the mean of every {LOG_STEPS}th of the last {10 * LOG_STEPS} steps.\n\n"
             + harness.table(["", "seed", "training loss at the end", "validation loss"], rows) + "\n" + ".\n".join(verdicts) + ".\n")
     harness.finish(args, "A small language model with several settings", text,
                    runs=[{"keys": keys, "seed": seed, **run} for (keys, seed, _), run in zip(plans, runs)])
