@@ -166,8 +166,10 @@ class CudaBatchNorm final : public CudaOp<BatchNormDescription> {
       constexpr int kPack = Pack<T>::kSize;
       const Backward &a = args.first, &b = args.second;  // null pointers count as aligned
       const bool packs = allows_packs<T>(channels_, a.dz, a.x, a.dx, b.x, b.dx);
-      const RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads,
-                         context_.blocks(blocks_per_multiprocessor(kNorms)), kLeastRows);
+      RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads, context_.blocks(blocks_per_multiprocessor(kNorms)),
+                   kLeastRows);
+      walk.grid.work = {.kind = packs ? "packs" : "elements",
+                        .bytes = moved_bytes(1 + 2 * kNorms, rows_, channels_, sizeof(T))};
       launch(packs ? batch_norm_backward<T, kPack, kNorms> : batch_norm_backward<T, 1, kNorms>, walk.grid, stream, args,
              rows_, d_.n_rows, walk);
     });
@@ -176,7 +178,8 @@ class CudaBatchNorm final : public CudaOp<BatchNormDescription> {
   Grid channel_grid() const {
     constexpr unsigned kChannelThreads = 64;
     return {.blocks = static_cast<unsigned>((channels_ + kChannelThreads - 1) / kChannelThreads),
-            .threads = kChannelThreads};
+            .threads = kChannelThreads,
+            .work = {.kind = "small"}};
   }
   double epsilon() const { return d_.epsilon; }
 

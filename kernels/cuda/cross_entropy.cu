@@ -240,9 +240,9 @@ class CudaSoftmaxCrossEntropy final : public CudaOp<SoftmaxCrossEntropyDescripti
     auto* results = static_cast<RowResult*>(memory.workspace);
     auto* saved = d_.inference ? nullptr : static_cast<RowSaved*>(memory.saved);
     dispatch(d_.dtype, [&]<typename T>(T*) {
-      launch(has_long_rows() ? forward_rows<T, kThreads> : forward_rows<T, 32>, grid(), stream,
-             static_cast<const T*>(args.logits), args.labels,
-             rows<T>(args.logits, nullptr, args.class_weights, args.mixed), results, saved);
+      launch(has_long_rows() ? forward_rows<T, kThreads> : forward_rows<T, 32>,
+             grid(moved_bytes(1, d_.rows, d_.classes, sizeof(T))), stream, static_cast<const T*>(args.logits),
+             args.labels, rows<T>(args.logits, nullptr, args.class_weights, args.mixed), results, saved);
     });
     if (args.sums_mode == GradientMode::skip) return;
     launch(add_rows, {.threads = kThreads, .work = {.kind = "small"}}, stream, results, args.labels, d_.rows,
@@ -251,19 +251,20 @@ class CudaSoftmaxCrossEntropy final : public CudaOp<SoftmaxCrossEntropyDescripti
 
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
     dispatch(d_.dtype, [&]<typename T>(T*) {
-      launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,
-             static_cast<const T*>(args.logits), args.labels,
-             rows<T>(args.logits, args.dlogits, args.class_weights, args.mixed),
+      launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>,
+             grid(moved_bytes(2, d_.rows, d_.classes, sizeof(T))), stream, static_cast<const T*>(args.logits),
+             args.labels, rows<T>(args.logits, args.dlogits, args.class_weights, args.mixed),
              static_cast<const RowSaved*>(memory.saved), args.scalars, args.loss_scale, static_cast<T*>(args.dlogits));
     });
   }
 
  private:
   bool has_long_rows() const { return d_.classes >= kLongRow; }
-  Grid grid() const {
+  Grid grid(double bytes) const {
     const auto rows = static_cast<std::size_t>(d_.rows), in_block = std::size_t{kThreads / 32};
     return {.blocks = static_cast<unsigned>(has_long_rows() ? rows : (rows + in_block - 1) / in_block),
-            .threads = kThreads};
+            .threads = kThreads,
+            .work = {.kind = "packs", .bytes = bytes}};
   }
   template <typename T>
   Rows rows(const void* logits, const void* dlogits, const float* class_weights, const MixedLabels& mixed) const {

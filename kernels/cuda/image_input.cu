@@ -212,8 +212,10 @@ class CudaImageInput final : public CudaOp<ImageInputDescription> {
       }
       constexpr int kPack = Pack<T>::kSize;
       const bool by_packs = goes_by_packs<T>(images_, args.y);
-      launch(by_packs ? normalize<T, kPack> : normalize<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_),
-             stream, images_, args);
+      Grid grid = image_grid(images_, by_packs ? kPack : 1, context_);
+      grid.work = {.kind = by_packs ? "packs" : "elements",
+                   .bytes = moved_bytes(1, images_.n, images_.image_elements(), 1 + sizeof(T))};
+      launch(by_packs ? normalize<T, kPack> : normalize<T, 1>, grid, stream, images_, args);
     });
   }
 

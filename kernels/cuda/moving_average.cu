@@ -30,8 +30,9 @@ class CudaMovingAverage final : public CudaOp<MovingAverageDescription> {
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
     const unsigned limit = context_.blocks(4);
     launch(d_.momentum ? move_average<Momentum::fixed> : move_average<Momentum::of_step>,
-           {.blocks = blocks_for(d_.n_elements, 256, limit)}, stream, args.running, args.batch, d_.n_elements,
-           d_.momentum.value_or(0), args.scalars);
+           {.blocks = blocks_for(d_.n_elements, 256, limit),
+            .work = {.kind = "packs", .bytes = 3 * static_cast<double>(d_.n_elements * sizeof(float))}},
+           stream, args.running, args.batch, d_.n_elements, d_.momentum.value_or(0), args.scalars);
   }
 };
 

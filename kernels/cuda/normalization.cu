@@ -126,7 +126,8 @@ __device__ inline bool is_finish_writer(std::int64_t c, std::int64_t n_channels)
 }
 Grid finish_grid(std::int64_t c) {
   return {.blocks = static_cast<unsigned>((c + kFinishChannels - 1) / kFinishChannels),
-          .threads = kFinishChannels * kFinishLanes};
+          .threads = kFinishChannels * kFinishLanes,
+          .work = {.kind = "small"}};
 }
 
 template <typename T>
@@ -215,7 +216,9 @@ void normalize(const ActivationShape& shape, const InputNormalization& normaliza
     if (normalization.residual == Residual::normalized) task.residual_scale_bias = args.residual_scale_bias;
     task.z = static_cast<T*>(z);
     const bool packs = allows_packs<T>(shape.c, x, task.residual, z);
-    const RowWalk walk(shape.rows, shape.c, packs ? kPack : 1, kThreads, block_limit(context), kLeastRows);
+    RowWalk walk(shape.rows, shape.c, packs ? kPack : 1, kThreads, block_limit(context), kLeastRows);
+    walk.grid.work = {.kind = packs ? "packs" : "elements",
+                      .bytes = moved_bytes(residual ? 3 : 2, shape.rows, shape.c, sizeof(T))};
     auto* kernel = packs ? (residual ? normalize_rows<T, kPack, true> : normalize_rows<T, kPack, false>)
                          : (residual ? normalize_rows<T, 1, true> : normalize_rows<T, 1, false>);
     launch(kernel, walk.grid, stream, task, walk);
@@ -232,7 +235,8 @@ void channel_sums(const ActivationShape& shape, const void* x, double* statistic
     constexpr int kPack = Pack<T>::kSize;
     auto* partials = static_cast<double*>(workspace);
     const bool packs = allows_packs<T>(shape.c, x);
-    const RowWalk walk = sum_walk(shape, packs ? kPack : 1, context);
+    RowWalk walk = sum_walk(shape, packs ? kPack : 1, context);
+    walk.grid.work = {.kind = packs ? "packs" : "elements", .bytes = moved_bytes(1, shape.rows, shape.c, sizeof(T))};
     launch(packs ? sum_rows<T, kPack> : sum_rows<T, 1>, walk.grid, stream, static_cast<const T*>(x), shape.rows, walk,
            partials);
     launch(finish_channel_sums<T>, finish_grid(shape.c), stream, partials, walk.grid.blocks, static_cast<const T*>(x),
@@ -257,8 +261,8 @@ void normalize_backward(const ActivationShape& shape, const InputNormalization& 
   dispatch(shape.dtype, [&]<typename T>(T*) {
     const NormalizeBackwardTask<T> task = make_backward_task<T>(shape, normalization, x, forward, z, args);
     const bool packs = allows_packs<T>(shape.c, x, task.residual, task.operand, data_gradient, args.added, args.dz);
-    run_normalize_backward(shape, normalization, task, TensorGradient<T>{static_cast<const T*>(data_gradient)}, packs,
-                           args, workspace, context, stream);
+    run_normalize_backward(shape, normalization, task, TensorGradient<T>{static_cast<const T*>(data_gradient)},
+                           moved_bytes(1, shape.rows, shape.c, sizeof(T)), packs, args, workspace, context, stream);
   });
 }
 
@@ -268,8 +272,11 @@ void add_into(const AddInto& shape, const void* value, void* target, const CudaC
     const bool packs = are_aligned(value, target);
     const std::size_t n_vectors = std::max<std::size_t>(shape.n_elements / (packs ? kPack : 1), 1);
     launch(packs ? add_elements<T, kPack> : add_elements<T, 1>,
-           {.blocks = blocks_for(n_vectors, kThreads, block_limit(context)), .threads = kThreads}, stream,
-           static_cast<const T*>(value), static_cast<T*>(target), shape.n_elements);
+           {.blocks = blocks_for(n_vectors, kThreads, block_limit(context)),
+            .threads = kThreads,
+            .work = {.kind = packs ? "packs" : "elements",
+                     .bytes = 3 * static_cast<double>(shape.n_elements * sizeof(T))}},
+           stream, static_cast<const T*>(value), static_cast<T*>(target), shape.n_elements);
   });
 }
 

@@ -244,16 +244,20 @@ inline RowWalk sum_walk(const ActivationShape& shape, int vector_size, const Cud
                  kLeastRows);
 }
 
-/// Both stages, in packs or one by one.
+/// Both stages, in packs or one by one. `gradient_bytes`: those that `gradient` reads.
 template <typename T, typename Gradient>
 void run_normalize_backward(const ActivationShape& shape, const InputNormalization& normalization,
-                            const NormalizeBackwardTask<T>& task, const Gradient& gradient, bool packs,
-                            const NormalizationBackward& args, void* workspace, const CudaContext& context,
+                            const NormalizeBackwardTask<T>& task, const Gradient& gradient, double gradient_bytes,
+                            bool packs, const NormalizationBackward& args, void* workspace, const CudaContext& context,
                             Stream& stream) {
   constexpr int kPack = Pack<T>::kSize;
   const bool three = normalization.residual == InputNormalization::Residual::normalized;
   auto* partials = static_cast<double*>(workspace);
-  const RowWalk walk = sum_walk(shape, packs ? kPack : 1, context);
+  RowWalk walk = sum_walk(shape, packs ? kPack : 1, context);
+  const int n_tensors = 2 + static_cast<int>(task.residual != nullptr) + static_cast<int>(task.operand != nullptr) +
+                        static_cast<int>(task.added != nullptr);  // x and dz always
+  walk.grid.work = {.kind = packs ? "packs" : "elements",
+                    .bytes = moved_bytes(n_tensors, shape.rows, shape.c, sizeof(T)) + gradient_bytes};
   auto* kernel =
       packs ? (three ? normalize_backward_rows<T, kPack, 3, Gradient> : normalize_backward_rows<T, kPack, 2, Gradient>)
             : (three ? normalize_backward_rows<T, 1, 3, Gradient> : normalize_backward_rows<T, 1, 2, Gradient>);

@@ -357,15 +357,21 @@ class CudaPool2d final : public CudaOp<Pool2dDescription> {
       constexpr int kPack = Pack<T>::kSize;
       const PoolTask<T> task = make_task<T>(args, memory, stream);
       const bool packs = allows_packs<T>(activation_.c, task.x, task.residual, task.y, task.saved);
+      const Launch work{
+          .kind = packs ? "packs" : "elements",
+          .bytes = moved_bytes(task.residual != nullptr ? 2 : 1, activation_.rows, activation_.c, sizeof(T)) +
+                   bytes_of_y(size_bytes(d_.y_dtype), task.saved)};
       if (d_.kernel_size == 0 && !is_max()) {
         const std::int64_t image_rows = activation_.rows / task.rows;
         RowWalk walk(image_rows, activation_.c, packs ? kPack : 1, kSumThreads, 1, 1);
         const std::int64_t limit = std::max<std::int64_t>(block_limit() / walk.grid.blocks_y, 1);
         walk.grid.blocks = static_cast<unsigned>(std::min(task.rows, limit));
+        walk.grid.work = work;
         launch(packs ? pool_images<T, kPack> : pool_images<T, 1>, walk.grid, stream, task, image_rows, walk);
         return;
       }
-      const RowWalk walk(task.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+      RowWalk walk(task.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+      walk.grid.work = work;
       auto* kernel = packs ? (is_max() ? pool_forward<T, kPack, true> : pool_forward<T, kPack, false>)
                            : (is_max() ? pool_forward<T, 1, true> : pool_forward<T, 1, false>);
       launch(kernel, walk.grid, stream, task, geometry_, walk);
@@ -389,7 +395,10 @@ class CudaPool2d final : public CudaOp<Pool2dDescription> {
                                        static_cast<const Dy*>(args.added), saved};
     if (!d_.normalization) {
       const bool packs = allows_packs<T>(activation_.c, args.dy, args.added, args.dx, saved);
-      const RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+      RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+      walk.grid.work = {
+          .kind = packs ? "packs" : "elements",
+          .bytes = moved_bytes(1, activation_.rows, activation_.c, sizeof(T)) + bytes_of_y(sizeof(Dy), saved)};
       launch(packs ? pool_backward<T, kPack, Dy> : pool_backward<T, 1, Dy>, walk.grid, stream, gradient,
              static_cast<T*>(args.dx), args.dx_mode == GradientMode::accumulate, activation_.rows, walk);
       return;
@@ -400,12 +409,16 @@ class CudaPool2d final : public CudaOp<Pool2dDescription> {
         make_backward_task<T>(activation_, normalization, args.x, args.normalization, z, args.gradient);
     const bool packs = allows_packs<T>(activation_.c, args.dy, args.added, saved, task.x, task.residual, task.operand,
                                        task.added, task.dz);
-    run_normalize_backward(activation_, normalization, task, gradient, packs, args.gradient, memory.workspace, context_,
-                           stream);
+    run_normalize_backward(activation_, normalization, task, gradient, bytes_of_y(sizeof(Dy), saved), packs,
+                           args.gradient, memory.workspace, context_, stream);
   }
 
   bool is_max() const { return d_.kind == Pool2dDescription::Kind::max; }
   bool y_is_fp32() const { return d_.y_dtype == DType::fp32; }
+  /// Of y, and of what is saved for each of its elements.
+  double bytes_of_y(std::size_t element_bytes, const std::uint8_t* saved) const {
+    return moved_bytes(1, y_pixels_, activation_.c, element_bytes + (saved != nullptr ? 1 : 0));
+  }
   unsigned block_limit() const { return context_.blocks(kBlocksPerMultiprocessor); }
 
   /// What forward reads. If the normalised input is stored, it has been computed by then.

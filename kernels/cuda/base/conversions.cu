@@ -172,12 +172,15 @@ void widen(DType dtype, const void* source, float* target, const Rows& rows, boo
   const std::int64_t n = rows.n_rows * rows.length;
   for_half(dtype, [&]<typename T>(T*) {
     const T* typed = static_cast<const T*>(source);
-    if (rows.length == rows.padded && is_whole_packs(n, source, target))
-      launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid_of_items(n / 8, context), stream, typed,
-             target, n / 8);
-    else
-      launch(accumulate ? widen_rows<T, true> : widen_rows<T, false>, grid_of_items(n, context), stream, typed, target,
-             rows);
+    if (rows.length == rows.padded && is_whole_packs(n, source, target)) {
+      Grid grid = grid_of_items(n / 8, context);
+      grid.work = {.kind = "packs", .bytes = moved_bytes(1, n, 1, sizeof(T) + (accumulate ? 2 : 1) * sizeof(float))};
+      launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid, stream, typed, target, n / 8);
+    } else {
+      Grid grid = grid_of_items(n, context);
+      grid.work = {.kind = "elements", .bytes = moved_bytes(1, n, 1, sizeof(T) + (accumulate ? 2 : 1) * sizeof(float))};
+      launch(accumulate ? widen_rows<T, true> : widen_rows<T, false>, grid, stream, typed, target, rows);
+    }
   });
 }
 
@@ -224,16 +227,20 @@ void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, 
   const auto by = [](std::int64_t divisor) { return FastDivide(static_cast<std::uint32_t>(divisor)); };
   const BlockDivisions divisions{by(of.blocks[3] / 8), by(of.blocks[2]), by(of.blocks[1]), by(of.x[3])};
   for_half(dtype, [&]<typename T>(T*) {
-    launch(pixels_to_blocks<T>, grid_of_items(n_packs, context), stream, static_cast<const T*>(x),
-           static_cast<T*>(blocks), n_packs, sizes_of(of), divisions);
+    Grid grid = grid_of_items(n_packs, context);
+    grid.work = {.kind = "packs", .bytes = moved_bytes(1, of.blocks.n_elements() + of.x.n_elements(), 1, sizeof(T))};
+    launch(pixels_to_blocks<T>, grid, stream, static_cast<const T*>(x), static_cast<T*>(blocks), n_packs, sizes_of(of),
+           divisions);
   });
 }
 
 void weights_to_blocks(DType dtype, const void* source, void* target, const PixelBlocks& of, const CudaContext& context,
                        Stream& stream) {
   for_half(dtype, [&]<typename T>(T*) {
-    launch(window_to_blocks<T>, grid_of_items(block_weights(of), context), stream, static_cast<const T*>(source),
-           static_cast<T*>(target), block_weights(of), sizes_of(of));
+    Grid grid = grid_of_items(block_weights(of), context);
+    grid.work = {.kind = "small"};
+    launch(window_to_blocks<T>, grid, stream, static_cast<const T*>(source), static_cast<T*>(target), block_weights(of),
+           sizes_of(of));
   });
 }
 
@@ -241,13 +248,17 @@ void widen_from_blocks(DType dtype, const void* source, float* target, const Pix
                        const CudaContext& context, Stream& stream) {
   const std::int64_t n = of.out_channels * of.kernel_size * of.kernel_size * of.x[3];
   for_half(dtype, [&]<typename T>(T*) {
-    launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid_of_items(n, context), stream,
+    Grid grid = grid_of_items(n, context);
+    grid.work = {.kind = "small"};
+    launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid, stream,
            static_cast<const T*>(source), target, n, sizes_of(of));
   });
 }
 
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream) {
-  launch(sums_to_double, grid_of_items(std::max(parts[0].n, parts[1].n), context), stream, parts[0], parts[1]);
+  Grid grid = grid_of_items(std::max(parts[0].n, parts[1].n), context);
+  grid.work = {.kind = "small"};
+  launch(sums_to_double, grid, stream, parts[0], parts[1]);
 }
 
 std::size_t sum_columns_workspace_bytes(const ColumnSums& shape) {
