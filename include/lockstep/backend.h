@@ -35,6 +35,8 @@ struct DeviceInfo {
   std::string uuid{};                  // of a device; ranks with the same uuid share the device. Empty: the processor
   std::string pci_bus{};               // of a device, "0000:18:00.0"
   int n_visible = 0;                   // devices that this process sees
+  // Of a described device, from its data sheet: memory, and dense products in 16 bits. 0: unknown
+  double bytes_per_second = 0, flops_per_second = 0;
 };
 
 /// Where allocate() places memory: on the host, where the ranks of a node can map and sum it themselves, or on a

@@ -50,20 +50,22 @@ struct KnownDevice {
   const char* title;
   int compute_capability;
   int multiprocessors;
-  double gib;  // as the driver reports it
+  double gib;               // as the driver reports it
+  double tb_per_second;     // data sheet: its memory
+  double tflop_per_second;  // data sheet: dense products in 16 bits, summed in fp32
 };
 constexpr KnownDevice kKnown[] = {
-    {"t4", "Tesla T4", 75, 40, 14.7},
-    {"v100", "Tesla V100-SXM2-16GB", 70, 80, 15.7},
-    {"v100-32gb", "Tesla V100-SXM2-32GB", 70, 80, 31.7},
-    {"rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 23.6},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 23.6},
-    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 80, 108, 39.4},
-    {"a100", "NVIDIA A100-SXM4-80GB", 80, 108, 79.2},
-    {"l40s", "NVIDIA L40S", 89, 142, 44.4},
-    {"h100", "NVIDIA H100 80GB HBM3", 90, 132, 79.1},
-    {"h200", "NVIDIA H200", 90, 132, 139.7},
-    {"b200", "NVIDIA B200", 100, 148, 178.3},
+    {"t4", "Tesla T4", 75, 40, 14.7, 0.32, 65},
+    {"v100", "Tesla V100-SXM2-16GB", 70, 80, 15.7, 0.9, 125},
+    {"v100-32gb", "Tesla V100-SXM2-32GB", 70, 80, 31.7, 0.9, 125},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 23.6, 0.936, 71},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 23.6, 1.008, 165},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 80, 108, 39.4, 1.555, 312},
+    {"a100", "NVIDIA A100-SXM4-80GB", 80, 108, 79.2, 2.039, 312},
+    {"l40s", "NVIDIA L40S", 89, 142, 44.4, 0.864, 362},
+    {"h100", "NVIDIA H100 80GB HBM3", 90, 132, 79.1, 3.35, 989},
+    {"h200", "NVIDIA H200", 90, 132, 139.7, 4.8, 989},
+    {"b200", "NVIDIA B200", 100, 148, 178.3, 8, 2250},
 };
 constexpr std::uintmax_t kMaxDescriptionBytes = 1 << 20;
 constexpr double kContextGib = 0.6;  // memory that CUDA and the libraries use before a step is planned
@@ -84,6 +86,8 @@ DeviceDescription describe(const std::string& device) {
           .compute_capability = known->compute_capability,
           .multiprocessors = known->multiprocessors,
           .memory_bytes = static_cast<std::size_t>((known->gib - kContextGib) * (1 << 30)),
+          .bytes_per_second = 1e12 * known->tb_per_second,
+          .flops_per_second = 1e12 * known->tflop_per_second,
           .json = {}};
 }
 
@@ -99,7 +103,11 @@ PlanningBackend::PlanningBackend(std::shared_ptr<const DeviceDescription> device
 
 DeviceInfo PlanningBackend::device() const {
   const DeviceDescription& device = *context().described;
-  return {.name = device.name, .memory_bytes = device.memory_bytes, .libraries = {}};
+  return {.name = device.name,
+          .memory_bytes = device.memory_bytes,
+          .libraries = {},
+          .bytes_per_second = device.bytes_per_second,
+          .flops_per_second = device.flops_per_second};
 }
 
 std::string PlanningBackend::check_precision(Precision precision) const {

@@ -137,11 +137,12 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   return planned;
 }
 
-std::string choices(const train::StepPlan& plan) {
+std::string choices(const Planned& planned) {
   std::string text;
-  for (const auto& node : plan.largest().graph->nodes())
+  for (const auto& node : planned.plan->largest().graph->nodes())
     if (const std::string ops = node->describe_ops(); !ops.empty())
-      text += fmt::format("  {:<22} {}\n", node->name(), ops);
+      text += fmt::format("  {:<22} {}{}\n", node->name(), ops,
+                          floor_text(planned.launches, node->name(), planned.backend->device()));
   return text;
 }
 
@@ -276,7 +277,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   if (!planned.launches.empty()) text += text_of(planned.launches, "What a step launches");
   if (!planned.decoding.empty()) text += text_of(planned.decoding, "What decoding a token launches");
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
-  return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
+  return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(planned));
 }
 
 /// What the first and the last micro-batch of a step queue.

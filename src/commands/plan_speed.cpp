@@ -269,6 +269,19 @@ std::string text_of(const std::vector<PlannedLaunch>& launches, const char* titl
   return text;
 }
 
+std::string floor_text(const std::vector<PlannedLaunch>& launches, const std::string& layer, const DeviceInfo& device) {
+  if (device.bytes_per_second == 0 || device.flops_per_second == 0) return "";
+  double forward = 0, backward = 0;
+  for (const auto& [entry, n] : launches) {
+    if (entry.part != layer) continue;
+    const double seconds =
+        std::max(entry.launch.bytes / device.bytes_per_second, entry.launch.flops / device.flops_per_second);
+    (entry.phase == trace::name(trace::Kind::backward) ? backward : forward) += n * seconds;
+  }
+  if (forward + backward == 0) return "";
+  return fmt::format("; floor {:.2f} ms forward, {:.2f} ms backward", 1e3 * forward, 1e3 * backward);
+}
+
 Json json_of(const std::vector<PlannedLaunch>& launches) {
   Json out = Json::array();
   for (const auto& [entry, n] : launches) {

@@ -79,6 +79,9 @@ std::vector<PlannedLaunch> grouped(const std::vector<LaunchList::Entry>& entries
 
 /// `title`: "What a step launches".
 std::string text_of(const std::vector<PlannedLaunch>& launches, const char* title);
+/// "; floor 0.12 ms forward, 0.25 ms backward": the least time of a layer, if each of its launches moves its bytes, or
+/// multiplies, at the device's rates. Empty if these are not known.
+std::string floor_text(const std::vector<PlannedLaunch>& launches, const std::string& layer, const DeviceInfo& device);
 nlohmann::ordered_json json_of(const std::vector<PlannedLaunch>& launches);
 
 // What model.recompute saves and costs: counted from the shapes of planned graphs, and with the speed of the device if

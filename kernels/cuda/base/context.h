@@ -20,6 +20,7 @@ struct DeviceDescription {
   int compute_capability = 0;  // 90
   int multiprocessors = 0;
   std::size_t memory_bytes = 0;
+  double bytes_per_second = 0, flops_per_second = 0;  // DeviceInfo
   std::string json;  // cuDNN's serialized form; empty: plans are predicted without cuDNN (conv2d_bare.h)
 };
 
