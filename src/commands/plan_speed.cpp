@@ -274,8 +274,8 @@ std::string floor_text(const std::vector<PlannedLaunch>& launches, const std::st
   double forward = 0, backward = 0;
   for (const auto& [entry, n] : launches) {
     if (entry.part != layer) continue;
-    const double seconds =
-        std::max(entry.launch.bytes / device.bytes_per_second, entry.launch.flops / device.flops_per_second);
+    const double rate = (entry.launch.kind == "matmul, fp8" ? 2 : 1) * device.flops_per_second;
+    const double seconds = std::max(entry.launch.bytes / device.bytes_per_second, entry.launch.flops / rate);
     (entry.phase == trace::name(trace::Kind::backward) ? backward : forward) += n * seconds;
   }
   if (forward + backward == 0) return "";
