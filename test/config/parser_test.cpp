@@ -238,7 +238,7 @@ TEST_F(ParserTest, ImpossibleValuesAreReportedWithThePossibleOnes) {
   expect_error({"run.seed=4294967296"}, ErrorCode::config_invalid, "0 to 4294967295, found \"4294967296\"");
   expect_error({"train.max_steps=99999999999999999999"}, ErrorCode::config_invalid, "found \"99999999999999999999\"");
   expect_error({"precision=int8"}, ErrorCode::config_invalid,
-               "expected one of auto | fp32 | tf32 | bf16 | fp16, found \"int8\"");
+               "expected one of auto | fp32 | tf32 | bf16 | fp16 | fp8, found \"int8\"");
   expect_error({"schedule.kind=linear"}, ErrorCode::config_invalid,
                "expected one of constant | step | cosine | polynomial, found \"linear\"");
   expect_error({"model.depth=100"}, ErrorCode::config_invalid,
