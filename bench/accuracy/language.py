@@ -35,9 +35,9 @@ def ours(seed, args, directory, *more):
     return harness.train(args.binary, 1, args.threads, args.config, overrides, directory)[0]
 
 
-def theirs(script, arguments, args):
+def theirs(script, arguments, args, **variables):
     """The events that a script with PyTorch prints."""
-    out = harness.run([args.python, FOLDER / script, *arguments], script, env=harness.environment(args.threads))
+    out = harness.run([args.python, FOLDER / script, *arguments], script, env=harness.environment(args.threads) | variables)
     return [json.loads(line) for line in out.splitlines() if line.startswith('{"event"')]
 
 

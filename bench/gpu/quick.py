@@ -179,7 +179,7 @@ def items_of(context):
                 f"cuda.tuning_seconds={TUNING_SECONDS}", cache="cache"))]),
         (45, {}, [Item("NCCL, one rank: the same bits as without it", parts.same_bits((fixed, 1, {}), ([*fixed, *nccl], 1, {}))),
                   *(Item(f"NCCL, {name}", work) for name, work in ranks.items() if "threads" not in name)]),
-        (90, {"is_timed": True}, [Item(f"PyTorch, {mode}: {case}", pytorch(case, mode))
+        (85, {"is_timed": True}, [Item(f"PyTorch, {mode}: {case}", pytorch(case, mode))
                                    for mode in ("eager", "compile") for case in (RESNET, QWEN)]),
         (40, {"parallel": True, "limit": 90}, [
             Item(f"memcheck: {name}", parts.sanitized("memcheck", memory[name]))

@@ -281,12 +281,10 @@ std::vector<Row> optimizer_keys() {
        "adamw: added to the root of the second moment. lars: added to the norms in the denominator."},
       {kLearning, "", number_type(KEY(optimizer.moments)),
        "adamw: type in which the moments are stored. bf16 is rounded stochastically, with the same random numbers on "
-       "any "
-       "number of ranks; for the same models as train.gradient_type."},
+       "any number of ranks, and is for language models that are trained in full with precision=bf16."},
       {kLearning, "", choice_of<bool>(KEY(optimizer.masters), {{"fp32", true}, {"none", false}}),
        "adamw: master weights beside those in bf16. none: the weights exist in bf16 only, and their updates are "
-       "rounded "
-       "stochastically; for the same models as train.gradient_type."},
+       "rounded stochastically; for the same models."},
       {kLearning, "", real(KEY(optimizer.trust_coefficient), kPositive),
        "lars: size of the step of a weight tensor relative to its norm at learning rate 1. Normalization layers and "
        "biases are updated as with sgd."},

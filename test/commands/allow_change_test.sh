@@ -28,7 +28,7 @@ declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=im
   [schedule.power]=2 [schedule.final_learning_rate]=0.01 [batch_norm.synchronize]=true [batch_norm.momentum]=0.2
   [batch_norm.epsilon]=1e-4 [comm.gradients]=bf16 [reproducible]=true)
 # Keys of language models are changed in a run of a language model.
-of_text=' model.from model.config data.sequence_length data.pack data.cross_documents '
+of_text=' model.from model.config data.sequence_length data.pack data.cross_documents train.gradient_type optimizer.moments optimizer.masters '
 of_adapters=' model.lora.rank model.lora.alpha model.lora.dropout model.lora.targets model.lora.rslora model.base_precision '
 changes() { # MARK: KEY=VALUE of all keys with it
   local key
@@ -121,9 +121,9 @@ cat >"$work/tiny.json" <<'JSON'
 JSON
 text=(model.family=llama model.config="$work/tiny.json" data.train=synthetic data.validation= data.synthetic_samples=64
   data.sequence_length=16 train.global_batch=8 train.epochs=4 run.directory="$work" cpu.threads=1 log.every_steps=1
-  log.progress=false log.tensorboard=false)
+  log.progress=false log.tensorboard=false optimizer.kind=adamw precision=bf16)
 check "a run of a language model" "$lockstep" train "${text[@]}" run.name=text train.max_steps=2
-for change in data.sequence_length=32 data.pack=false data.cross_documents=true "model.from=$work/absent model.config=$work/tiny.json"; do
+for change in data.sequence_length=32 data.pack=false data.cross_documents=true train.gradient_type=bf16 optimizer.moments=bf16 optimizer.masters=none "model.from=$work/absent model.config=$work/tiny.json"; do
   key=${change%%=*}
   # shellcheck disable=SC2086 # a change of model.from is followed by model.config, which it would replace otherwise
   check "  * $key" refused 2 "^  $key: .* before, .* now" "$lockstep" train "${text[@]}" run.name=text train.max_steps=3 $change

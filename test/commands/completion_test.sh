@@ -43,7 +43,8 @@ offers 'lockstep plan one.yaml --ranks 4 --no' '--nodes'
 offers 'lockstep train one.yaml --allow-change optimizer.ki' 'optimizer.kind'
 offers 'lockstep train --allow-change optimizer.kind o' 'one.yaml optimizer.kind= optimizer.learning_rate=
   optimizer.learning_rate_batch= optimizer.groups= optimizer.momentum= optimizer.nesterov= optimizer.weight_decay= optimizer.decay_norms_and_biases=
-  optimizer.decay_norms= optimizer.beta1= optimizer.beta2= optimizer.epsilon= optimizer.trust_coefficient='
+  optimizer.decay_norms= optimizer.beta1= optimizer.beta2= optimizer.epsilon= optimizer.moments= optimizer.masters=
+  optimizer.trust_coefficient='
 offers 'lockstep evaluate one.yaml --checkpoint tra' 'train.h5'
 offers 'lockstep evaluate train.h' 'train.h5'
 offers 'lockstep evaluate --cho' '--choices'

@@ -423,9 +423,9 @@ TEST_F(ParserTest, WrittenYamlIsReadBackUnchanged) {
 /// A value that the key accepts and that is not its default.
 std::string other_value(const Key& key) {
   const std::vector<std::string> candidates = {
-      "true",  "false",     "1",        "2",     "0.5",  "[crop]", "[0.5]", "text",    "cpu",      "bf16",
-      "50",    "34",        "imagenet", "adamw", "step", "shared", "all",   "auto",    "constant", "block",
-      "llama", "optimizer", "quick",    "on",    "[q]",  "nf4",    "epoch", "[resnet]"};
+      "true",  "false",     "1",        "2",     "0.5",  "[crop]", "[0.5]", "text",     "cpu",      "bf16",
+      "50",    "34",        "imagenet", "adamw", "step", "shared", "all",   "auto",     "constant", "block",
+      "llama", "optimizer", "quick",    "on",    "[q]",  "nf4",    "epoch", "[resnet]", "none"};
   for (const std::string& candidate : candidates) {
     Value value{candidate.front() == '[', candidate, {}};
     if (value.is_list) value.items = {candidate.substr(1, candidate.size() - 2)};
