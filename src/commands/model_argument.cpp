@@ -154,7 +154,7 @@ std::unique_ptr<Backend> open_model_backend(Config& config, const checkpoint::Mo
     config.precision =
         inference::parse_recorded({"precision=" + file.state["precision"].get<std::string>()}, file.path).precision;
   config.precision = inference_precision(config.precision);
-  BackendOptions options{.device = config.device, .threads = config.cpu.threads};
+  BackendOptions options{.device = config.device, .threads = config.cpu.threads, .records_steps = config.cuda.graph};
   const World* world = current_world().get();
   if (world != nullptr) {
     options.local_rank = world->local_rank();
