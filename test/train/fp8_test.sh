@@ -30,6 +30,10 @@ for recompute in block selective; do
   check "recomputes: $recompute" train 1 $recompute model.recompute=$recompute
   check "  with the same bits" same one $recompute
 done
+narrow=(train.gradient_type=bf16 optimizer.moments=bf16 optimizer.masters=none)
+check "with gradients, moments and weights in bf16 only" train 1 narrow "${narrow[@]}"
+check "  3 ranks with shards" train 3 narrow3 "${narrow[@]}" train.shard=optimizer
+check "  have the bits of one" same narrow narrow3
 check "bf16" train 1 bf16 precision=bf16
 check "  gives other bits" differ one bf16
 
