@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <vector>
 
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/ops/sample.h"
@@ -16,13 +17,14 @@ constexpr int kDigitBits = 11;
 template <typename KeyOf, typename Weigh, typename Goal>
 std::uint64_t select(std::int64_t n, const KeyOf& key_of, int bits, const Weigh& weigh, const Goal& goal) {
   std::uint64_t key = 0, before = 0, sought = 0;  // the digits found so far, and the weights before them
+  thread_local std::vector<std::int64_t> left;    // the tokens whose keys begin with these digits
+  left.clear();
   for (int done = 0; done < bits; done += kDigitBits) {
     const int width = std::min(kDigitBits, bits - done), shift = bits - done - width;
     std::array<std::uint64_t, 1 << kDigitBits> sums{};
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint64_t given = key_of(i);
-      if (given >> (shift + width) == key) sums[given >> shift & ((std::uint64_t{1} << width) - 1)] += weigh(i);
-    }
+    const auto add = [&](std::int64_t i) { sums[key_of(i) >> shift & ((std::uint64_t{1} << width) - 1)] += weigh(i); };
+    if (done > 0) std::ranges::for_each(left, add);
+    for (std::int64_t i = 0; done == 0 && i < n; ++i) add(i);
     if (done == 0) {
       for (const std::uint64_t sum : sums) sought += sum;
       sought = goal(sought);
@@ -30,6 +32,9 @@ std::uint64_t select(std::int64_t n, const KeyOf& key_of, int bits, const Weigh&
     std::uint64_t digit = 0;
     while (before + sums[digit] <= sought) before += sums[digit++];
     key = key << width | digit;
+    if (done > 0) std::erase_if(left, [&](std::int64_t i) { return key_of(i) >> shift != key; });
+    for (std::int64_t i = 0; done == 0 && i < n; ++i)
+      if (key_of(i) >> shift == key) left.push_back(i);
   }
   return key;
 }

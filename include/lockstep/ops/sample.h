@@ -175,8 +175,9 @@ LOCKSTEP_HOST_DEVICE std::int32_t draw(const SamplingOptions& o, const Logits& l
   }
   const auto weigh = [&](std::int64_t i) {
     const float l = logits[i];
+    if (order_of(l, i) < kept.least) return std::uint64_t{0};  // first, since an exponential takes longer
     const std::uint64_t weight = weight_of(l - greatest);
-    return weight >= kept.least_weight && order_of(l, i) >= kept.least ? weight : 0;
+    return weight >= kept.least_weight ? weight : 0;
   };
   if (o.top_p < 1)
     kept.least = select([&](std::int64_t i) { return order_of(logits[i], i); }, 32 + kNumberBits, weigh,
