@@ -2,6 +2,7 @@
 // be here (`lockstep plan --device`, bench/gpu/model.py).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,10 @@ struct Launch {
 /// launched or listed calls launch_pending() first.
 class PendingWork {
  public:
+  /// Rows of an op that may be collected, at most. A node of a graph with so few may be computed while blocks still
+  /// read the inputs of the node before it.
+  static constexpr std::int64_t kFewRows = 8;
+
   virtual ~PendingWork() = default;
   /// From now on, work is collected. end() launches it, discard() forgets it.
   virtual void begin(Stream& stream) = 0;

@@ -21,8 +21,6 @@
 
 namespace lockstep::cuda {
 
-inline constexpr std::int64_t kFewRows = 8;
-
 /// What one stage does.
 struct Stage {
   enum class Kind : std::uint8_t { take, product, rotate, attend, combine } kind = Kind::take;

@@ -167,9 +167,7 @@ class CudaSample final : public CudaOp<SampleDescription> {
 
 std::unique_ptr<Sample> make_sample(const SampleDescription& d, const CudaContext& context) {
   require(d.sequences < 65536, ErrorCode::not_supported,
-          "tokens of {} sequences at a time; on a GPU at most 65,535 are "
-          "possible",
-          d.sequences);
+          "tokens of {} sequences at a time; on a GPU at most 65,535 are possible", d.sequences);
   return std::make_unique<CudaSample>(d, context);
 }
 

@@ -247,10 +247,8 @@ void Graph::drop_useless_recomputation() {
 }
 
 void Graph::plan_liveness() {
-  // In a step of decoding, a backend may compute a node while blocks still read the inputs of the node before it, so
-  // those live one node longer.
-  constexpr std::int64_t kFewRows = 8;
-  const bool overlaps_nodes = cache_bytes_ > 0 && options_.batch <= kFewRows;
+  // A step of decoding may be collected. The inputs of each of its nodes then live one node longer.
+  const bool overlaps_nodes = cache_bytes_ > 0 && options_.batch <= PendingWork::kFewRows;
   for (std::size_t i = 0; i < order_.entries().size(); ++i) {
     const Entry& entry = order_.entries()[i];
     const auto report = [&](bool is_write) {
