@@ -16,5 +16,6 @@ inline Bf16 to_bf16(float value) {
   if (value != value) return {static_cast<std::uint16_t>(bits >> 16 | 0x40)};
   return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
+inline Bf16 operator+(Bf16 a, Bf16 b) { return to_bf16(to_float(a) + to_float(b)); }
 
 }  // namespace lockstep

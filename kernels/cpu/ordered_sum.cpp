@@ -12,10 +12,6 @@
 namespace lockstep::cpu {
 namespace {
 
-void add(float& total, float other) { total += other; }
-void add(double& total, double other) { total += other; }
-void add(Bf16& total, Bf16 other) { total = to_bf16(to_float(total) + to_float(other)); }
-
 template <typename T>
 class CpuOrderedSum final : public CpuOp<OrderedSumDescription> {
  public:
@@ -41,7 +37,7 @@ class CpuOrderedSum final : public CpuOp<OrderedSumDescription> {
     std::memcpy(total.data(), static_cast<const T*>(args.value) + begin, n * sizeof(T));
     for (std::size_t s = args.open.size(); s-- > 0;) {
       const T* other = static_cast<const T*>(args.open[s]) + begin;
-      for (std::size_t i = 0; i < n; ++i) add(total[i], other[i]);
+      for (std::size_t i = 0; i < n; ++i) total[i] = total[i] + other[i];
     }
     std::memcpy(static_cast<T*>(args.target) + begin, total.data(), n * sizeof(T));
   }

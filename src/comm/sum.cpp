@@ -15,15 +15,11 @@ namespace {
 constexpr std::size_t kBlockBytes = 4096;  // stays in the L1 cache while it is summed and written out
 constexpr int kMaxOpenSums = 32;           // enough for any number of ranks: a tree of depth 32 has 2^32 leaves
 
-float plus(float a, float b) { return a + b; }
-double plus(double a, double b) { return a + b; }
-Bf16 plus(Bf16 a, Bf16 b) { return to_bf16(to_float(a) + to_float(b)); }
-
 /// The common case of two ranks, in place. Each value is read and written once.
 template <typename T>
 void sum_pair(T* __restrict a, T* __restrict b, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
-    const T total = plus(a[i], b[i]);
+    const T total = a[i] + b[i];
     a[i] = total;
     b[i] = total;
   }
@@ -31,7 +27,7 @@ void sum_pair(T* __restrict a, T* __restrict b, std::size_t n) {
 
 template <typename T>
 void add(T* __restrict total, const T* __restrict other, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) total[i] = plus(total[i], other[i]);
+  for (std::size_t i = 0; i < n; ++i) total[i] = total[i] + other[i];
 }
 
 template <typename T>
