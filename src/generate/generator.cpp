@@ -195,7 +195,7 @@ void Generator::step(const GeneratorEvents& events) {
   if (stepping_.empty()) begin_steps();
   std::int64_t n_useful = 0;  // steps until all replies have their full length
   for (const auto& [group, sequence] : stepping_)
-    if (!sequence->is_finished) n_useful = std::max(n_useful, group->limit - std::ssize(sequence->reply.tokens));
+    if (sequence != nullptr) n_useful = std::max(n_useful, group->limit - std::ssize(sequence->reply.tokens));
   // Where a step runs while it is queued, none runs in vain.
   while (n_queued_ < std::min<std::int64_t>(n_useful, LanguageModel::kMostQueued) &&
          (n_queued_ == 0 || !model_.has_result())) {
@@ -214,10 +214,11 @@ void Generator::read_step(const GeneratorEvents& events) {
   ++times_.steps;
   for (std::size_t i = 0; i < stepping_.size(); ++i) {
     const auto [group, sequence] = stepping_[i];
-    if (sequence->is_finished) continue;
+    if (sequence == nullptr) continue;
     if (keeps_cache_) cached_.push_back(sequence->next);
     ++times_.new_tokens;
     add_token(*group, *sequence, choices[i], events);
+    if (sequence->is_finished) stepping_[i] = {};  // its group may be destroyed before the queued steps are read
   }
 }
 

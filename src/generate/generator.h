@@ -102,9 +102,10 @@ class Generator {
   bool keeps_cache_ = false;
   std::vector<std::int32_t> cached_;  // keeps_cache_: the tokens in slot 0
   std::vector<std::int32_t> free_slots_;
-  std::vector<std::unique_ptr<Group>> groups_;          // being worked on
-  std::vector<std::pair<Group*, Sequence*>> stepping_;  // in the order of the tokens of a step; empty: steps must begin
-  int n_queued_ = 0;                                    // steps that are not read
+  std::vector<std::unique_ptr<Group>> groups_;  // being worked on
+  // In the order of the tokens of a step; null once finished. Empty: steps must begin.
+  std::vector<std::pair<Group*, Sequence*>> stepping_;
+  int n_queued_ = 0;  // steps that are not read
   std::size_t next_prompt_ = 0;
   std::vector<std::vector<Reply>> results_;
 };
