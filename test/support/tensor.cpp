@@ -59,7 +59,7 @@ std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values) {
   std::vector<std::uint16_t> bits;
   for (const float value : values) {
     // 8 significant bits: the value is scaled so that nearbyint() rounds it to them.
-    const int exponent = value == 0 ? 0 : 7 - std::ilogb(value);
+    const int exponent = value == 0 || !std::isfinite(value) ? 0 : 7 - std::ilogb(value);
     const auto rounded = static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, exponent)), -exponent));
     bits.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(rounded) >> 16));
   }
