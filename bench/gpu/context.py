@@ -63,6 +63,11 @@ def outcome(item, context):
         return FAILED, f"{type(error).__name__}: {error}", {}
 
 
+def print_line(line):
+    """Prints a line as a whole: checks of --quick print at the same time."""
+    print(f"{line}\n", end="", flush=True)
+
+
 class Context:
     def __init__(self, args):
         self.args = args
@@ -98,7 +103,7 @@ class Context:
         if left <= 0 or self.ended.is_set():
             raise CutShort
         limit = max(0, min(limit, self.item_end - time.monotonic()))
-        print("  $", " ".join(map(str, command)), flush=True)
+        print_line("  $ " + " ".join(map(str, command)))
         # One GPU is used. Algorithms are not timed, except in `speed`, which sets its own cache.
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         settings = dict(harness.environment(4), CUDA_VISIBLE_DEVICES=gpu, LOCKSTEP_CACHE="none")

@@ -14,7 +14,7 @@ import model
 import parts
 import speed
 from context import (CONFIG, EXIT_UNFINISHED, FAILED, LANGUAGE_CONFIG, NOT_RUN, PASSED, REJECTED, CutShort, Failure,
-                     Item, Skip, counts_of, end_group, outcome)
+                     Item, Skip, counts_of, end_group, outcome, print_line)
 
 EXPECTATIONS = json.loads(pathlib.Path(__file__).with_name("expectations.json").read_text())
 RESNET, QWEN, SMOLLM = list(EXPECTATIONS["cases"])[:3]
@@ -279,7 +279,7 @@ def run_items(items, context, records):
                     while waiting and len(running) < context.args.jobs and (
                             is_first or waiting[0].seconds <= context.args.seconds - context.seconds()):
                         is_first = False
-                        print(waiting[0].name, flush=True)
+                        print_line(waiting[0].name)
                         running.add(pool.submit(run_item, waiting.pop(0), context, records))
                     if not running:
                         return f"the {context.args.minutes:g} minutes are up"
@@ -288,7 +288,7 @@ def run_items(items, context, records):
                         records[record["item"]] = record
                         with context.lines.open("a") as lines:
                             lines.write(json.dumps(record) + "\n")
-                        print(f"  {record['item']}: {record['status']}: {record['text']}", flush=True)
+                        print_line(f"  {record['item']}: {record['status']}: {record['text']}")
                         if hung and not answers(context):
                             raise DeviceLost("the device does not answer any more")
             except BaseException:
