@@ -151,6 +151,7 @@ def main():
     torch.set_num_threads(s["threads"])
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(s["model"], dtype=torch.float32, attn_implementation="sdpa")
+    model.get_input_embeddings().padding_idx = None  # otherwise, a token that also ends answers would not be trained
     if s["lora_rank"]:
         import peft
         model = peft.PeftModel.from_pretrained(model, s["adapters"], is_trainable=True)
