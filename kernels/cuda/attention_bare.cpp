@@ -18,7 +18,7 @@ std::string text(const AttentionShape& shape) {
 }
 
 Documents documents_on(int compute_capability, bool is_deterministic) {
-  constexpr int kFirst = 90, kLast = 109;  // compute capabilities
+  constexpr int kFirst = 90, kLast = 119;  // compute capabilities
   const bool has_sequences = compute_capability >= kFirst && compute_capability <= kLast && !is_deterministic;
   return has_sequences ? Documents::sequences : Documents::mask;
 }
