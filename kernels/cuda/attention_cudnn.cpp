@@ -1,14 +1,19 @@
-// The graphs of attention_bare.h as cuDNN plans. The first plan of cuDNN's heuristics is used. The scale of the scores
-// is a value inside of the graph, and cudnn-frontend itself clears the accumulators in the workspace.
+// The graphs of attention_bare.h as cuDNN plans: those of cuDNN's heuristics are timed, or the first one is used. The
+// scale of the scores is a value inside of the graph, and cudnn-frontend itself clears the accumulators in the
+// workspace.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <map>
+#include <optional>
 
 #include "kernels/cuda/attention_bare.h"
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/cudnn_frontend.h"
 #include "kernels/cuda/base/stream.h"
+#include "kernels/cuda/base/timing.h"
+#include "lockstep/algorithms.h"
 #include "lockstep/error.h"
 #include "lockstep/launches.h"
 #include "lockstep/log.h"
@@ -167,66 +172,141 @@ class Writer {
   Tensor length_, qkv_offset_, y_offset_, log_sum_exp_offset_, mask_;  // null: the graph has none
 };
 
+struct AttentionPlans : PlanList {
+  std::vector<Role> roles;
+  std::size_t untimed = 0;  // the plan that is used without timing
+};
+
 class CudnnAttention final : public PlannedAttention {
  public:
-  struct Planned {
-    Graph graph;
-    std::vector<Role> roles;
-    std::string name;
-    std::int64_t workspace_bytes = 0;
-  };
-  CudnnAttention(std::shared_ptr<Planned> planned, const CudaContext& context)
-      : planned_(std::move(planned)), handle_(context.described ? nullptr : cudnn_handle(context.device)) {}
+  CudnnAttention(std::shared_ptr<AttentionPlans> list, std::size_t plan)
+      : list_(std::move(list)), index_(plan), workspace_bytes_(list_->workspace_bytes(plan)) {}
 
-  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(planned_->workspace_bytes); }
-  std::string plan() const override { return planned_->name; }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::string plan() const override { return list_->names[index_]; }
 
   void run(const AttentionTensors& tensors, void* workspace, Stream& stream) override {
     std::array<void*, static_cast<std::size_t>(Role::mask)> pointers;
-    for (std::size_t i = 0; i < planned_->roles.size(); ++i) pointers[i] = pointer_of(planned_->roles[i], tensors);
-    set_stream(handle_, native(stream));
-    LOCKSTEP_CUDA_CHECK(
-        planned_->graph.execute(handle_, pointers.data(), static_cast<int>(planned_->roles.size()), workspace));
+    for (std::size_t i = 0; i < list_->roles.size(); ++i) pointers[i] = pointer_of(list_->roles[i], tensors);
+    set_stream(list_->handle, native(stream));
+    LOCKSTEP_CUDA_CHECK(list_->graph.execute_plan_at_index(
+        list_->handle, pointers.data(), static_cast<int>(list_->roles.size()), workspace, list_->numbers[index_]));
   }
 
  private:
-  std::shared_ptr<Planned> planned_;
-  cudnnHandle_t handle_;
+  std::shared_ptr<AttentionPlans> list_;
+  std::size_t index_, workspace_bytes_;
 };
 
-/// Asks cuDNN for a plan. Warns and returns null if there is none.
-std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const AttentionShape& shape,
-                                             const CudaContext& context) {
-  auto planned = std::make_shared<CudnnAttention::Planned>();
-  Graph& graph = planned->graph;
+/// Asks cuDNN for plans. Warns and returns null if there is none.
+std::shared_ptr<AttentionPlans> ask(AttentionGraph kind, const AttentionShape& shape, const CudaContext& context) {
+  auto list = std::make_shared<AttentionPlans>();
+  PlanList::Graph& graph = list->graph;
   graph.set_io_data_type(type_of(shape.whole.dtype))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   if (context.described) graph.set_device_properties(properties_of(*context.described));
   Writer writer(graph, shape);
   writer.write(kind);
-  planned->roles = writer.roles();
-  const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
-  if (handle) set_stream(handle, nullptr);  // the stream of the last run may be destroyed by now
+  list->roles = writer.roles();
+  list->handle = context.described ? nullptr : cudnn_handle(context.device);
+  if (list->handle) set_stream(list->handle, nullptr);  // the stream of the last run may be destroyed by now
   const auto refuses = [&](fe::error_t status) {
     if (status.is_bad())
       log::warning("{}, {}: cuDNN {} has no plan, so kernels without tensor cores compute it. cuDNN's reason: {}",
                    name(kind), text(shape), cudnn_version(), status.get_message());
     return status.is_bad();
   };
-  if (refuses(graph.validate()) || refuses(graph.build_operation_graph(handle)) ||
+  if (refuses(graph.validate()) || refuses(graph.build_operation_graph(list->handle)) ||
       refuses(graph.create_execution_plans({fe::HeurMode_t::A})) || refuses(graph.check_support()) ||
       refuses(graph.build_plans()))
     return nullptr;
   // Pointers are passed in the order of the numbers, so their number must match the tensors of the graph.
   const std::vector<std::int64_t> numbers = graph.get_variant_pack_uids_sorted();
-  require(
-      std::ranges::equal(numbers, planned->roles, {}, {}, [](Role role) { return static_cast<std::int64_t>(role); }),
-      ErrorCode::internal, "{}, {}: cudnn-frontend expects {} tensors, but the graph has {}", name(kind), text(shape),
-      numbers.size(), planned->roles.size());
-  LOCKSTEP_CUDA_CHECK(graph.get_plan_name(planned->name));
-  LOCKSTEP_CUDA_CHECK(graph.get_workspace_size(planned->workspace_bytes));
-  return planned;
+  require(std::ranges::equal(numbers, list->roles, {}, {}, [](Role role) { return static_cast<std::int64_t>(role); }),
+          ErrorCode::internal, "{}, {}: cudnn-frontend expects {} tensors, but the graph has {}", name(kind),
+          text(shape), numbers.size(), list->roles.size());
+  list->list();
+  const auto first = std::ranges::find(list->numbers, graph.first());
+  list->untimed = static_cast<std::size_t>(first - list->numbers.begin());
+  list->built[list->untimed] = true;
+  return list;
+}
+
+/// Memory for every tensor of a graph. Each sample is one document.
+struct TimingTensors {
+  TimingTensors(const AttentionShape& shape, const CudaContext& context)
+      : qkv(bytes(shape, shape.whole.packed_width()), context),
+        dqkv(bytes(shape, shape.whole.packed_width()), context),
+        y(bytes(shape, shape.whole.heads * shape.whole.head_dim), context),
+        dy(bytes(shape, shape.whole.heads * shape.whole.head_dim), context),
+        log_sum_exp(static_cast<std::size_t>(shape.tokens() * shape.whole.heads) * sizeof(float), context),
+        mask(shape.mask_bytes(), context),
+        lists(kLists * list_length(shape) * sizeof(std::int32_t), context) {
+    const AttentionDescription& d = shape.whole;
+    const auto in = [&](const TimingMemory& packed, std::int64_t head) {
+      return packed.as<std::byte>() + static_cast<std::size_t>(head * d.head_dim) * size_bytes(d.dtype);
+    };
+    tensors = {.q = in(qkv, 0),
+               .k = in(qkv, d.heads),
+               .v = in(qkv, d.heads + d.kv_heads),
+               .y = y.as(),
+               .log_sum_exp = log_sum_exp.as<float>(),
+               .dy = dy.as(),
+               .dq = in(dqkv, 0),
+               .dk = in(dqkv, d.heads),
+               .dv = in(dqkv, d.heads + d.kv_heads),
+               .mask = mask.as()};
+    if (shape.is_ragged()) write_lists(shape);
+  }
+  AttentionTensors tensors;
+
+ private:
+  static constexpr std::size_t kLists = 4;
+  static std::size_t bytes(const AttentionShape& shape, std::int64_t width) {
+    return static_cast<std::size_t>(shape.tokens() * width) * size_bytes(shape.whole.dtype);
+  }
+  static std::size_t list_length(const AttentionShape& shape) {
+    return static_cast<std::size_t>(shape.documents()) + 1;
+  }
+  void write_lists(const AttentionShape& shape) {
+    const AttentionDescription& d = shape.whole;
+    const std::size_t length = list_length(shape);
+    std::vector<std::int32_t> numbers(length, 0);
+    std::fill_n(numbers.begin(), shape.samples, static_cast<std::int32_t>(d.sequence));
+    for (const std::int64_t row : {d.packed_width(), d.heads * d.head_dim, d.heads})
+      for (std::int64_t i = 0; i <= shape.documents(); ++i)
+        numbers.push_back(static_cast<std::int32_t>(std::min(i, shape.samples) * d.sequence * row));
+    auto* const first = lists.as<std::int32_t>();
+    LOCKSTEP_CUDA_CHECK(
+        cudaMemcpy(first, numbers.data(), numbers.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice));
+    tensors.documents = {.length = first,
+                         .qkv_offset = first + length,
+                         .y_offset = first + 2 * length,
+                         .log_sum_exp_offset = first + 3 * length};
+  }
+
+  TimingMemory qkv, dqkv, y, dy, log_sum_exp, mask, lists;
+};
+
+std::size_t choose_by_time(const std::shared_ptr<AttentionPlans>& list, AttentionGraph graph,
+                           const AttentionShape& shape, const CudaContext& context) {
+  std::optional<TimingTensors> memory;
+  double best = std::numeric_limits<double>::infinity();
+  return context.algorithms->choose(
+      fmt::format("{}, cuDNN {}, {}, {}, {} of {} heads", context.device_name, cudnn_version(), name(graph),
+                  text(shape), shape.kv_heads, shape.whole.kv_heads),
+      list->names, [&](std::size_t i) {
+        if (!list->build(i) || list->workspace_bytes(i) > attention_workspace_limit(context))
+          return std::numeric_limits<double>::infinity();
+        if (!memory) memory.emplace(shape, context);
+        CudnnAttention attention(list, i);
+        const TimingMemory workspace(attention.workspace_bytes(), context);
+        const double seconds =
+            seconds_of([&](Stream& stream) { attention.run(memory->tensors, workspace.as(), stream); }, context, best);
+        best = std::min(best, seconds);
+        return seconds;
+      });
 }
 
 /// Causal: half of the products of a sample are computed, without the window or documents. Backward computes five
@@ -267,16 +347,19 @@ std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const Att
                                                  const CudaContext& context) {
   if (!may_have_plan(shape, context.compute_capability)) return nullptr;
   if (context.is_offline()) return std::make_unique<OfflineAttention>(graph, shape, context.compute_capability);
-  // Layers of the same shape share a plan. The plans are never destroyed, since cuDNN may already be unloaded when the
+  // Layers of the same shape share their plans. They are never destroyed, since cuDNN may already be unloaded when the
   // process exits.
-  static auto& known = *new std::map<std::string, std::shared_ptr<CudnnAttention::Planned>>;
+  static auto& known = *new std::map<std::string, std::shared_ptr<AttentionPlans>>;
   const std::string key = fmt::format("{}, {}, {}, {} of {} heads, scale {}", context.device, name(graph), text(shape),
                                       shape.kv_heads, shape.whole.kv_heads, shape.whole.score_scale()) +
                           (context.described ? context.described->json : "");
   const auto found = known.find(key);
   if (found == known.end()) cudnn_library();
-  const auto planned = found != known.end() ? found->second : known[key] = ask(graph, shape, context);
-  return planned ? std::make_unique<CudnnAttention>(planned, context) : nullptr;
+  const auto list = found != known.end() ? found->second : known[key] = ask(graph, shape, context);
+  if (!list) return nullptr;
+  std::size_t chosen = list->untimed;
+  if (context.algorithms && !context.described) chosen = choose_by_time(list, graph, shape, context);
+  return std::make_unique<CudnnAttention>(list, list->build(chosen) ? chosen : list->untimed);
 }
 
 }  // namespace lockstep::cuda

@@ -19,39 +19,15 @@ namespace {
 // A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes; used without timing
 constexpr std::size_t kCompared = 3;                              // plans that are compared without timing
-constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
+constexpr std::size_t kTimedWorkspaceLimit = std::size_t{1} << 30;
 constexpr std::size_t kTimed = 8;  // plans of a graph; cuDNN ranks dozens of them, with the fast ones near the top
 // cuDNN's heuristics, in this order: the second one is used only for graphs for which the first one has no plan.
 constexpr std::array kHeuristics{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
 
-/// The frontend still lists deselected plans, and rejects them only when they are built.
-class SelectiveGraph final : public Graph {
- public:
-  bool offers(std::int64_t plan) { return plans.check_support_at_index(plan).is_good(); }
-};
-
-/// A graph, and cuDNN's list of plans for it. Some of the plans have been built.
-struct PlanList {
-  SelectiveGraph graph;
+struct ConvolutionPlans : PlanList {
   std::vector<Role> roles;
-  std::vector<std::string> names;     // of the plans; empty if there is no plan
-  std::vector<std::int64_t> numbers;  // the indices of the plans in the graph
   bool has_reductions = false;
-  cudnnHandle_t handle = nullptr;  // null if the device is not present
-  std::map<std::size_t, bool> built;
   std::optional<std::size_t> untimed{};  // the plan that is chosen without timing, once it is known
-
-  bool build(std::size_t i) {
-    const auto known = built.find(i);
-    if (known != built.end()) return known->second;
-    if (handle) set_stream(handle, nullptr);  // the stream of the last run may be destroyed by now
-    return built[i] = graph.build_plan_at_index(numbers[i]).is_good();
-  }
-  std::int64_t workspace_bytes(std::size_t i) const {
-    std::int64_t size_bytes = 0;
-    LOCKSTEP_CUDA_CHECK(graph.get_workspace_size_plan_at_index(numbers[i], size_bytes));
-    return size_bytes;
-  }
 };
 
 std::vector<fe::NumericalNote_t> unwanted_notes(const ConvolutionShape& shape, bool deterministic) {
@@ -63,11 +39,11 @@ std::vector<fe::NumericalNote_t> unwanted_notes(const ConvolutionShape& shape, b
 }
 
 /// Asks cuDNN for plans. The list is empty if it has none.
-std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
-                              fe::HeurMode_t heuristic) {
+std::shared_ptr<ConvolutionPlans> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
+                                      fe::HeurMode_t heuristic) {
   const bool deterministic = context.algorithms == nullptr;
-  auto list = std::make_shared<PlanList>();
-  SelectiveGraph& graph = list->graph;
+  auto list = std::make_shared<ConvolutionPlans>();
+  PlanList::Graph& graph = list->graph;
   graph.set_io_data_type(type_of(shape.dtype))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -83,21 +59,16 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   if (graph.create_execution_plans({heuristic}).is_bad()) return list;
   graph.deselect_numeric_notes(unwanted_notes(shape, deterministic));
   if (graph.check_support().is_bad()) return list;
-  for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
-    if (!graph.offers(i)) continue;
-    list->numbers.push_back(i);
-    list->names.emplace_back();
-    LOCKSTEP_CUDA_CHECK(graph.get_plan_name_at_index(i, list->names.back()));
-  }
+  list->list();
   return list;
 }
 
 /// `anew` starts a new list, which drops the plans that were built so far and their device memory.
-std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
-                                   fe::HeurMode_t heuristic, bool anew = false) {
+std::shared_ptr<ConvolutionPlans> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
+                                           fe::HeurMode_t heuristic, bool anew = false) {
   // Layers of the same shape share their plans. The plans are never destroyed, since cuDNN may already be unloaded when
   // the process exits.
-  static auto& known = *new std::map<std::string, std::shared_ptr<PlanList>>;
+  static auto& known = *new std::map<std::string, std::shared_ptr<ConvolutionPlans>>;
   const std::string key = fmt::format("{}, {}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
                                       text(shape), context.algorithms == nullptr, static_cast<int>(heuristic));
   auto& list = known[key];
@@ -110,11 +81,11 @@ std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, con
 
 class CudnnConvolution final : public PlannedConvolution {
  public:
-  CudnnConvolution(std::shared_ptr<PlanList> list, std::size_t plan, const ConvolutionShape& shape,
+  CudnnConvolution(std::shared_ptr<ConvolutionPlans> list, std::size_t plan, const ConvolutionShape& shape,
                    const CudaContext& context)
       : list_(std::move(list)),
         index_(plan),
-        workspace_bytes_(static_cast<std::size_t>(list_->workspace_bytes(plan))),
+        workspace_bytes_(list_->workspace_bytes(plan)),
         shape_(shape),
         handle_(context.described ? nullptr : cudnn_handle(context.device)) {}
 
@@ -134,7 +105,7 @@ class CudnnConvolution final : public PlannedConvolution {
   }
 
  private:
-  std::shared_ptr<PlanList> list_;
+  std::shared_ptr<ConvolutionPlans> list_;
   std::size_t index_, workspace_bytes_;
   ConvolutionShape shape_;
   cudnnHandle_t handle_;
@@ -190,7 +161,7 @@ struct TimingTensors {
   ConvolutionTensors tensors;
 };
 
-std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, const ConvolutionShape& shape,
+std::size_t choose_by_time(const std::shared_ptr<ConvolutionPlans>& list, Kind kind, const ConvolutionShape& shape,
                            const CudaContext& context) {
   std::unique_ptr<TimingTensors> memory;
   double best = std::numeric_limits<double>::infinity();
@@ -210,12 +181,12 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
 }
 
 /// No value if no plan can be built.
-std::optional<std::size_t> choose_by_workspace(PlanList& list) {
+std::optional<std::size_t> choose_by_workspace(ConvolutionPlans& list) {
   const std::size_t n_compared = list.has_reductions ? 1 : kCompared;  // plans with reductions take seconds to compile
   return plan_with_least_workspace(list.names.size(), n_compared, kWorkspaceLimit,
                                    [&](std::size_t i) -> std::optional<std::int64_t> {
                                      if (!list.build(i)) return {};
-                                     return list.workspace_bytes(i);
+                                     return static_cast<std::int64_t>(list.workspace_bytes(i));
                                    });
 }
 
