@@ -93,7 +93,6 @@ TEST_F(NcclLostRank, EndsJobOnAsynchronousNcclError) {
   EXPECT_TRUE(contains(o, "reported by the fake NCCL")) << o.output;
   EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
   EXPECT_LT(o.seconds, 20) << o.output;
-  EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
 }
 
 // The host launches captured steps without calling the communicator, which therefore reports no collective in progress.
