@@ -25,9 +25,10 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kWidth = 8;                // numbers of a thread in a row
-constexpr int kHeight = 4;               // rows of a thread: their bytes in a column make a word
-constexpr std::size_t kScaleBytes = 16;  // each scale is aligned to that
+constexpr int kBlocksPerMultiprocessor = 4;  // with more, the compiler spills on 10.0 and 12.0
+constexpr int kWidth = 8;                    // numbers of a thread in a row
+constexpr int kHeight = 4;                   // rows of a thread: their bytes in a column make a word
+constexpr std::size_t kScaleBytes = 16;      // each scale is aligned to that
 constexpr int kTileColumns = 64, kTileRows = 128;
 
 /// A tensor (rows, columns), both multiples of 16, and its copies in fp8. Null: not needed.
@@ -47,7 +48,8 @@ struct Fp8Tensors {
   unsigned n_greatest = 0;  // of each tensor
 };
 
-__global__ void __launch_bounds__(kThreads) find_greatest(const __grid_constant__ Fp8Tensors all) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    find_greatest(const __grid_constant__ Fp8Tensors all) {
   const Fp8Tensor& t = all.tensors[blockIdx.y];
   std::uint32_t greatest = 0;
   for (std::int64_t i = first_item(); i < t.rows * t.columns / kWidth; i += item_stride()) {
@@ -67,7 +69,8 @@ __device__ inline std::uint32_t pack_two_in_fp8(float low, float high, bool is_e
   return __nv_cvt_float2_to_fp8x2({low, high}, __NV_SATFINITE, is_e5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 
-__global__ void __launch_bounds__(kThreads) copy_in_fp8(const __grid_constant__ Fp8Tensors all) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    copy_in_fp8(const __grid_constant__ Fp8Tensors all) {
   const Fp8Tensor& t = all.tensors[blockIdx.y];
   std::uint32_t greatest = 0;
   for (unsigned i = threadIdx.x; i < all.n_greatest; i += kThreads)
