@@ -46,7 +46,8 @@ def run(*arguments, ranks=1, status=0):
 def keys(work, name, *more):
     return ["train", "model.family=llama", f"model.config={work}/config.json", f"data.train={work}/chat.h5",
             f"data.validation={work}/chat.h5", "data.sequence_length=64", "data.pack=false", "train.global_batch=6",
-            "train.micro_batches=2", "reproducible=true", "train.epochs=60", "optimizer.kind=adamw",
+            "train.micro_batches=2", "reproducible=true", "precision=fp32",
+            "train.epochs=60", "optimizer.kind=adamw",
             "optimizer.learning_rate=1e-2", "schedule.kind=constant", "evaluation.every_epochs=20",
             "evaluation.answers=5", "evaluation.answer_tokens=16", "checkpoint.every_epochs=0", "checkpoint.keep=9",
             "checkpoint.best=rouge_l", "log.progress=false", "log.tensorboard=false", f"run.directory={work}",
