@@ -113,7 +113,7 @@ class Comm {
 
   /// Aborts in a separate thread, and waits up to `limit` for this thread: NCCL may hang if the network hangs, and it
   /// waits until the graphs of captured steps are destroyed.
-  void abort(std::chrono::seconds limit) {
+  void abort(std::chrono::milliseconds limit) {
     const std::unique_lock lock(mutex_, kAbortTimeout);
     if (!lock || !comm_) return;
     auto done = std::make_shared<std::promise<void>>();
@@ -441,9 +441,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   Listener cancel(const std::exception_ptr&) override {
     const bool is_waited_for = (is_blocking_ && is_starting_.load()) ||
                                read(counters().ended.count) < std::max(read(counters().begun.count), issued_.load());
-    // If nobody could catch an exception, the process ends immediately. Its message must not be late, because mpirun
-    // kills the ranks a second after it has noticed that one is lost.
-    comm_->abort(is_waited_for ? 0s : kAbortTimeout);
+    // If nobody could catch an exception, the process ends as soon as NCCL has had a moment to abort. Its message must
+    // not be late, because mpirun kills the ranks a second after it has noticed that one is lost.
+    comm_->abort(is_waited_for ? 100ms : kAbortTimeout);
     return is_waited_for ? Listener::event : Listener::nobody;
   }
 

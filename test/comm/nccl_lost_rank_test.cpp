@@ -46,6 +46,7 @@ TEST_F(NcclLostRank, ReportsMissingRankWithBucket) {
   EXPECT_TRUE(contains(o, "its last was 'bucket 1 of 9, 3.8 MiB', collective 2")) << o.output;
   EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
   EXPECT_LT(o.seconds, 30) << o.output;
+  EXPECT_NE(nccl_calls(log_).find("rank 0 abort"), std::string::npos) << nccl_calls(log_);
 }
 
 // The host queues the all-reduces of a captured step only once. The stream reports which one it has reached.
@@ -93,6 +94,7 @@ TEST_F(NcclLostRank, EndsJobOnAsynchronousNcclError) {
   EXPECT_TRUE(contains(o, "reported by the fake NCCL")) << o.output;
   EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
   EXPECT_LT(o.seconds, 20) << o.output;
+  EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
 }
 
 // The host launches captured steps without calling the communicator, which therefore reports no collective in progress.
