@@ -73,20 +73,20 @@ def documents():
             Item("documents, bf16: a second training gives the same bits", same())]
 
 
-def images_per_second(*overrides, cache="none"):
+def training(case, config, overrides, cache):
     """`cache`: a folder beside the results that keeps what tuning finds."""
     def work(context):
-        return measured(RESNET, speed.measured_training(context, CONFIG, [*RESNET_OVERRIDES, "train.max_steps=30", *overrides],
-                                                        LOCKSTEP_CACHE=cache if cache == "none" else str(context.folder / cache)))
+        return measured(case, speed.measured_training(
+            context, config, overrides, LOCKSTEP_CACHE=cache if cache == "none" else str(context.folder / cache)))
     return work
+
+
+def images_per_second(*overrides, cache="none"):
+    return training(RESNET, CONFIG, [*RESNET_OVERRIDES, "train.max_steps=30", *overrides], cache)
 
 
 def tokens_per_second(case, *overrides, cache="none"):
-    def work(context):
-        return measured(case, speed.measured_training(
-            context, LANGUAGE_CONFIG, language.overrides_of(SHAPES[case], "train.max_steps=25", *overrides),
-            LOCKSTEP_CACHE=cache if cache == "none" else str(context.folder / cache)))
-    return work
+    return training(case, LANGUAGE_CONFIG, language.overrides_of(SHAPES[case], "train.max_steps=25", *overrides), cache)
 
 
 def measured(case, found):
