@@ -78,7 +78,7 @@ class Backend {
   /// device for that thread.
   virtual void enter_thread() {}
 
-  /// `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
+  /// Zero-filled. `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
   /// Host memory for copies to and from the device that run concurrently with other work: pinned, where the device
   /// distinguishes pinned memory. May be called at any time.

@@ -40,12 +40,7 @@ enum class Collective : std::uint8_t {
 
 struct Exchange {
   Collective collective = Collective::all_reduce;
-  Slice slice{};
-  /// The shard of rank r is elements [bounds[r], bounds[r + 1]) of the slice. n_ranks + 1 ascending values from 0 to
-  /// n_elements, which must stay valid until `done`; empty for an all-reduce. Shards may be empty.
-  std::span<const std::size_t> bounds{};
-
-  ElementRange shard(int rank) const { return range_between(bounds, rank); }
+  Slice slice{};  // of all ranks' shards, one after the other, which are equal; of any length for an all-reduce
 };
 
 /// The order of the additions in a sum: a binary tree over the sources, written as a program for a stack machine. For

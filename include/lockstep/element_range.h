@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <span>
 
 namespace lockstep {
 
@@ -13,10 +12,10 @@ struct ElementRange {
   std::size_t end() const { return begin + n_elements; }
 };
 
-/// Elements [bounds[index], bounds[index + 1]), where bounds are ascending.
-inline ElementRange range_between(std::span<const std::size_t> bounds, int index) {
-  const auto i = static_cast<std::size_t>(index);
-  return {bounds[i], bounds[i + 1] - bounds[i]};
+/// Shard `index` of [0, n_elements), of which all shards are equal.
+inline ElementRange equal_shard(std::size_t n_elements, int n_shards, int index) {
+  const std::size_t length = n_elements / static_cast<std::size_t>(n_shards);
+  return {static_cast<std::size_t>(index) * length, length};
 }
 
 /// The elements that are in both ranges.

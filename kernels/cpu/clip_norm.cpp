@@ -2,11 +2,8 @@
 // whether the step is applied.
 #include <algorithm>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "kernels/cpu/base/parallel.h"
-#include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/clip_norm.h"
 
@@ -18,29 +15,20 @@ namespace {
 
 class CpuClipNorm final : public ClipNorm {
  public:
-  CpuClipNorm(const ClipNormDescription& d, const CpuContext& context)
-      : max_norm_(d.max_norm),
-        loss_scaling_(d.loss_scaling),
-        tiles_(cut_into_blocks(d.segments, kTileElements)),
-        threads_(context) {
-    for (const ElementRange& range : d.ranges) {
-      const auto first = std::ranges::lower_bound(tiles_, range.begin, {}, &ParameterSegment::begin);
-      const auto last = std::ranges::lower_bound(tiles_, range.begin + range.n_elements, {}, &ParameterSegment::begin);
-      ranges_.push_back(parts_of(first - tiles_.begin(), last - tiles_.begin()));
-      ranges_.back().first = range.begin;
-    }
-  }
+  CpuClipNorm(const ClipNormDescription& d, const CpuContext& context) : d_(d), threads_(context) {}
 
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
-    const Tiles& tiles = ranges_.at(args.range);
-    run_ranges(tiles.n_parts, tiles.end - tiles.begin, [&](Range range) {
-      for (std::int64_t i = tiles.begin + range.begin; i < tiles.begin + range.end; ++i) {
-        const ParameterSegment& tile = tiles_[static_cast<std::size_t>(i)];
+    const std::size_t n = args.range.n_elements;
+    double* const sums = args.tile_sums + args.range.begin / kTileElements;
+    const int n_parts = part_count(threads_, static_cast<std::int64_t>(n * size_bytes(args.gradients.dtype)));
+    run_ranges(n_parts, static_cast<std::int64_t>(n_tiles_of(n)), [&](Range tiles) {
+      for (auto tile = static_cast<std::size_t>(tiles.begin); tile < static_cast<std::size_t>(tiles.end); ++tile) {
+        const std::size_t begin = tile * kTileElements;
         with_elements(args.gradients.dtype, [&]<typename E>(E) {
-          args.tile_sums[i] = LOCKSTEP_DISPATCH(sum_of_squares<E>)(args.gradients.as<E>() + (tile.begin - tiles.first),
-                                                                   tile.n_elements);
+          sums[tile] =
+              LOCKSTEP_DISPATCH(sum_of_squares<E>)(args.gradients.as<E>() + begin, std::min(kTileElements, n - begin));
         });
       }
     });
@@ -48,31 +36,13 @@ class CpuClipNorm final : public ClipNorm {
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     double total = 0;
-    for (std::size_t i = 0; i < tiles_.size(); ++i) total += args.tile_sums[i];
-    finish_norm(total, max_norm_, loss_scaling_, args);
+    for (std::size_t i = 0; i < d_.n_tiles(); ++i) total += args.tile_sums[i];
+    finish_norm(total, d_.max_norm, d_.loss_scaling, args);
   }
 
  private:
-  /// Consecutive tiles, and the number of threads among which they are divided.
-  struct Tiles {
-    std::int64_t begin = 0, end = 0;
-    int n_parts = 1;
-    std::size_t first = 0;  // element of the range
-  };
-
-  Tiles parts_of(std::int64_t begin, std::int64_t end) const {
-    const auto tiles =
-        std::span(tiles_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-    return {.begin = begin,
-            .end = end,
-            .n_parts = part_count(threads_, static_cast<std::int64_t>(total_elements(tiles) * sizeof(float)))};
-  }
-
-  double max_norm_;
-  LossScaling loss_scaling_;
-  std::vector<ParameterSegment> tiles_;
+  ClipNormDescription d_;
   CpuContext threads_;
-  std::vector<Tiles> ranges_;
 };
 
 }  // namespace

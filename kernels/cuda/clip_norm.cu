@@ -1,5 +1,5 @@
-// The norm in two stages: each block writes the fp64 sum of squares of its tile (segments.h), and one block adds these
-// up. The order of additions depends on the segments alone: the same bits on every device.
+// The norm in two stages: each block writes the fp64 sum of squares of its tile, and one block adds these up. The order
+// of additions depends on the arena alone: the same bits on every device.
 //
 // Bytes moved: 4 per element, or 2 in bf16, read once, and 8 per tile of 4,096, written and read. No kernel can move
 // less.
@@ -17,10 +17,11 @@ constexpr unsigned kFinishThreads = 1024;
 
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads)
-    sum_squares_of_tiles(const __grid_constant__ SegmentTable table, const T* gradients, bool aligned, double* sums) {
-  const Tile tile = find_tile(table);
+    sum_squares_of_tiles(std::size_t n_elements, const T* gradients, bool aligned, double* sums) {
+  const std::size_t begin = std::size_t{blockIdx.x} * kTileElements, left = n_elements - begin;
+  const Tile tile{.begin = begin, .n_elements = static_cast<unsigned>(left < kTileElements ? left : kTileElements)};
   const double sum = block_sum<kTileThreads>(sum_of_squares(gradients, tile, aligned));
-  if (threadIdx.x == 0) sums[table.first_tile + blockIdx.x] = sum;
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kFinishThreads)
@@ -33,40 +34,30 @@ __global__ void __launch_bounds__(kFinishThreads)
 
 class CudaClipNorm final : public ClipNorm {
  public:
-  explicit CudaClipNorm(const ClipNormDescription& d)
-      : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), n_tiles_(static_cast<unsigned>(count_tiles(d.segments))) {
-    for (const ElementRange& range : d.ranges) {
-      const std::vector<ParameterSegment> before = cut_to(d.segments, {0, range.begin});
-      std::vector<ParameterSegment> segments = cut_to(d.segments, range);
-      for (ParameterSegment& segment : segments) segment.begin -= range.begin;
-      ranges_.push_back(make_segment_tables(segments, static_cast<std::uint32_t>(count_tiles(before))));
-    }
-  }
+  explicit CudaClipNorm(const ClipNormDescription& d) : d_(d) {}
 
   std::string describe() const override { return "own kernels: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream& stream) override {
+    const std::size_t n = args.range.n_elements;
+    const auto n_tiles = static_cast<unsigned>(n_tiles_of(n));
     dispatch(args.gradients.dtype, [&]<typename T>(T*) {
       const auto* const gradients = static_cast<const T*>(args.gradients.data);
-      for (const SegmentTable& table : ranges_.at(args.range))
-        launch(sum_squares_of_tiles<T>,
-               {.blocks = table.n_tiles,
-                .threads = kTileThreads,
-                .work = {.kind = "packs", .bytes = moved_bytes(1, table.n_tiles, kTileElements, sizeof(T))}},
-               stream, table, gradients, are_aligned(gradients), args.tile_sums);
+      launch(sum_squares_of_tiles<T>,
+             {.blocks = n_tiles,
+              .threads = kTileThreads,
+              .work = {.kind = "packs", .bytes = moved_bytes(1, n_tiles, kTileElements, sizeof(T))}},
+             stream, n, gradients, are_aligned(gradients), args.tile_sums + args.range.begin / kTileElements);
     });
   }
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
-    launch(add_tiles, {.threads = kFinishThreads, .work = {.kind = "small"}}, stream, n_tiles_, max_norm_,
-           loss_scaling_, args);
+    launch(add_tiles, {.threads = kFinishThreads, .work = {.kind = "small"}}, stream,
+           static_cast<unsigned>(d_.n_tiles()), double{d_.max_norm}, d_.loss_scaling, args);
   }
 
  private:
-  double max_norm_;
-  LossScaling loss_scaling_;
-  unsigned n_tiles_;
-  std::vector<std::vector<SegmentTable>> ranges_;
+  ClipNormDescription d_;
 };
 
 }  // namespace

@@ -61,12 +61,12 @@ std::size_t BackgroundSaver::copy_bytes(const std::vector<TensorSource>& tensors
 
 void BackgroundSaver::start(const std::string& path, StateJson state, Hooks hooks) {
   require(!is_running(), ErrorCode::internal, "a save was started while another one is running");
-  int n_groups = 0;
-  for (const TensorSource& tensor : tensors_) n_groups = std::max(n_groups, tensor.group + 1);
-  for (int group = 0; group < n_groups; ++group) {
-    if (copying_.begin) copying_.begin(group);
+  int n_rounds = 0;
+  for (const TensorSource& tensor : tensors_) n_rounds = std::max(n_rounds, tensor.rounds.end);
+  for (int round = 0; round < n_rounds; ++round) {
+    if (copying_.begin) copying_.begin(round);
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (tensors_[i].group == group && copies_[i].size > 0) tensors_[i].read(copies_[i].span());
+      if (tensors_[i].rounds.contains(round) && copies_[i].size > 0) tensors_[i].read(copies_[i].span());
   }
   if (copying_.end) copying_.end();
   saver_.emplace(path, tensors_, world_.rank(), world_.size());

@@ -29,7 +29,7 @@ namespace lockstep::checkpoint {
 
 /// How a device copies its tensors. Functions that are empty are not called.
 struct Copying {
-  std::function<void(int group)> begin{};  // collective: before the tensors of a group are read, each group in turn
+  std::function<void(int round)> begin{};  // collective: before tensors are read in a round, each round in turn
   std::function<void()> end{};             // after the last one
   std::function<void()> wait{};            // in the saver's thread: returns when what was read has arrived
   Backend* backend = nullptr;              // allocates the memory of the copy; null: ordinary memory

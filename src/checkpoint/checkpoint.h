@@ -27,22 +27,28 @@ namespace lockstep::checkpoint {
 inline constexpr int kFormatVersion = 1;  // of the file: user block, hashes, groups, attributes
 inline constexpr int kLayoutVersion = 1;  // of the tensors: their names and what each dimension means
 
+/// Rounds [begin, end) in which ranks gather what is sharded (BackgroundSaver).
+struct Rounds {
+  int begin = 0, end = 1;
+  bool contains(int round) const { return begin <= round && round < end; }
+};
+
 /// One fp32 tensor to save. `path` is the name of the data set, "/parameters/layer1.0.conv1.weight". The tensor is read
 /// in the layout in which it is stored, which is a single copy, and any thread can convert it to the canonical layout
 /// afterwards.
 struct TensorSource {
   std::string path;
   Shape shape;
-  std::function<void(std::span<float> stored)> read;  // fills it; called only for tensors in this rank's shard
+  std::function<void(std::span<float> stored)> read;  // fills it; called only for tensors that this rank writes
   std::size_t n_stored = 0;                           // elements that read() fills; 0: those of the shape
   std::function<void(std::span<const float> stored, std::span<float> canonical)> unpack =
-      {};         // null: the stored layout is canonical
-  int group = 0;  // tensors of a group can be read at the same time (BackgroundSaver)
+      {};           // null: the stored layout is canonical
+  Rounds rounds{};  // read() is called in each of them, and fills what is there
 
   std::size_t n_canonical() const { return static_cast<std::size_t>(shape.n_elements()); }
   std::size_t n_read() const { return n_stored > 0 ? n_stored : n_canonical(); }
 };
-/// Reads and unpacks it.
+/// Reads and unpacks it, in one round.
 std::vector<float> read_canonical(const TensorSource& source);
 struct TensorTarget {
   std::string path;

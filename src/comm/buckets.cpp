@@ -11,86 +11,93 @@ namespace lockstep::comm {
 
 namespace {
 
-/// The number of parts of nearly equal size into which a tensor is divided if it is larger than a bucket. 1: it is not
-/// divided.
-std::size_t n_parts(const GradientTensor& tensor, std::size_t bucket_bytes) {
-  const std::size_t most = std::max<std::size_t>(tensor.n_elements / kGranule, 1);
-  return std::clamp<std::size_t>(tensor.n_elements * size_bytes(tensor.dtype) / std::max<std::size_t>(bucket_bytes, 1),
-                                 1, most);
-}
+/// Cuts a part of the arena whose tensors are sent in the same way.
+class Cutter {
+ public:
+  /// `unit`: buckets consist of that many elements, or a multiple.
+  Cutter(std::vector<Bucket>& buckets, const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
+         int n_shards, std::size_t unit)
+      : buckets_(buckets), tensors_(tensors), bucket_bytes_(bucket_bytes), n_shards_(n_shards), unit_(unit) {}
 
-std::size_t round_to_granule(std::size_t n_elements) { return (n_elements + kGranule / 2) / kGranule * kGranule; }
-
-/// The end of a shard of `bucket` that should ideally end at element `target` of the arena: the nearest place that does
-/// not split a granule of a tensor. `tensors` are those of the bucket.
-std::size_t end_of_shard(std::span<const GradientTensor> tensors, const Bucket& bucket, std::size_t target) {
-  for (const GradientTensor& tensor : tensors) {
-    if (target < tensor.begin) return tensor.begin;  // in the padding before it
-    const std::size_t end = std::min(tensor.begin + tensor.n_elements, bucket.end());
-    if (target >= end) continue;
-    const std::size_t rounded = tensor.begin + round_to_granule(target - tensor.begin);
-    if (rounded < end) return std::max(rounded, bucket.begin);
-    const bool is_last = &tensor == &tensors.back() || end == bucket.end();
-    return is_last ? bucket.end() : (&tensor + 1)->begin;
+  /// The elements of `part` that belong to the tensors from `first` on.
+  void cut(std::size_t first, const ElementRange& part) {
+    begin_ = part.begin;
+    std::size_t end = begin_;
+    for (std::size_t i = first; i < tensors_.size() && tensors_[i].begin < part.end(); ++i) {
+      const std::size_t n_parts = parts_of(i);
+      if (n_parts > 1) close(end);
+      if (begin_ == end && unit_ == 1) begin_ = std::max(begin_, tensors_[i].begin);
+      end = std::min(tensors_[i].begin + tensors_[i].n_elements, part.end());
+      for (std::size_t left = n_parts; left > 1; --left) close(begin_ + rounded((end - begin_) / left));
+      if (n_parts > 1 || (end - begin_) * size_bytes(tensors_[i].dtype) >= bucket_bytes_) close(end);
+    }
+    close(part.end());
   }
-  return bucket.end();
-}
 
-void divide(Bucket& bucket, std::span<const GradientTensor> tensors, int n_shards) {
-  const auto n = static_cast<std::size_t>(n_shards);
-  bucket.shard_bounds.push_back(0);
-  for (std::size_t r = 1; r < n; ++r)
-    bucket.shard_bounds.push_back(end_of_shard(tensors, bucket, bucket.begin + bucket.n_elements * r / n) -
-                                  bucket.begin);
-  bucket.shard_bounds.push_back(bucket.n_elements);
-}
+ private:
+  /// The number of buckets of nearly equal size into which a tensor is divided.
+  std::size_t parts_of(std::size_t i) const {
+    const GradientTensor& tensor = tensors_[i];
+    const std::size_t most = std::max<std::size_t>(tensor.n_elements / std::max(unit_, kTileElements), 1);
+    return std::clamp<std::size_t>(
+        tensor.n_elements * size_bytes(tensor.dtype) / std::max<std::size_t>(bucket_bytes_, 1), 1, most);
+  }
+
+  /// The parts of a tensor consist of whole tiles, too.
+  std::size_t rounded(std::size_t n_elements) const {
+    const std::size_t unit = std::max(unit_, kTileElements);
+    return (n_elements + unit / 2) / unit * unit;
+  }
+
+  /// The bucket that has begun ends at the last whole unit before `end`, unless it would be empty.
+  void close(std::size_t end) {
+    const std::size_t n_elements = (end - begin_) / unit_ * unit_;
+    if (n_elements == 0) return;
+    const auto of = [this](std::size_t element) {  // the last tensor that begins before it, or there
+      return std::ranges::upper_bound(tensors_, element, {}, &GradientTensor::begin) - 1 - tensors_.begin();
+    };
+    const auto first = static_cast<std::size_t>(of(begin_)),
+               last = static_cast<std::size_t>(of(begin_ + n_elements - 1));
+    buckets_.push_back({.begin = begin_,
+                        .n_elements = n_elements,
+                        .dtype = tensors_[first].dtype,
+                        .wire = tensors_[first].wire,
+                        .last_tensor = static_cast<int>(last),
+                        .first_name = tensors_[first].name,
+                        .last_name = tensors_[last].name,
+                        .n_shards = n_shards_});
+    begin_ += n_elements;
+  }
+
+  std::vector<Bucket>& buckets_;
+  const std::vector<GradientTensor>& tensors_;
+  const std::size_t bucket_bytes_;
+  const int n_shards_;
+  const std::size_t unit_;
+  std::size_t begin_ = 0;  // of the next bucket
+};
 
 }  // namespace
 
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes, int n_shards) {
   std::vector<Bucket> buckets;
-  std::vector<std::size_t> first;  // the index of each bucket's first tensor
-  const auto open = [&](std::size_t i, std::size_t begin) {
-    first.push_back(i);
-    Bucket& bucket = buckets.emplace_back();
-    bucket.begin = begin;
-    bucket.dtype = tensors[i].dtype;
-    bucket.wire = tensors[i].wire;
-    bucket.first_name = tensors[i].name;
-  };
-  const auto extend = [&](std::size_t i, std::size_t end) {
-    buckets.back().n_elements = end - buckets.back().begin;
-    buckets.back().last_tensor = static_cast<int>(i);
-    buckets.back().last_name = tensors[i].name;
-  };
-  bool is_open = false;
   std::size_t end = 0;  // of the previous tensor
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const GradientTensor& tensor = tensors[i];
+  for (const GradientTensor& tensor : tensors) {
     require(tensor.begin >= end, ErrorCode::internal, "gradient {} begins at {}, but the previous one ends at {}",
             tensor.name, tensor.begin, end);
     end = tensor.begin + tensor.n_elements;
-    if (const std::size_t parts = n_parts(tensor, bucket_bytes); parts > 1) {
-      for (std::size_t part = 0; part < parts; ++part) {
-        const auto begin_of = [&](std::size_t number) {
-          return tensor.begin + round_to_granule(tensor.n_elements * number / parts);
-        };
-        open(i, begin_of(part));
-        extend(i, part + 1 == parts ? end : begin_of(part + 1));
-      }
-      is_open = false;
-      continue;
-    }
-    is_open = is_open && buckets.back().dtype == tensor.dtype && buckets.back().wire == tensor.wire &&
-              tensors[first.back()].can_be_sharded == tensor.can_be_sharded;
-    if (!is_open) open(i, tensor.begin);
-    extend(i, end);
-    is_open = buckets.back().size_bytes() < bucket_bytes;
   }
-  for (std::size_t b = 0; b < buckets.size() && n_shards > 1; ++b) {
-    if (!tensors[first[b]].can_be_sharded) continue;
-    const auto n_tensors = static_cast<std::size_t>(buckets[b].last_tensor) + 1 - first[b];
-    divide(buckets[b], std::span(tensors).subspan(first[b], n_tensors), n_shards);
+  for (std::size_t first = 0, last = 0; first < tensors.size(); first = last) {
+    const GradientTensor& kind = tensors[first];
+    while (last < tensors.size() && tensors[last].dtype == kind.dtype && tensors[last].wire == kind.wire &&
+           tensors[last].can_be_sharded == kind.can_be_sharded)
+      ++last;
+    const std::size_t begin = kind.begin, n = tensors[last - 1].begin + tensors[last - 1].n_elements - begin;
+    const std::size_t unit = static_cast<std::size_t>(n_shards) * kTileElements;
+    const std::size_t n_sharded = kind.can_be_sharded && n_shards > 1 ? n / unit * unit : 0;
+    if (n_sharded > 0) Cutter(buckets, tensors, bucket_bytes, n_shards, unit).cut(first, {begin, n_sharded});
+    while (first < last && tensors[first].begin + tensors[first].n_elements <= begin + n_sharded) ++first;
+    if (n_sharded < n) Cutter(buckets, tensors, bucket_bytes, 1, 1).cut(first, {begin + n_sharded, n - n_sharded});
   }
   return buckets;
 }
@@ -128,22 +135,22 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
   for (const Bucket& bucket : buckets) {
     const double sum_bytes = bytes_of(bucket, bucket.wire), gathered_bytes = bytes_of(bucket, weights);
     if (topology.transport != Transport::nccl) {
-      const double of_leader = bucket.is_sharded() ? among_nodes * ((1 + 1 / n_nodes) * sum_bytes + gathered_bytes)
-                                                   : 2 * among_nodes * sum_bytes;
+      const double of_leader = among_nodes * (bucket.is_sharded() ? sum_bytes + gathered_bytes : 2 * sum_bytes);
       add(of_leader, of_leader);
       continue;
     }
     const bool is_narrow = bucket.wire != bucket.dtype;
+    const double n_passes = bucket.is_sharded() ? 1 : 2;
     if (is_narrow && device_exchange_plan(topology).has_levels()) {
-      add_divided(2 * among_nodes * sum_bytes);
+      add_divided(n_passes * among_nodes * sum_bytes);
     } else if (is_narrow || topology.is_tree) {
       // A rank on the smallest node sends to the most ranks on other nodes. The largest node has the most ranks that
       // send.
-      const double from_largest = 2 * (n_ranks - local) / n_ranks * sum_bytes * local,
-                   from_rank = 2 * (n_ranks - static_cast<double>(smallest)) / n_ranks * sum_bytes;
+      const double from_largest = n_passes * (n_ranks - local) / n_ranks * sum_bytes * local,
+                   from_rank = n_passes * (n_ranks - static_cast<double>(smallest)) / n_ranks * sum_bytes;
       add(from_largest, from_rank);
     } else {
-      add_divided((bucket.is_sharded() ? 1 : 2) * among_ranks * sum_bytes);
+      add_divided(n_passes * among_ranks * sum_bytes);
     }
     if (bucket.is_sharded()) add_divided(among_ranks * gathered_bytes);
   }

@@ -6,7 +6,9 @@
 // several. The all-reduce of a bucket starts when its last writer is done.
 //
 // Where the optimizer is sharded (train.shard), a bucket is reduce-scattered instead, and each rank gets the sum of its
-// shard. Shards, and the parts of a tensor, end at multiples of kGranule elements of a tensor.
+// shard. Shards are equal and consist of whole tiles of the gradient norm (ClipNorm), so these buckets end at tiles of
+// the arena, wherever tensors end. What is left of the tensors that can be sharded is less than one tile per rank. It
+// is all-reduced, and every rank keeps its state.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +29,14 @@ struct Bucket {
   DType wire = DType::fp32;               // the type in which they are sent: Slice::wire
   int last_tensor = 0;                    // index of the tensor whose gradient completes it
   std::string first_name, last_name;      // for messages
-  /// Exchange::bounds of its shards; empty: every rank gets the whole sum.
-  std::vector<std::size_t> shard_bounds{};
+  int n_shards = 1;                       // 1: every rank gets the whole sum
 
   std::size_t end() const { return begin + n_elements; }
   std::size_t size_bytes() const { return n_elements * lockstep::size_bytes(dtype); }
-  bool is_sharded() const { return !shard_bounds.empty(); }
+  bool is_sharded() const { return n_shards > 1; }
   /// Elements of the arena.
   ElementRange shard(int rank) const {
-    const ElementRange shard = range_between(shard_bounds, rank);
+    const ElementRange shard = equal_shard(n_elements, n_shards, rank);
     return {begin + shard.begin, shard.n_elements};
   }
 };
@@ -49,10 +50,8 @@ struct GradientTensor {
   bool can_be_sharded = false;
 };
 
-inline constexpr std::size_t kGranule = 4 * kTileElements;
-
 /// Cuts the arena into buckets. The batch statistics at its end count as tensors too. `n_shards`: the number of shards
-/// of each bucket that can be sharded; 1: no bucket is sharded.
+/// of each bucket that can be sharded; 1: no bucket is sharded. The tensors that can be sharded come first.
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
                                  int n_shards = 1);
 
@@ -74,9 +73,7 @@ struct Traffic {
 ///   16-bit gradients     2 (N-1)/N B per node, divided among its ranks (device_exchange.h)
 ///   fixed order          2 (n-L)/n B per rank
 ///   CPUs, or staged      2 (N-1)/N B per node, by its leader
-/// A reduce-scatter or an all-gather of NCCL sends half of an all-reduce. A reduce-scatter of leaders sends
-/// (N-1)/N (1 + 1/N) B: the parts of each sum, and then, out of the 1/N of the totals that a leader computes, those
-/// that other nodes need.
+/// A reduce-scatter or an all-gather sends half of an all-reduce.
 Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights);
 
 }  // namespace lockstep::comm

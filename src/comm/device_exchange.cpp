@@ -36,16 +36,19 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan, const Allo
       sum_bf16_(backend.make(OrderedSumDescription{.dtype = DType::bf16})),
       incoming_(allocate(incoming_bytes(plan_), "shards of other ranks")) {
   const auto n_ranks = static_cast<std::size_t>(plan_.n_ranks());
-  all_ = {.ranks = std::vector<int>(n_ranks), .mine = rank, .order = plan_.order};
-  std::iota(all_.ranks.begin(), all_.ranks.end(), 0);
+  std::vector<int> all(n_ranks);
+  std::iota(all.begin(), all.end(), 0);
+  all_ = ranks_by_themselves(all, rank, plan_.order);
   if (plan_.has_levels()) {
     const auto& node = *std::ranges::find_if(
         plan_.nodes, [&](const std::vector<int>& ranks) { return std::ranges::find(ranks, rank) != ranks.end(); });
     of_node_ = {.ranks = node, .mine = place_in(node, rank), .order = sequential_order(static_cast<int>(node.size()))};
-    for (const std::vector<int>& ranks : plan_.nodes)
-      of_shard_.ranks.push_back(ranks[static_cast<std::size_t>(of_node_.mine)]);
-    of_shard_.mine = place_in(of_shard_.ranks, rank);
-    of_shard_.order = sequential_order(of_shard_.size());
+    for (std::size_t local = 0; local < node.size(); ++local) {
+      std::vector<int>& owned = of_node_.owned.emplace_back();
+      for (const std::vector<int>& ranks : plan_.nodes) owned.push_back(ranks[local]);
+    }
+    const std::vector<int>& peers = of_node_.owned[static_cast<std::size_t>(of_node_.mine)];
+    of_shard_ = ranks_by_themselves(peers, rank, sequential_order(static_cast<int>(peers.size())));
   }
   transfers_.reserve(2 * n_ranks);
   open_.reserve(n_ranks);
@@ -60,21 +63,54 @@ std::size_t DeviceExchange::buffer_bytes(const Plan& plan) {
   return exchange_buffer_bytes(kChunkBytes, plan.n_ranks(), plan.narrowest_wire);
 }
 
+DeviceExchange::Group DeviceExchange::ranks_by_themselves(std::vector<int> ranks, int rank, SumOrder order) {
+  Group group{.ranks = std::move(ranks), .mine = 0, .order = std::move(order)};
+  group.mine = place_in(group.ranks, rank);
+  for (const int owner : group.ranks) group.owned.push_back({owner});
+  return group;
+}
+
+bool DeviceExchange::has_levels(const Chunk& chunk) const { return chunk.is_narrow() && plan_.has_levels(); }
+
+DeviceExchange::Chunk DeviceExchange::chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements) const {
+  return {.data = static_cast<std::byte*>(slice.data) + begin * size_bytes(slice.dtype),
+          .rounded = rounded_ ? static_cast<std::byte*>(rounded_->data()) : nullptr,
+          .n_elements = n_elements,
+          .dtype = slice.dtype,
+          .wire = slice.dtype == DType::fp32 ? slice.wire : slice.dtype};
+}
+
 void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Stream& stream) {
   const std::size_t length = kChunkBytes / size_bytes(slice.dtype);
   for (std::size_t begin = 0; begin < slice.n_elements; begin += length) {
-    const Chunk chunk{.data = static_cast<std::byte*>(slice.data) + begin * size_bytes(slice.dtype),
-                      .rounded = rounded_ ? static_cast<std::byte*>(rounded_->data()) : nullptr,
-                      .n_elements = std::min(length, slice.n_elements - begin),
-                      .dtype = slice.dtype,
-                      .wire = slice.dtype == DType::fp32 ? slice.wire : slice.dtype};
-    if (chunk.is_narrow() && plan_.has_levels()) {
+    const Chunk chunk = chunk_of(slice, begin, std::min(length, slice.n_elements - begin));
+    if (has_levels(chunk)) {
       sum_in_levels(chunk, network, stream);
       continue;
     }
     scatter(chunk, all_, network, stream);
-    sum_my_shard(chunk, all_, stream);
+    sum_mine(chunk, all_, stream);
     gather(chunk, all_, network, stream);
+  }
+}
+
+void DeviceExchange::reduce_scatter(const Slice& slice, PointToPoint& network, Stream& stream) {
+  const auto n_ranks = static_cast<std::size_t>(all_.size());
+  const std::size_t shard = slice.n_elements / n_ranks, length = kChunkBytes / size_bytes(slice.dtype) / n_ranks;
+  for (std::size_t begin = 0; begin < shard; begin += length) {
+    Chunk chunk = chunk_of(slice, begin, std::min(length, shard - begin));
+    chunk.stride = shard;
+    if (has_levels(chunk)) {
+      Chunk wide = chunk;
+      wide.wire = chunk.dtype;
+      scatter(wide, of_node_, network, stream);
+      sum_mine(wide, of_node_, stream);
+      scatter(chunk, of_shard_, network, stream);
+      sum_mine(chunk, of_shard_, stream);
+    } else {
+      scatter(chunk, all_, network, stream);
+      sum_mine(chunk, all_, stream);
+    }
   }
 }
 
@@ -82,10 +118,10 @@ void DeviceExchange::sum_in_levels(const Chunk& chunk, PointToPoint& network, St
   Chunk wide = chunk;
   wide.wire = chunk.dtype;
   scatter(wide, of_node_, network, stream);
-  sum_my_shard(wide, of_node_, stream);
+  sum_mine(wide, of_node_, stream);
   const Chunk mine = part_of(chunk, shard(chunk, of_node_, of_node_.mine));
   scatter(mine, of_shard_, network, stream);
-  sum_my_shard(mine, of_shard_, stream);
+  sum_mine(mine, of_shard_, stream);
   gather(mine, of_shard_, network, stream);
   gather(chunk, of_node_, network, stream);  // sends the rounded total of the shard, which `mine` has
 }
@@ -94,19 +130,30 @@ ElementRange DeviceExchange::shard(const Chunk& chunk, const Group& group, int m
   return shard_of(chunk.n_elements, size_bytes(chunk.dtype), group.size(), member);
 }
 
-std::byte* DeviceExchange::values(const Chunk& chunk, const Group& group, int member) {
-  return chunk.data + shard(chunk, group, member).begin * size_bytes(chunk.dtype);
+template <typename Call>
+void DeviceExchange::for_pieces(const Chunk& chunk, const Group& group, int member, const Call& call) {
+  if (chunk.stride == 0) {
+    const ElementRange range = shard(chunk, group, member);
+    if (range.n_elements > 0) call(Piece{range, range.begin, 0});
+    return;
+  }
+  std::size_t before = 0;
+  for (const int owner : group.owned[static_cast<std::size_t>(member)]) {
+    const auto number = static_cast<std::size_t>(owner);
+    call(Piece{{number * chunk.stride, chunk.n_elements}, number * chunk.n_elements, before});
+    before += chunk.n_elements;
+  }
 }
 
-std::byte* DeviceExchange::wire_data(const Chunk& chunk, const Group& group, int member) {
-  if (!chunk.is_narrow()) return values(chunk, group, member);
-  return chunk.rounded + shard(chunk, group, member).begin * size_bytes(chunk.wire);
+std::size_t DeviceExchange::n_owned(const Chunk& chunk, const Group& group, int member) {
+  std::size_t n = 0;
+  for_pieces(chunk, group, member, [&](const Piece& piece) { n += piece.range.n_elements; });
+  return n;
 }
 
-/// Where this rank receives a member's copy of its shard. The copies are adjacent.
-std::byte* DeviceExchange::incoming(const Chunk& chunk, const Group& group, int member) const {
-  return static_cast<std::byte*>(incoming_->data()) +
-         static_cast<std::size_t>(member) * shard(chunk, group, group.mine).n_elements * size_bytes(chunk.dtype);
+std::byte* DeviceExchange::wire_data(const Chunk& chunk, const Piece& piece) {
+  return chunk.is_narrow() ? chunk.rounded + piece.place * size_bytes(chunk.wire)
+                           : chunk.data + piece.range.begin * size_bytes(chunk.dtype);
 }
 
 DeviceExchange::Chunk DeviceExchange::part_of(const Chunk& chunk, ElementRange range) {
@@ -117,94 +164,104 @@ DeviceExchange::Chunk DeviceExchange::part_of(const Chunk& chunk, ElementRange r
   return part;
 }
 
-void DeviceExchange::narrow(const Chunk& chunk, ElementRange range, Stream& stream) {
-  if (range.n_elements == 0) return;
-  narrow_->apply({.source = reinterpret_cast<const float*>(chunk.data) + range.begin,
-                  .target = reinterpret_cast<Bf16*>(chunk.rounded) + range.begin,
-                  .n_elements = range.n_elements},
+void DeviceExchange::narrow(const Chunk& chunk, const Piece& piece, Stream& stream) {
+  if (piece.range.n_elements == 0) return;
+  narrow_->apply({.source = reinterpret_cast<const float*>(chunk.data) + piece.range.begin,
+                  .target = reinterpret_cast<Bf16*>(chunk.rounded) + piece.place,
+                  .n_elements = piece.range.n_elements},
                  {}, stream);
 }
 
-void DeviceExchange::widen(const Chunk& chunk, ElementRange range, Stream& stream) {
-  if (range.n_elements == 0) return;
-  widen_->apply({.source = reinterpret_cast<const Bf16*>(chunk.rounded) + range.begin,
-                 .target = reinterpret_cast<float*>(chunk.data) + range.begin,
-                 .n_elements = range.n_elements},
+void DeviceExchange::widen(const Chunk& chunk, const Piece& piece, Stream& stream) {
+  if (piece.range.n_elements == 0) return;
+  widen_->apply({.source = reinterpret_cast<const Bf16*>(chunk.rounded) + piece.place,
+                 .target = reinterpret_cast<float*>(chunk.data) + piece.range.begin,
+                 .n_elements = piece.range.n_elements},
                 {}, stream);
 }
 
 void DeviceExchange::scatter(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream) {
-  const ElementRange mine = shard(chunk, group, group.mine);
-  const std::size_t mine_bytes = mine.n_elements * size_bytes(chunk.wire);
+  const std::size_t n_mine = n_owned(chunk, group, group.mine), element_bytes = size_bytes(chunk.wire);
   std::byte* const arriving = chunk.is_narrow() ? static_cast<std::byte*>(rounded_incoming_->data())
                                                 : static_cast<std::byte*>(incoming_->data());
-  if (chunk.is_narrow()) narrow(chunk, {0, chunk.n_elements}, stream);
+  if (chunk.is_narrow() && chunk.stride == 0) narrow(chunk, {{0, chunk.n_elements}}, stream);
   transfers_.clear();
   for (int peer = 0; peer < group.size(); ++peer) {
-    if (peer == group.mine) continue;
     const int rank = group.ranks[static_cast<std::size_t>(peer)];
-    const std::size_t theirs_bytes = shard(chunk, group, peer).n_elements * size_bytes(chunk.wire);
-    if (theirs_bytes > 0)
-      transfers_.push_back({Transfer::Direction::send, rank, wire_data(chunk, group, peer), theirs_bytes});
-    if (mine_bytes > 0)
+    for_pieces(chunk, group, peer, [&](const Piece& theirs) {
+      if (chunk.is_narrow() && chunk.stride > 0) narrow(chunk, theirs, stream);
+      if (peer == group.mine) return;
       transfers_.push_back(
-          {Transfer::Direction::receive, rank, arriving + static_cast<std::size_t>(peer) * mine_bytes, mine_bytes});
+          {Transfer::Direction::send, rank, wire_data(chunk, theirs), theirs.range.n_elements * element_bytes});
+    });
+    if (peer == group.mine) continue;
+    for_pieces(chunk, group, group.mine, [&](const Piece& mine) {
+      std::byte* const at = arriving + (static_cast<std::size_t>(peer) * n_mine + mine.before) * element_bytes;
+      transfers_.push_back({Transfer::Direction::receive, rank, at, mine.range.n_elements * element_bytes});
+    });
   }
   network.transfer(transfers_, stream);
-  if (!chunk.is_narrow() || mine.n_elements == 0) return;
+  if (!chunk.is_narrow() || n_mine == 0) return;
   // One cast widens all of them. The slot of this rank contains old data, which is not read.
   widen_->apply({.source = rounded_incoming_->data(),
                  .target = incoming_->data(),
-                 .n_elements = static_cast<std::size_t>(group.size()) * mine.n_elements},
+                 .n_elements = static_cast<std::size_t>(group.size()) * n_mine},
                 {}, stream);
-  widen(chunk, mine, stream);  // rounded like the shards that were received
+  // Rounded like the ones that were received
+  for_pieces(chunk, group, group.mine, [&](const Piece& mine) { widen(chunk, mine, stream); });
 }
 
-void DeviceExchange::sum_my_shard(const Chunk& chunk, const Group& group, Stream& stream) {
-  const ElementRange mine = shard(chunk, group, group.mine);
-  if (mine.n_elements == 0) return;
+void DeviceExchange::sum_mine(const Chunk& chunk, const Group& group, Stream& stream) {
+  const std::size_t n_mine = n_owned(chunk, group, group.mine), element_bytes = size_bytes(chunk.dtype);
   OrderedSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : chunk.dtype == DType::bf16 ? *sum_bf16_ : *sum_fp32_;
-  open_.clear();
-  for (int source = 0; source < group.size(); ++source) {
-    std::byte* const value = source == group.mine ? values(chunk, group, source) : incoming(chunk, group, source);
-    const auto n_merged = static_cast<std::size_t>(group.order.merges[static_cast<std::size_t>(source)]);
-    const bool is_last = source + 1 == group.size();
-    if (n_merged == 0 && !is_last) {
-      open_.push_back(value);
-      continue;
+  for_pieces(chunk, group, group.mine, [&](const Piece& mine) {
+    std::byte* const own = chunk.data + mine.range.begin * element_bytes;
+    open_.clear();
+    for (int source = 0; source < group.size(); ++source) {
+      const std::size_t place = static_cast<std::size_t>(source) * n_mine + mine.before;
+      std::byte* const value =
+          source == group.mine ? own : static_cast<std::byte*>(incoming_->data()) + place * element_bytes;
+      const auto n_merged = static_cast<std::size_t>(group.order.merges[static_cast<std::size_t>(source)]);
+      const bool is_last = source + 1 == group.size();
+      if (n_merged == 0 && !is_last) {
+        open_.push_back(value);
+        continue;
+      }
+      // A sum overwrites its last source; the final one is the result.
+      std::byte* const target = is_last ? own : value;
+      sum.apply({.value = value,
+                 .open = std::span<const void* const>(open_).last(n_merged),
+                 .target = target,
+                 .n_elements = mine.range.n_elements},
+                {}, stream);
+      open_.resize(open_.size() - n_merged);
+      open_.push_back(target);
     }
-    // A sum overwrites its last source; the final one is the result.
-    std::byte* const target = is_last ? values(chunk, group, group.mine) : value;
-    sum.apply({.value = value,
-               .open = std::span<const void* const>(open_).last(n_merged),
-               .target = target,
-               .n_elements = mine.n_elements},
-              {}, stream);
-    open_.resize(open_.size() - n_merged);
-    open_.push_back(target);
-  }
-  if (!chunk.is_narrow()) return;
-  narrow(chunk, mine, stream);
-  widen(chunk, mine, stream);
+    if (!chunk.is_narrow()) return;
+    narrow(chunk, mine, stream);
+    widen(chunk, mine, stream);
+  });
 }
 
 void DeviceExchange::gather(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream) {
-  const ElementRange mine = shard(chunk, group, group.mine);
-  const std::size_t mine_bytes = mine.n_elements * size_bytes(chunk.wire);
   transfers_.clear();
   for (int peer = 0; peer < group.size(); ++peer) {
     if (peer == group.mine) continue;
     const int rank = group.ranks[static_cast<std::size_t>(peer)];
-    const std::size_t theirs_bytes = shard(chunk, group, peer).n_elements * size_bytes(chunk.wire);
-    if (mine_bytes > 0)
-      transfers_.push_back({Transfer::Direction::send, rank, wire_data(chunk, group, group.mine), mine_bytes});
-    if (theirs_bytes > 0)
-      transfers_.push_back({Transfer::Direction::receive, rank, wire_data(chunk, group, peer), theirs_bytes});
+    const auto add = [&](Transfer::Direction direction, int owner) {
+      for_pieces(chunk, group, owner, [&](const Piece& piece) {
+        transfers_.push_back(
+            {direction, rank, wire_data(chunk, piece), piece.range.n_elements * size_bytes(chunk.wire)});
+      });
+    };
+    add(Transfer::Direction::send, group.mine);
+    add(Transfer::Direction::receive, peer);
   }
   network.transfer(transfers_, stream);
   if (!chunk.is_narrow()) return;
-  widen(chunk, {0, mine.begin}, stream);
-  widen(chunk, {mine.end(), chunk.n_elements - mine.end()}, stream);
+  const ElementRange mine = shard(chunk, group, group.mine);
+  widen(chunk, {{0, mine.begin}}, stream);
+  widen(chunk, {{mine.end(), chunk.n_elements - mine.end()}, mine.end()}, stream);
 }
 
 }  // namespace lockstep::comm

@@ -3,7 +3,9 @@
 //
 // The slice is processed in chunks. Each rank owns one shard of a chunk: it receives that shard from all other ranks,
 // adds it up in the given order on the device, and sends the total to all. The result has the same bits on every rank
-// and in every run. Each rank sends and receives 2 (n-1)/n of the slice, as with a ring all-reduce.
+// and in every run. Each rank sends and receives 2 (n-1)/n of the slice, as with a ring all-reduce. In a
+// reduce-scatter, a chunk has equal parts of all ranks' shards, and totals stay where they are: a rank sends and
+// receives (n-1)/n of the slice.
 //
 // With 16-bit gradients and the same number of ranks L on each of N nodes, the sum has two levels, so that as little as
 // possible travels between nodes. First, the ranks of a node sum a chunk in fp32, each rank its own shard. Then the
@@ -67,45 +69,59 @@ class DeviceExchange {
   /// The size of the device memory that a DeviceExchange allocates.
   static std::size_t buffer_bytes(const Plan& plan);
 
-  /// Sums fp32, fp64 or bf16 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
+  // Both sum fp32, fp64 or bf16 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
   void all_reduce(const Slice& slice, PointToPoint& network, Stream& stream);
+  /// Equal shards, one per rank.
+  void reduce_scatter(const Slice& slice, PointToPoint& network, Stream& stream);
 
  private:
   struct Chunk {
     std::byte* data = nullptr;
     std::byte* rounded = nullptr;  // its values in the wire type
-    std::size_t n_elements = 0;
+    std::size_t n_elements = 0;    // in a reduce-scatter: of each rank's shard
     DType dtype = DType::fp32, wire = DType::fp32;
+    std::size_t stride = 0;  // in a reduce-scatter: elements from one rank's shard to the next
     bool is_narrow() const { return wire != dtype; }
   };
-  /// Ranks that sum a chunk. Member i owns shard i.
+  /// Ranks that sum a chunk. In an all-reduce, member i owns shard i of it.
   struct Group {
     std::vector<int> ranks;
     int mine = 0;  // this rank
     SumOrder order;
+    std::vector<std::vector<int>> owned{};  // in a reduce-scatter: the ranks whose shards a member sums
     int size() const { return static_cast<int>(ranks.size()); }
   };
 
+  /// Elements of a chunk that one member owns.
+  struct Piece {
+    ElementRange range{};    // of the chunk's data
+    std::size_t place = 0;   // in its rounded copy
+    std::size_t before = 0;  // elements of the member's earlier pieces
+  };
+
+  static Group ranks_by_themselves(std::vector<int> ranks, int rank, SumOrder order);
   static ElementRange shard(const Chunk& chunk, const Group& group, int member);
-  /// Where a member's shard begins in the chunk, and where the data is that is sent and received for it: the values
-  /// themselves, or their rounded copy.
-  static std::byte* values(const Chunk& chunk, const Group& group, int member);
-  static std::byte* wire_data(const Chunk& chunk, const Group& group, int member);
-  std::byte* incoming(const Chunk& chunk, const Group& group, int member) const;
+  template <typename Call>
+  static void for_pieces(const Chunk& chunk, const Group& group, int member, const Call& call);
+  static std::size_t n_owned(const Chunk& chunk, const Group& group, int member);
+  /// What is sent and received: the values themselves, or their rounded copy.
+  static std::byte* wire_data(const Chunk& chunk, const Piece& piece);
   static Chunk part_of(const Chunk& chunk, ElementRange range);
 
+  bool has_levels(const Chunk& chunk) const;
+  Chunk chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements) const;
   void sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream);
   void scatter(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
-  void sum_my_shard(const Chunk& chunk, const Group& group, Stream& stream);
+  void sum_mine(const Chunk& chunk, const Group& group, Stream& stream);
   void gather(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
-  void narrow(const Chunk& chunk, ElementRange range, Stream& stream);
-  void widen(const Chunk& chunk, ElementRange range, Stream& stream);
+  void narrow(const Chunk& chunk, const Piece& piece, Stream& stream);
+  void widen(const Chunk& chunk, const Piece& piece, Stream& stream);
 
   const Plan plan_;
   Group all_, of_node_, of_shard_;  // all ranks; those of this node; those of all nodes that own the same shard
   std::unique_ptr<OrderedSum> sum_fp32_, sum_fp64_, sum_bf16_;
   std::unique_ptr<Cast> narrow_, widen_;
-  std::unique_ptr<Memory> incoming_;          // (ranks, shard): my shard of the other ranks' chunks
+  std::unique_ptr<Memory> incoming_;          // (ranks, what this one owns) of the other ranks' chunks
   std::unique_ptr<Memory> rounded_;           // a chunk in the wire type
   std::unique_ptr<Memory> rounded_incoming_;  // incoming_ in the wire type
   std::vector<Transfer> transfers_;

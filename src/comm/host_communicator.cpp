@@ -263,9 +263,9 @@ Coroutine HostCommunicator::run_on_one_node() {
     const int me = topology_.local_rank;
     if (request.is(Collective::all_gather)) {
       for (int r = 0; r < topology_.local_size(); ++r) {
-        const ElementRange shard = r == me ? ElementRange{} : request.exchange.shard(rank_at(r));
-        for (std::size_t at = 0; at < shard.n_elements; at += work) {
-          const ElementRange range{shard.begin + at, std::min(work, shard.n_elements - at)};
+        const ElementRange theirs = r == me ? ElementRange{} : shard(request, rank_at(r));
+        for (std::size_t at = 0; at < theirs.n_elements; at += work) {
+          const ElementRange range{theirs.begin + at, std::min(work, theirs.n_elements - at)};
           copy_local(request, range, r, me);
           release_peers(request, range);
           co_await yield();
@@ -273,10 +273,10 @@ Coroutine HostCommunicator::run_on_one_node() {
       }
     } else {
       const bool scatters = request.is(Collective::reduce_scatter);
-      const ElementRange shard = scatters ? request.exchange.shard(rank())
-                                          : shard_of(request.n_elements(), element_bytes, topology_.local_size(), me);
-      for (std::size_t at = 0; at < shard.n_elements; at += work) {
-        const ElementRange range{shard.begin + at, std::min(work, shard.n_elements - at)};
+      const ElementRange mine =
+          scatters ? shard(request, rank()) : shard_of(request.n_elements(), element_bytes, topology_.local_size(), me);
+      for (std::size_t at = 0; at < mine.n_elements; at += work) {
+        const ElementRange range{mine.begin + at, std::min(work, mine.n_elements - at)};
         sum_local(request, range, scatters ? me : 0, scatters ? 1 : topology_.local_size());
         release_peers(request, range);
         co_await yield();
@@ -289,21 +289,35 @@ Coroutine HostCommunicator::run_on_one_node() {
   }
 }
 
-std::size_t HostCommunicator::n_chunks(const Request& request) const {
-  return (request.n_elements() * size_bytes(request.dtype()) + chunk_bytes_ - 1) / chunk_bytes_;
-}
-
-ElementRange HostCommunicator::chunk(const Request& request, std::size_t index) const {
+std::size_t HostCommunicator::chunk_length(const Request& request) const {
   const std::size_t length = chunk_bytes_ / size_bytes(request.dtype());
-  return {index * length, std::min(length, request.n_elements() - index * length)};
+  if (!request.is(Collective::reduce_scatter)) return length;
+  // The leader of the largest node receives the parts of its ranks from all nodes, into memory for one chunk.
+  const auto n_ranks = std::ranges::max(topology_.nodes, {}, &std::vector<int>::size).size();
+  return length / topology_.nodes.size() / n_ranks;
 }
 
-void HostCommunicator::sum_my_shard(const Request& request, std::size_t index) {
-  if (topology_.local_size() > 1) {
+std::size_t HostCommunicator::n_chunks(const Request& request) const {
+  const std::size_t n_elements = request.n_elements(), length = chunk_length(request);
+  const std::size_t n = request.is(Collective::reduce_scatter) ? shard(request, 0).n_elements : n_elements;
+  return (n + length - 1) / length;
+}
+
+ElementRange HostCommunicator::chunk(const Request& request, std::size_t index, int rank) const {
+  const ElementRange all =
+      request.is(Collective::reduce_scatter) ? shard(request, rank) : ElementRange{0, request.n_elements()};
+  const std::size_t length = chunk_length(request), begin = index * length;
+  return {all.begin + begin, std::min(length, all.n_elements - begin)};
+}
+
+void HostCommunicator::sum_my_part(const Request& request, std::size_t index) {
+  const int n_local = topology_.local_size(), me = topology_.local_rank;
+  if (n_local > 1 && request.is(Collective::reduce_scatter)) {
+    for (int r = me; r < size(); r += n_local) sum_local(request, chunk(request, index, r), 0, 1);
+  } else if (n_local > 1) {
     const ElementRange c = chunk(request, index);
-    const ElementRange shard =
-        shard_of(c.n_elements, size_bytes(request.dtype()), topology_.local_size(), topology_.local_rank);
-    sum_local(request, {c.begin + shard.begin, shard.n_elements}, 0, 1);
+    const ElementRange mine = shard_of(c.n_elements, size_bytes(request.dtype()), n_local, me);
+    sum_local(request, {c.begin + mine.begin, mine.n_elements}, 0, 1);
   }
   my_progress().reduced.fetch_add(1);
 }
@@ -328,7 +342,7 @@ Coroutine HostCommunicator::run_between_nodes() {
       my_progress().gathered.fetch_add(1);
       if (topology_.local_size() > 1) table_->wake_others();
     } else if (request.is(Collective::all_gather)) {
-      copy_local(request, request.exchange.shard(rank()), topology_.local_rank, 0);
+      copy_local(request, shard(request, rank()), topology_.local_rank, 0);
       my_progress().reduced.fetch_add(1);
       table_->wake(0);
       const std::uint64_t expected = my_progress().gathered.load() + 1;
@@ -336,7 +350,7 @@ Coroutine HostCommunicator::run_between_nodes() {
                      WakeOn::doorbell);
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
-        copy_local(request, request.exchange.shard(r), 0, topology_.local_rank);
+        copy_local(request, shard(request, r), 0, topology_.local_rank);
         co_await yield();
       }
       my_progress().gathered.store(expected);
@@ -345,7 +359,7 @@ Coroutine HostCommunicator::run_between_nodes() {
       co_await until([this, &request] { return advance_chunks(request); }, WakeOn::poll);
     } else {
       for (std::size_t c = 0; c < n; ++c) {
-        sum_my_shard(request, c);
+        sum_my_part(request, c);
         table_->wake(0);
         co_await yield();
       }
@@ -353,9 +367,7 @@ Coroutine HostCommunicator::run_between_nodes() {
         const std::uint64_t expected = my_progress().gathered.load() + 1;
         co_await until([this, expected] { return progress(0).gathered.load(std::memory_order_acquire) >= expected; },
                        WakeOn::doorbell);
-        ElementRange range = chunk(request, c);
-        if (request.is(Collective::reduce_scatter)) range = overlap(range, request.exchange.shard(rank()));
-        copy_local(request, range, 0, topology_.local_rank);
+        copy_local(request, chunk(request, c, rank()), 0, topology_.local_rank);
         my_progress().gathered.store(expected);
         co_await yield();
       }
@@ -378,10 +390,10 @@ void HostCommunicator::start_gather(const Request& request) {
   shard_messages_.clear();
   const auto for_messages = [&](const std::vector<int>& owners, const auto& call) {
     for (const int owner : owners) {
-      const ElementRange shard = request.exchange.shard(owner);
-      const std::size_t size = shard.n_elements * size_bytes(request.dtype());
-      for (std::size_t at = 0; at < size; at += kMessageBytes)
-        call(request.at(0, shard.begin) + at, std::min(kMessageBytes, size - at));
+      const ElementRange theirs = shard(request, owner);
+      const std::size_t size_of = theirs.n_elements * size_bytes(request.dtype());
+      for (std::size_t at = 0; at < size_of; at += kMessageBytes)
+        call(request.at(0, theirs.begin) + at, std::min(kMessageBytes, size_of - at));
     }
   };
   for (int node = 0; node < topology_.n_nodes(); ++node) {
@@ -396,31 +408,34 @@ void HostCommunicator::start_gather(const Request& request) {
   }
 }
 
-void HostCommunicator::note_needed(const Request& request, ElementRange chunk) {
-  needed_.clear();
-  if (!request.is(Collective::reduce_scatter)) return;
+void HostCommunicator::start_sum(const Request& request, std::size_t index) {
+  const bool scatters = request.is(Collective::reduce_scatter);
+  parts_.clear();
+  const auto add = [&](int node, ElementRange range) {
+    parts_.push_back({node, request.at(0, range.begin), range.n_elements});
+  };
+  const ElementRange all = chunk(request, index);
   for (int node = 0; node < topology_.n_nodes(); ++node) {
-    for (const int owner : topology_.nodes[static_cast<std::size_t>(node)]) {
-      const ElementRange range = overlap(request.exchange.shard(owner), chunk);
-      if (range.n_elements > 0) needed_.push_back({node, {range.begin - chunk.begin, range.n_elements}});
-    }
+    const ElementRange part = shard_of(all.n_elements, size_bytes(request.dtype()), topology_.n_nodes(), node);
+    if (!scatters) add(node, {all.begin + part.begin, part.n_elements});
+    for (const int owner : topology_.nodes[static_cast<std::size_t>(node)])
+      if (scatters) add(node, chunk(request, index, owner));
   }
+  exchanges_[index % Topology::kExchangesInFlight].start(
+      parts_, request.dtype(), request.wire(),
+      scatters ? NodeExchange::Totals::for_owners : NodeExchange::Totals::for_all);
 }
 
 bool HostCommunicator::advance_chunks(const Request& request) {
   const std::size_t n = n_chunks(request);
   auto& p = pipeline_;
   if (p.n_summed < n) {
-    sum_my_shard(request, p.n_summed++);
+    sum_my_part(request, p.n_summed++);
     note_progress();
   }
   if (p.n_started < n && p.n_started - p.n_finished < Topology::kExchangesInFlight &&
       all_reached(&ChannelProgress::reduced, p.reduced_before + p.n_started + 1)) {
-    const ElementRange range = chunk(request, p.n_started);
-    note_needed(request, range);
-    exchanges_[p.n_started % Topology::kExchangesInFlight].start(request.at(0, range.begin), range.n_elements,
-                                                                 request.dtype(), request.exchange.slice.wire, needed_);
-    ++p.n_started;
+    start_sum(request, p.n_started++);
     note_progress();
   }
   for (std::size_t i = p.n_finished; i < p.n_started; ++i) {

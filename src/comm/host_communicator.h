@@ -7,10 +7,10 @@
 // reduce-scatter, a rank writes the total of its shard to its own region only; in an all-gather, it copies the shards
 // of the others to its region. What a rank has read or written of another's region is unmapped again, so that it does
 // not count as memory of both.
-//   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its shard of a chunk into the
-// leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader. A
-// reduce-scatter does the same, but each total goes only to the node and the rank that need it. In an all-gather, the
-// leaders send each other the shards of their nodes' ranks.
+//   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its part of a chunk into the
+// leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader.
+// In a reduce-scatter, a chunk has equal parts of all ranks' shards, and each total goes only to the node and the rank
+// that own it. In an all-gather, the leaders send each other the shards of their nodes' ranks.
 #pragma once
 
 #include <array>
@@ -65,6 +65,7 @@ class HostCommunicator final : public Communicator, private Channel {
     }
     DType dtype() const { return exchange.slice.dtype; }
     std::size_t n_elements() const { return exchange.slice.n_elements; }
+    DType wire() const { return exchange.slice.wire; }
     bool is(Collective collective) const { return exchange.collective == collective; }
   };
 
@@ -90,11 +91,15 @@ class HostCommunicator final : public Communicator, private Channel {
   int rank_at(int local_rank) const;
   /// The leaders' part of an all-gather: starts to send the shards of this node's ranks, and to receive the others'.
   void start_gather(const Request& request);
-  ElementRange chunk(const Request& request, std::size_t index) const;
-  /// Which node needs which totals of a chunk.
-  void note_needed(const Request& request, ElementRange chunk);
+  ElementRange shard(const Request& request, int rank) const { return equal_shard(request.n_elements(), size(), rank); }
+  /// Elements of a chunk: in a reduce-scatter, of a rank's shard.
+  std::size_t chunk_length(const Request& request) const;
   std::size_t n_chunks(const Request& request) const;
-  void sum_my_shard(const Request& request, std::size_t index);
+  /// The elements of a sum's chunk, or those of a rank's shard in a reduce-scatter.
+  ElementRange chunk(const Request& request, std::size_t index, int rank = 0) const;
+  void sum_my_part(const Request& request, std::size_t index);
+  /// Between nodes.
+  void start_sum(const Request& request, std::size_t index);
   /// The leader's part of run_between_nodes: advances every chunk that can proceed. True when all chunks are gathered.
   bool advance_chunks(const Request& request);
 
@@ -120,7 +125,7 @@ class HostCommunicator final : public Communicator, private Channel {
   std::atomic<std::uint64_t> head_{0}, tail_{0};
 
   std::vector<NodeExchange> exchanges_;     // leaders only
-  std::vector<NodeExchange::Part> needed_;  // leaders only; empty if every rank needs all
+  std::vector<NodeExchange::Part> parts_;   // leaders only; those of a chunk
   std::vector<MpiRequest> shard_messages_;  // leaders only; those of the current all-gather
   struct {
     std::size_t n_summed = 0, n_started = 0, n_finished = 0;  // chunks of the current request

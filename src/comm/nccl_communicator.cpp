@@ -332,24 +332,25 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 
   void run(const Exchange& exchange) {
     const Slice& slice = exchange.slice;
-    const bool scatters = exchange.collective == Collective::reduce_scatter;
-    // Only a sum of the whole slice has the requested order.
-    if (exchange.collective == Collective::all_reduce || (scatters && orders(slice))) return sum(slice);
-    // All shards in one group, which NCCL runs together. As in PyTorch, shards of different lengths are reduced and
-    // broadcast one by one.
+    if (exchange.collective != Collective::all_gather && orders(slice))
+      return exchange.collective == Collective::all_reduce ? exchange_->all_reduce(slice, *this, *stream_)
+                                                           : exchange_->reduce_scatter(slice, *this, *stream_);
+    const ElementRange mine = equal_shard(slice.n_elements, size(), rank());
+    const std::size_t element_bytes = size_bytes(slice.dtype);
+    auto* const own = static_cast<std::byte*>(slice.data) + mine.begin * element_bytes;  // in place
     comm_->settle(comm_->with([&](ncclComm_t comm) {
-      LOCKSTEP_NCCL_CHECK(nccl().ncclGroupStart());
-      for (int r = 0; r < size(); ++r) {
-        const auto [begin, n_elements] = exchange.shard(r);
-        const std::size_t element_bytes = size_bytes(slice.dtype);
-        auto* const data = static_cast<std::byte*>(slice.data) + begin * element_bytes;
-        if (n_elements > 0)
-          LOCKSTEP_NCCL_CHECK(
-              scatters
-                  ? nccl().ncclReduce(data, data, n_elements, nccl_type(slice), ncclSum, r, comm, native(*stream_))
-                  : nccl().ncclBroadcast(data, data, n_elements * element_bytes, ncclUint8, r, comm, native(*stream_)));
+      switch (exchange.collective) {
+        case Collective::reduce_scatter:
+          return nccl().ncclReduceScatter(slice.data, own, mine.n_elements, nccl_type(slice), ncclSum, comm,
+                                          native(*stream_));
+        case Collective::all_gather:
+          return nccl().ncclAllGather(own, slice.data, mine.n_elements * element_bytes, ncclUint8, comm,
+                                      native(*stream_));
+        case Collective::all_reduce:
+          break;
       }
-      return nccl().ncclGroupEnd();
+      return nccl().ncclAllReduce(slice.data, slice.data, slice.n_elements, nccl_type(slice), ncclSum, comm,
+                                  native(*stream_));
     }));
   }
 
@@ -358,17 +359,6 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   }
   /// Whether Lockstep, and not NCCL, orders the sum.
   bool orders(const Slice& slice) const { return exchange_ && (topology_.is_tree || slice.wire != DType::fp32); }
-
-  void sum(const Slice& slice) {
-    if (orders(slice)) {
-      exchange_->all_reduce(slice, *this, *stream_);
-      return;
-    }
-    comm_->settle(comm_->with([&](ncclComm_t comm) {
-      return nccl().ncclAllReduce(slice.data, slice.data, slice.n_elements, nccl_type(slice), ncclSum, comm,
-                                  native(*stream_));
-    }));
-  }
 
   void transfer(std::span<const Transfer> transfers, Stream& stream) override {
     if (transfers.empty()) return;
@@ -443,7 +433,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
                                read(counters().ended.count) < std::max(read(counters().begun.count), issued_.load());
     // If nobody could catch an exception, the process ends as soon as NCCL has had a moment to abort. Its message must
     // not be late, because mpirun kills the ranks a second after it has noticed that one is lost.
-    comm_->abort(is_waited_for ? 100ms : kAbortTimeout);
+    comm_->abort(is_waited_for ? 300ms : kAbortTimeout);
     return is_waited_for ? Listener::event : Listener::nobody;
   }
 

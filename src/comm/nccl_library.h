@@ -21,8 +21,8 @@ inline constexpr int kOldestNccl = 22000;  // 2.20
 #define LOCKSTEP_NCCL_FUNCTIONS(F) \
   F(ncclGetVersion) F(ncclGetErrorString) F(ncclGetLastError) F(ncclGetUniqueId) F(ncclCommInitRankConfig) \
   F(ncclCommFinalize) F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError) F(ncclCommRegister) \
-  F(ncclCommDeregister) F(ncclMemAlloc) F(ncclMemFree) F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclSend) \
-  F(ncclRecv) F(ncclGroupStart) F(ncclGroupEnd)
+  F(ncclCommDeregister) F(ncclMemAlloc) F(ncclMemFree) F(ncclAllReduce) F(ncclReduceScatter) F(ncclAllGather) \
+  F(ncclSend) F(ncclRecv) F(ncclGroupStart) F(ncclGroupEnd)
 // clang-format on
 
 struct NcclLibrary {

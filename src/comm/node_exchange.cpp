@@ -15,7 +15,7 @@ void narrow(std::uint16_t* to, const float* from, std::size_t n, DType wire) {
   else
     for (std::size_t i = 0; i < n; ++i) to[i] = to_fp16(from[i]).bits;
 }
-void widen(float* to, const std::uint16_t* from, std::size_t n, DType wire) {
+void widen_all(float* to, const std::uint16_t* from, std::size_t n, DType wire) {
   if (wire == DType::bf16)
     for (std::size_t i = 0; i < n; ++i) to[i] = to_float(Bf16{from[i]});
   else
@@ -37,26 +37,32 @@ NodeExchange::NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const
       rounded_incoming_(narrowest_wire == DType::fp32 ? 0 : incoming_.size() / sizeof(float)),
       sources_(leaders.size()) {}
 
-void NodeExchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire,
-                         std::span<const Part> needed) {
-  chunk_ = chunk;
-  n_elements_ = n_elements;
+void NodeExchange::start(std::span<const Part> parts, DType dtype, DType wire, Totals totals) {
   dtype_ = dtype;
   wire_ = dtype == DType::fp32 ? wire : dtype;
-  needed_.assign(needed.begin(), needed.end());
-  const ElementRange all{0, n_elements};
-  if (is_narrow()) narrow(rounded_.data(), values(all), n_elements, wire_);
-  std::byte* const incoming = is_narrow() ? reinterpret_cast<std::byte*>(rounded_incoming_.data()) : incoming_.data();
-  const std::size_t mine_bytes = wire_bytes(shard(node_));
+  totals_ = totals;
+  parts_.clear();
+  n_mine_ = 0;
+  std::size_t place = 0;
+  for (const Part& part : parts) {
+    if (part.n_elements == 0) continue;
+    parts_.push_back({part, place});
+    place += part.n_elements;
+    if (part.node == node_) n_mine_ += part.n_elements;
+    if (is_narrow()) round(parts_.back());
+  }
+  std::byte* incoming = is_narrow() ? reinterpret_cast<std::byte*>(rounded_incoming_.data()) : incoming_.data();
   n_requests_ = 0;
   for (int node = 0; node < n_nodes_; ++node) {
-    if (node == node_) continue;
-    const auto i = static_cast<std::size_t>(node);
-    const ElementRange theirs = shard(node);
-    if (mine_bytes > 0)
-      mpi_.receive(next_request(), MpiGroup::data, leaders_[i], tag_, incoming + i * mine_bytes, mine_bytes);
-    if (theirs.n_elements > 0)
-      mpi_.send(next_request(), MpiGroup::data, leaders_[i], tag_, wire_data(theirs), wire_bytes(theirs));
+    const int peer = leaders_[static_cast<std::size_t>(node)];
+    for (const PlacedPart& part : parts_) {
+      if (is_mine(part)) {
+        if (node != node_) mpi_.receive(next_request(), MpiGroup::data, peer, tag_, incoming, wire_bytes(part));
+        incoming += wire_bytes(part);
+      } else if (part.node == node) {
+        mpi_.send(next_request(), MpiGroup::data, peer, tag_, wire_data(part), wire_bytes(part));
+      }
+    }
   }
   stage_ = Stage::scattering;
 }
@@ -69,9 +75,9 @@ MpiRequest& NodeExchange::next_request() {
 bool NodeExchange::advance() {
   if (stage_ == Stage::idle || !mpi_.test(std::span(requests_).first(n_requests_))) return false;
   if (stage_ == Stage::scattering) {
-    sum_my_shard();
+    sum_my_parts();
     gather();
-    stage_ = Stage::gathering;
+    stage_ = totals_ == Totals::for_all ? Stage::gathering : Stage::idle;
   } else {
     finish_gather();
     stage_ = Stage::idle;
@@ -79,59 +85,52 @@ bool NodeExchange::advance() {
   return true;
 }
 
-void NodeExchange::sum_my_shard() {
-  const ElementRange mine = shard(node_);
-  const std::size_t n = mine.n_elements;
-  if (n == 0) return;
+void NodeExchange::sum_my_parts() {
+  if (n_mine_ == 0) return;
   if (is_narrow())
-    widen(reinterpret_cast<float*>(incoming_.data()), rounded_incoming_.data(), leaders_.size() * n, wire_);
-  const std::size_t mine_bytes = n * size_bytes(dtype_);
-  for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * mine_bytes;
-  std::byte* const total = chunk_ + mine.begin * size_bytes(dtype_);
-  sources_[static_cast<std::size_t>(node_)] = total;
-  if (is_narrow())
-    widen(values(mine), rounded_.data() + mine.begin, n, wire_);  // rounded like the shards that were received
-  sum(sources_, std::array{total}, n, dtype_, order_);
-  if (!is_narrow()) return;
-  narrow(rounded_.data() + mine.begin, values(mine), n, wire_);
-  widen(values(mine), rounded_.data() + mine.begin, n, wire_);
-}
-
-template <typename Call>
-void NodeExchange::for_needed(int node, int owner, const Call& call) const {
-  const ElementRange summed = shard(owner);
-  if (needed_.empty()) {
-    if (summed.n_elements > 0) call(summed);
-    return;
-  }
-  for (const Part& part : needed_) {
-    const ElementRange range = overlap(part.range, summed);
-    if (part.node == node && range.n_elements > 0) call(range);
+    widen_all(reinterpret_cast<float*>(incoming_.data()), rounded_incoming_.data(), leaders_.size() * n_mine_, wire_);
+  const std::size_t stride = n_mine_ * size_bytes(dtype_);
+  std::size_t done = 0;  // bytes
+  for (const PlacedPart& part : parts_) {
+    if (!is_mine(part)) continue;
+    for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * stride + done;
+    sources_[static_cast<std::size_t>(node_)] = part.values;
+    if (is_narrow()) widen(part);  // rounded like those that were received
+    sum(sources_, std::array{part.values}, part.n_elements, dtype_, order_);
+    done += part.n_elements * size_bytes(dtype_);
+    if (!is_narrow()) continue;
+    round(part);
+    widen(part);
   }
 }
 
 void NodeExchange::gather() {
   n_requests_ = 0;
+  if (totals_ == Totals::for_owners) return;
   for (int node = 0; node < n_nodes_; ++node) {
     if (node == node_) continue;
     const int peer = leaders_[static_cast<std::size_t>(node)];
-    for_needed(node_, node, [&](ElementRange range) {
-      mpi_.receive(next_request(), MpiGroup::data, peer, tag_ + 1, wire_data(range), wire_bytes(range));
-    });
-    for_needed(node, node_, [&](ElementRange range) {
-      mpi_.send(next_request(), MpiGroup::data, peer, tag_ + 1, wire_data(range), wire_bytes(range));
-    });
+    for (const PlacedPart& part : parts_) {
+      if (is_mine(part))
+        mpi_.send(next_request(), MpiGroup::data, peer, tag_ + 1, wire_data(part), wire_bytes(part));
+      else if (part.node == node)
+        mpi_.receive(next_request(), MpiGroup::data, peer, tag_ + 1, wire_data(part), wire_bytes(part));
+    }
   }
 }
 
 void NodeExchange::finish_gather() {
   if (!is_narrow()) return;
-  for (int node = 0; node < n_nodes_; ++node) {
-    if (node == node_) continue;
-    for_needed(node_, node, [&](ElementRange range) {
-      widen(values(range), rounded_.data() + range.begin, range.n_elements, wire_);
-    });
-  }
+  for (const PlacedPart& part : parts_)
+    if (!is_mine(part)) widen(part);
+}
+
+void NodeExchange::round(const PlacedPart& part) {
+  narrow(rounded_.data() + part.place, reinterpret_cast<const float*>(part.values), part.n_elements, wire_);
+}
+
+void NodeExchange::widen(const PlacedPart& part) {
+  widen_all(reinterpret_cast<float*>(part.values), rounded_.data() + part.place, part.n_elements, wire_);
 }
 
 }  // namespace lockstep::comm

@@ -1,10 +1,10 @@
-// The sum of one chunk over nodes, computed by the nodes' leaders with MPI: a reduce-scatter followed by an all-gather.
+// The sum of one chunk over nodes, computed by the nodes' leaders with MPI: a reduce-scatter, and for an all-reduce an
+// all-gather after it.
 //
-// Each leader owns one shard of the chunk. It receives that shard from all other leaders, sums it in the given order of
-// nodes, and sends the total to all. Each shard is thus summed by one rank in one order, which gives the same bits
-// everywhere and in every run. If the wire type is bf16 or fp16, everything is rounded before it is sent, and the total
-// is rounded on its owner too; additions are in fp32.
-//   If only some nodes need a total, because the collective is itself a reduce-scatter, it is sent to those only.
+// The chunk consists of parts, each of which is owned by one leader. It receives the part from all other leaders, sums
+// it in the given order of nodes, and sends the total to all that need it. Each part is thus summed by one rank in one
+// order, which gives the same bits everywhere and in every run. If the wire type is bf16 or fp16, everything is rounded
+// before it is sent, and the total is rounded on its owner too; additions are in fp32.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,21 @@ namespace lockstep::comm {
 
 class NodeExchange {
  public:
-  /// Elements of the chunk whose total a node needs.
   struct Part {
-    int node = 0;
-    ElementRange range{};
+    int node = 0;                 // whose leader owns it
+    std::byte* values = nullptr;  // of this node
+    std::size_t n_elements = 0;
   };
+  enum class Totals : unsigned char { for_all, for_owners };
 
   /// `leaders`: ranks of the world, one per node. `order`: the order of summation over nodes. `node`: this rank's node.
   /// `tag` and `tag`+1 are used by this object only.
   NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
                std::size_t chunk_bytes, DType narrowest_wire);
 
-  /// Starts the sum, in place, of at most chunk_bytes. `wire`: see Slice::wire. `needed`: the same on all nodes; the
-  /// other elements of this node's chunk are then undefined. Empty: every node needs all.
-  void start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire, std::span<const Part> needed = {});
+  /// Starts the sum, in place, of parts with at most chunk_bytes in all, of which each node owns about as much. They
+  /// are the same on all nodes. `wire`: see Slice::wire.
+  void start(std::span<const Part> parts, DType dtype, DType wire, Totals totals);
   /// Proceeds without blocking; true if it made progress.
   bool advance();
   bool is_idle() const { return stage_ == Stage::idle; }
@@ -40,23 +41,23 @@ class NodeExchange {
  private:
   enum class Stage : unsigned char { idle, scattering, gathering };
 
-  void sum_my_shard();
+  struct PlacedPart : Part {
+    std::size_t place = 0;  // in buffers that have all parts one after the other
+  };
+
+  void sum_my_parts();
   void gather();
   void finish_gather();
-  /// Calls call(range) for each range that `node` needs of the shard that `owner` has summed, in the same order on both
-  /// nodes.
-  template <typename Call>
-  void for_needed(int node, int owner, const Call& call) const;
   MpiRequest& next_request();
   bool is_narrow() const { return wire_ != dtype_; }
-  ElementRange shard(int node) const { return shard_of(n_elements_, size_bytes(dtype_), n_nodes_, node); }
-  /// What is sent and received: the values in the chunk itself, or their rounded copy.
-  std::byte* wire_data(ElementRange range) {
-    return is_narrow() ? reinterpret_cast<std::byte*>(rounded_.data() + range.begin)
-                       : chunk_ + range.begin * size_bytes(dtype_);
+  bool is_mine(const PlacedPart& part) const { return part.node == node_; }
+  /// What is sent and received: the values themselves, or their rounded copy.
+  std::byte* wire_data(const PlacedPart& part) {
+    return is_narrow() ? reinterpret_cast<std::byte*>(rounded_.data() + part.place) : part.values;
   }
-  std::size_t wire_bytes(ElementRange range) const { return range.n_elements * size_bytes(wire_); }
-  float* values(ElementRange range) { return reinterpret_cast<float*>(chunk_) + range.begin; }
+  std::size_t wire_bytes(const Part& part) const { return part.n_elements * size_bytes(wire_); }
+  void round(const PlacedPart& part);
+  void widen(const PlacedPart& part);
 
   MpiCalls& mpi_;
   const std::vector<int>& leaders_;
@@ -65,14 +66,14 @@ class NodeExchange {
   const int n_nodes_;
   const int tag_;
   Stage stage_ = Stage::idle;
-  std::byte* chunk_ = nullptr;
-  std::size_t n_elements_ = 0;
+  std::vector<PlacedPart> parts_;  // none is empty
+  std::size_t n_mine_ = 0;         // elements of this node's
+  Totals totals_ = Totals::for_all;
   DType dtype_ = DType::fp32, wire_ = DType::fp32;
-  std::vector<Part> needed_;
   std::vector<MpiRequest> requests_;  // the first n_requests_ of them are in use
   std::size_t n_requests_ = 0;
-  std::vector<std::byte> incoming_;                        // (nodes, shard): my shard of the other nodes' chunks
-  std::vector<std::uint16_t> rounded_, rounded_incoming_;  // chunk_ and incoming_ in the wire type
+  std::vector<std::byte> incoming_;                        // (nodes, n_mine_): my parts of the other nodes' chunks
+  std::vector<std::uint16_t> rounded_, rounded_incoming_;  // the chunk and incoming_ in the wire type
   std::vector<const std::byte*> sources_;
 };
 

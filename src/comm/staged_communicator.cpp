@@ -89,7 +89,6 @@ class StagedCommunicator::Worker {
   struct Slot {
     std::byte* data = nullptr;
     std::unique_ptr<Event> fetched, exchanged, returned;
-    std::vector<std::size_t> bounds{};  // of the shards in the chunk
   };
 
   Request* next() {
@@ -98,44 +97,64 @@ class StagedCommunicator::Worker {
     return n_requests_ > 0 ? &queue_[first_] : nullptr;
   }
 
+  /// Equal parts of the slice's shards: elements [begin, begin + n_elements) of each. An all-reduce has one shard.
+  struct Chunk {
+    const Exchange* exchange = nullptr;
+    int n_shards = 1;
+    std::size_t begin = 0, n_elements = 0;
+  };
+
   void run(const Request& request) {
     request.ready->synchronize();
-    const Slice& slice = request.exchange.slice;
-    const std::size_t element_bytes = size_bytes(slice.dtype), length = kChunkBytes / element_bytes;
-    const std::size_t n_chunks = (slice.n_elements + length - 1) / length;
+    const Exchange& exchange = request.exchange;
+    const int n_shards = exchange.collective == Collective::all_reduce ? 1 : world_.size();
+    const std::size_t shard = equal_shard(exchange.slice.n_elements, n_shards, 0).n_elements,
+                      length = equal_shard(kChunkBytes / size_bytes(exchange.slice.dtype), n_shards, 0).n_elements;
+    const std::size_t n_chunks = (shard + length - 1) / length;
     const auto chunk = [&](std::size_t i) {
-      Slice of = slice;
-      of.data = static_cast<std::byte*>(slice.data) + i * kChunkBytes;
-      of.n_elements = std::min(length, slice.n_elements - i * length);
-      return of;
+      return Chunk{&exchange, n_shards, i * length, std::min(length, shard - i * length)};
     };
     for (std::size_t i = 0; i < n_chunks + 2; ++i) {
       if (i < n_chunks) fetch(chunk(i), slots_[i % kSlots]);
-      if (i >= 1 && i - 1 < n_chunks) exchange(request, (i - 1) * length, chunk(i - 1), slots_[(i - 1) % kSlots]);
+      if (i >= 1 && i - 1 < n_chunks) start(request, chunk(i - 1), slots_[(i - 1) % kSlots]);
       if (i >= 2) return_chunk(chunk(i - 2), slots_[(i - 2) % kSlots]);
     }
     if (n_chunks > 0) slots_[(n_chunks - 1) % kSlots].returned->synchronize();
   }
 
-  void fetch(const Slice& chunk, Slot& slot) {
+  /// Copies the chunk's part of a shard between the slice and the slot.
+  void copy(const Chunk& chunk, int shard, const Slot& slot, Stream& stream, bool to_slot) {
+    const Slice& slice = chunk.exchange->slice;
+    const std::size_t element_bytes = size_bytes(slice.dtype);
+    const std::size_t in_slice = equal_shard(slice.n_elements, chunk.n_shards, shard).begin + chunk.begin,
+                      in_slot = static_cast<std::size_t>(shard) * chunk.n_elements;
+    std::byte* const of_slice = static_cast<std::byte*>(slice.data) + in_slice * element_bytes;
+    std::byte* const of_slot = slot.data + in_slot * element_bytes;
+    backend_.copy(to_slot ? of_slot : of_slice, to_slot ? of_slice : of_slot, chunk.n_elements * element_bytes, stream);
+  }
+
+  void fetch(const Chunk& chunk, Slot& slot) {
     slot.returned->synchronize();  // waits for the previous chunk in this slot
-    backend_.copy(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *to_host_);
+    for (int shard = 0; shard < chunk.n_shards; ++shard)
+      if (chunk.exchange->collective != Collective::all_gather || shard == world_.rank())
+        copy(chunk, shard, slot, *to_host_, true);
     slot.fetched->record(*to_host_);
   }
 
-  /// `begin`: the offset of the chunk in the slice.
-  void exchange(const Request& request, std::size_t begin, Slice chunk, Slot& slot) {
+  void start(const Request& request, const Chunk& chunk, Slot& slot) {
     slot.fetched->synchronize();
-    chunk.data = slot.data;
-    slot.bounds.clear();
-    for (const std::size_t bound : request.exchange.bounds)
-      slot.bounds.push_back(std::clamp(bound, begin, begin + chunk.n_elements) - begin);
-    inner_->exchange_async({request.exchange.collective, chunk, slot.bounds}, ready_, *slot.exchanged, request.label);
+    Exchange exchange = request.exchange;
+    exchange.slice.data = slot.data;
+    exchange.slice.n_elements = static_cast<std::size_t>(chunk.n_shards) * chunk.n_elements;
+    inner_->exchange_async(exchange, ready_, *slot.exchanged, request.label);
   }
 
-  void return_chunk(const Slice& chunk, Slot& slot) {
+  void return_chunk(const Chunk& chunk, Slot& slot) {
     slot.exchanged->synchronize();
-    backend_.copy(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *to_device_);
+    for (int shard = 0; shard < chunk.n_shards; ++shard)
+      if (chunk.exchange->collective == Collective::all_reduce ||
+          (shard == world_.rank()) == (chunk.exchange->collective == Collective::reduce_scatter))
+        copy(chunk, shard, slot, *to_device_, false);
     slot.returned->record(*to_device_);
   }
 

@@ -2,7 +2,9 @@
 //
 // A thread of its own processes the requests in order. It waits for `ready`, cuts the slice into chunks, and passes
 // each chunk to the host communicator in a slot of a small pinned ring buffer: chunk i+1 is copied to the host and
-// chunk i-1 back to the device while chunk i is summed. Only the contracts of Backend and Communicator are used.
+// chunk i-1 back to the device while chunk i is summed. With shards, a chunk has equal parts of all ranks' shards, of
+// which only those are copied that are needed on the other side. Only the contracts of Backend and Communicator are
+// used.
 #pragma once
 
 #include <cstddef>

@@ -118,15 +118,17 @@ FOR_EACH_PROCESSOR void philox_lanes(const std::uint32_t* __restrict counter, co
 
 }  // namespace
 
-void fill_normal(const Philox& random, double scale, std::span<float> values) {
+void fill_normal(const Philox& random, double scale, std::size_t first, std::span<float> values) {
   const std::array<std::uint32_t, 2> counter{random.stream(), random.epoch()}, key = random.key();
   alignas(64) std::array<std::uint32_t, 4 * kLanes> words;
   alignas(64) std::array<float, 2 * kLanes> numbers;
-  for (std::size_t first = 0; first < values.size(); first += numbers.size()) {
+  while (!values.empty()) {
     philox_lanes(counter.data(), key.data(), first / 2, words.data());
     normal_lanes(words.data(), scale, numbers.data());
-    std::copy_n(numbers.begin(), std::min(numbers.size(), values.size() - first),
-                values.begin() + static_cast<std::ptrdiff_t>(first));
+    const std::size_t before = first % 2, n = std::min(numbers.size() - before, values.size());
+    std::copy_n(numbers.begin() + static_cast<std::ptrdiff_t>(before), n, values.begin());
+    values = values.subspan(n);
+    first += n;
   }
 }
 

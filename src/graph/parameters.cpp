@@ -106,7 +106,7 @@ void ParameterTable::fix_order(const std::vector<ParameterId>& finished,
     end += aligned_elements(p.n_elements);
   };
   for (auto id = order_.begin(); id != order_.end(); ++id) {
-    if (id == last) n_in_compute_type_ = end;
+    if (id == last) n_in_compute_type_ = end = n_tiles_of(end) * kTileElements;
     place(parameters_[static_cast<std::size_t>(*id)]);
   }
   n_trainable_ = end;
@@ -198,22 +198,26 @@ std::string ParameterTable::description() const {
   return out;
 }
 
-std::vector<float> ParameterTable::initial_values(const Parameter& parameter, std::uint32_t seed) const {
-  std::vector<float> values(static_cast<std::size_t>(parameter.shape.n_elements()));
+std::vector<float> ParameterTable::initial_values(const Parameter& parameter, std::uint32_t seed,
+                                                  ElementRange range) const {
+  std::vector<float> values(range.n_elements);
   const double value = parameter.initial.value;
   for (const ParameterPart& part : parameter.parts) {
-    const std::span<float> own = std::span(values).subspan(part.begin, part.n_elements());
+    const ElementRange both = overlap(range, {part.begin, part.n_elements()});
+    if (both.n_elements == 0) continue;
+    const std::span<float> own = std::span(values).subspan(both.begin - range.begin, both.n_elements);
+    const std::size_t first = both.begin - part.begin;
     const Philox random(seed, RandomPurpose::weights, name_hash(part.name), 0);
     switch (parameter.initial.kind) {
       case Initializer::Kind::constant:
         std::ranges::fill(own, static_cast<float>(value));
         break;
       case Initializer::Kind::normal:
-        fill_normal(random, value, own);
+        fill_normal(random, value, first, own);
         break;
       case Initializer::Kind::uniform:
         for (std::size_t i = 0; i < own.size(); ++i)
-          own[i] = static_cast<float>(value * (2.0 * random.uniform(i) - 1.0));
+          own[i] = static_cast<float>(value * (2.0 * random.uniform(first + i) - 1.0));
         break;
     }
   }

@@ -4,7 +4,8 @@
 //   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen][constants]
 //   [matrices of a base]
 // Trainable parameters that an op reads in fp32 although it computes in 16 bits, such as the scale of a norm, come
-// after the other trainable ones, and so do their gradients.
+// after the other trainable ones, and so do their gradients. They begin with a tile of the gradient norm (ClipNorm),
+// since gradients before them may have another type.
 // The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
 // gradient bucket is therefore a contiguous slice, and the statistics are sent with the last one (DESIGN, decisions 4
 // and 6). Frozen parameters and the statistics of frozen norms have no gradient and no optimizer state, so they come
@@ -24,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/element_range.h"
 #include "lockstep/nf4.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/parameter_segment.h"
@@ -159,8 +161,11 @@ class ParameterTable {
   /// Names, shapes and layouts as text. Ranks can work together only if theirs are equal.
   std::string description() const;
 
-  /// Initial values in canonical form. A function of (seed, names of the parts) alone.
-  std::vector<float> initial_values(const Parameter& parameter, std::uint32_t seed) const;
+  /// Initial values in canonical form, of some elements or of all. A function of (seed, names of the parts) alone.
+  std::vector<float> initial_values(const Parameter& parameter, std::uint32_t seed, ElementRange range) const;
+  std::vector<float> initial_values(const Parameter& parameter, std::uint32_t seed) const {
+    return initial_values(parameter, seed, {0, static_cast<std::size_t>(parameter.shape.n_elements())});
+  }
 
  private:
   void place_in_nf4(Parameter& p);
@@ -188,8 +193,8 @@ void unpack_part(const Parameter& parameter, const ParameterPart& part, std::spa
                  std::span<float> canonical);
 
 /// Fills an array with the normal numbers that Philox::normal returns one by one, an order of magnitude faster:
-/// values[i] = scale * random.normal(i), in double and rounded once. Logarithm, sine and cosine are implemented here,
-/// to within an ulp or two of libm's, so that the loops are vectorised and every machine gets the same bits.
-void fill_normal(const Philox& random, double scale, std::span<float> values);
+/// values[i] = scale * random.normal(first + i), in double and rounded once. Logarithm, sine and cosine are implemented
+/// here, to within an ulp or two of libm's, so that the loops are vectorised and every machine gets the same bits.
+void fill_normal(const Philox& random, double scale, std::size_t first, std::span<float> values);
 
 }  // namespace lockstep::graph

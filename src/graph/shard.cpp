@@ -6,8 +6,8 @@ namespace lockstep::graph {
 
 Shard::Shard(const ParameterTable& table) { add(0, table.n_trainable()); }
 
-Shard::Shard(const ParameterTable& table, std::span<const ElementRange> pieces)
-    : is_whole_(false), whole_begin_(table.n_in_compute_type()) {
+Shard::Shard(const ParameterTable& table, std::span<const ElementRange> pieces, std::size_t whole_begin)
+    : is_whole_(false), whole_begin_(whole_begin) {
   for (const ElementRange& piece : pieces) add(piece.begin, piece.n_elements);
   n_own_ = pieces_.size();
   whole_stored_ = n_stored_;

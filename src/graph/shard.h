@@ -1,8 +1,8 @@
 // A rank's part of what is sharded with train.shard: the states of the optimizer and, where ops compute in 16 bits, the
 // fp32 masters (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stage
 // 1). It follows the buckets: a rank keeps the piece of each reduce-scattered bucket whose gradients it gets.
-// Parameters that ops read in fp32 although they compute in 16 bits, such as the scales of norms, are few: every rank
-// has and updates them all.
+// What buckets with shards leave over is small, and so are the parameters that ops read in fp32 although they compute
+// in 16 bits, such as the scales of norms: every rank has and updates them all.
 //
 //   arenas that every rank has (gradients, weights)   [ bucket 1 | bucket 2 | ... | whole                ]
 //   of rank 1 of 2                                         ^^^^       ^^^^          ^^^^^
@@ -29,8 +29,8 @@ class Shard {
   Shard() = default;
   /// Nothing is sharded.
   explicit Shard(const ParameterTable& table);
-  /// `pieces`: what this rank has of what is sharded, in ascending order.
-  Shard(const ParameterTable& table, std::span<const ElementRange> pieces);
+  /// `pieces`: what this rank has of what is sharded, in ascending order. `whole_begin`: from there on, nothing is.
+  Shard(const ParameterTable& table, std::span<const ElementRange> pieces, std::size_t whole_begin);
 
   /// True if nothing is sharded. Stored arenas are then like the others, and there is one piece.
   bool is_whole() const { return is_whole_; }

@@ -166,12 +166,13 @@ std::string Checkpointing::last_good_text() const {
   return last_good_.empty() ? "this run has no other checkpoint yet" : "the newest good checkpoint is " + last_good_;
 }
 
-void Checkpointing::finish() {
+const std::string& Checkpointing::finish() {
   if (saver_.is_running()) wait();
   const bool is_memory = last_error_ && last_error_->code() == ErrorCode::out_of_memory;
   require(!last_error_, is_memory ? ErrorCode::out_of_memory : ErrorCode::system_call,
           "the last checkpoint, of step {}, could not be written: {}; {}", running_.step,
           last_error_ ? last_error_->what() : "", last_good_text());
+  return last_good_;
 }
 
 }  // namespace lockstep::train

@@ -34,7 +34,7 @@ class Checkpointing {
   /// better; none if nothing was measured.
   void save(std::int64_t steps_done, std::optional<double> quality);
   /// Collective: waits for a save that still runs. Throws on all ranks if the last one has failed.
-  void finish();
+  const std::string& finish();
 
  private:
   std::string last_good_text() const;  // for messages

@@ -75,10 +75,10 @@ bool Validation::add_answers(std::int64_t steps_done, checkpoint::WeightsOf weig
   const trace::Span span(trace::Kind::evaluation, "answers after step", steps_done);
   const tasks::Questions& questions = *sampler->questions();
   World& world = session_.world;
-  session_.replica->gather_state(0);
+  std::vector<checkpoint::NamedTensor> tensors = session_.replica->named_tensors(steps_done);
   std::string key;
   if (session_.leader())
-    key = questions.key(inference::hash_of_base(session_.replica->named_tensors(steps_done)), session_.base_hash,
+    key = questions.key(inference::hash_of_base(std::move(tensors)), session_.base_hash,
                         session_.task->model_stamp().dump(), inference_precision(session_.config.precision));
   world.broadcast_text(key);
   const std::string path =

@@ -49,8 +49,7 @@ class MicroBatchWeaver {
     list_.begin_part(Kind::forward, "forward");
     std::vector<Gather> gathers;  // that nothing waits for yet
     if (is_sharded() && role_.number == 0)
-      gathers =
-          add_gathers(list_, plan_, replica_ ? replica_->shared_weights() : nullptr, plan_.compute_dtype(), "weights");
+      gathers = add_gathers(list_, plan_, replica_ ? replica_->shared_weights() : nullptr);
     const auto wait_for = [&](const Range& read) {
       std::erase_if(gathers, [&](const Gather& gather) {
         if (overlap(gather.range, read).n_elements == 0) return false;
@@ -107,8 +106,7 @@ class MicroBatchWeaver {
                       .slice = {.data = data,
                                 .n_elements = bucket.n_elements,
                                 .dtype = bucket.dtype,
-                                .wire = bucket.dtype == DType::fp32 ? bucket.wire : DType::fp32},
-                      .bounds = bucket.shard_bounds},
+                                .wire = bucket.dtype == DType::fp32 ? bucket.wire : DType::fp32}},
          .label = fmt::format("bucket {} of {}", next_ + 1, buckets().size()),
          .is_timed = true}));
   }
@@ -191,25 +189,24 @@ StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replic
   return MicroBatchWeaver(plan, planned, role, replica).weave();
 }
 
-std::vector<Gather> add_gathers(StepList& list, const StepPlan& plan, void* arena, DType dtype,
-                                const std::string& what) {
+std::vector<Gather> add_gathers(StepList& list, const StepPlan& plan, void* weights) {
+  const DType dtype = plan.compute_dtype();
   std::vector<Gather> gathers;
   for (const comm::Bucket& bucket : std::views::reverse(plan.buckets())) {
     if (!bucket.is_sharded()) continue;
-    void* const data = arena ? static_cast<std::byte*>(arena) + bucket.begin * size_bytes(dtype) : nullptr;
+    void* const data = weights ? static_cast<std::byte*>(weights) + bucket.begin * size_bytes(dtype) : nullptr;
     const int exchange =
         list.add_start({.exchange = {.collective = Collective::all_gather,
-                                     .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype},
-                                     .bounds = bucket.shard_bounds},
-                        .label = fmt::format("{}, {} to {}", what, bucket.first_name, bucket.last_name)});
+                                     .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype}},
+                        .label = fmt::format("weights, {} to {}", bucket.first_name, bucket.last_name)});
     gathers.push_back({{bucket.begin, bucket.n_elements}, exchange});
   }
   return gathers;
 }
 
-StepList gather_list(const StepPlan& plan, void* arena, DType dtype, const std::string& what) {
+StepList gather_list(const StepPlan& plan, void* weights) {
   StepList list;
-  for (const Gather& gather : add_gathers(list, plan, arena, dtype, what)) list.add_wait(gather.exchange);
+  for (const Gather& gather : add_gathers(list, plan, weights)) list.add_wait(gather.exchange);
   return list;
 }
 

@@ -23,12 +23,11 @@ struct Gather {
   int exchange = 0;
 };
 
-/// With train.shard: gathers those elements of an arena that are sharded, in the reverse order of the backward pass.
-/// That is about the order of the forward pass, so that the first layers run while the weights of later ones are on
-/// their way. Starts only.
-std::vector<Gather> add_gathers(graph::StepList& list, const StepPlan& plan, void* arena, DType dtype,
-                                const std::string& what);
+/// With train.shard: gathers the weights that are sharded, in the reverse order of the backward pass. That is about the
+/// order of the forward pass, so that the first layers run while the weights of later ones are on their way. Starts
+/// only.
+std::vector<Gather> add_gathers(graph::StepList& list, const StepPlan& plan, void* weights);
 /// The same with waits.
-graph::StepList gather_list(const StepPlan& plan, void* arena, DType dtype, const std::string& what);
+graph::StepList gather_list(const StepPlan& plan, void* weights);
 
 }  // namespace lockstep::train

@@ -41,15 +41,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
   for (const OptimizerDescription& d : plan.optimizers()) updates_.push_back({d, backend.make(d)});
-  ClipNormDescription norm{.segments = plan.optimizer().segments,
-                           .max_norm = static_cast<float>(plan.config().train.clip_norm),
-                           .loss_scaling = plan.loss_scaling().value_or(LossScaling{})};
-  for (std::size_t bucket = 0; bucket < plan.buckets().size(); ++bucket) {
-    const ElementRange range = plan.range_of_norm(bucket);
-    norm_ranges_.push_back(range.n_elements > 0 ? static_cast<int>(norm.ranges.size()) : -1);
-    if (range.n_elements > 0) norm.ranges.push_back(range);
-  }
-  clip_norm_ = backend.make(norm);
+  clip_norm_ = backend.make(ClipNormDescription{.n_elements = table.n_trainable(),
+                                                .max_norm = static_cast<float>(plan.config().train.clip_norm),
+                                                .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
   const std::size_t n_statistics = table.n_gradients() - table.n_trainable();
   moving_average_ =
       backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
@@ -85,7 +79,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
   accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradients(), &sums_->loss);
-  if (!plan.shard().is_whole()) weight_gather_ = gather_list(plan, shared_weights(), plan.compute_dtype(), "weights");
+  if (!plan.shard().is_whole()) weight_gather_ = gather_list(plan, shared_weights());
   if (PlannedGraph* planned = plan.evaluation()) {
     evaluation_ = {graph::StepList(planned->graph.get()), backend.make_captured_graph()};
     for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) evaluation_.list.add_entry(i);
@@ -98,6 +92,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
        .label = "evaluation"}));
   for (graph::StepList* list : {&weight_gather_, &evaluation_.list, &evaluation_sums_})
     list->bind(backend, &communicator);
+  rounds_ = plan.rounds();
   uploader_ = std::make_unique<Uploader>(backend, plan.upload_bytes());
   for (const PlannedGraph* planned : plan.all())
     upload_targets_.resize(std::max(upload_targets_.size(), planned->fields.size()));
@@ -123,12 +118,16 @@ std::byte* Replica::optimizer_state() const {
 
 void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags) {
   communicator_.check();
-  store_written();
   running_.shape = shape;
   running_.micro_batch = -1;
   current_ = 1 - current_;
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
-  if (!plan_.shard().is_whole()) wait_for_copy(*stream_);  // it reads the memory of the gradients
+  if (gradients_hold_others_) {
+    wait_for_copy(*stream_);  // of what they hold
+    // The padding between gradients is part of their norm.
+    backend_.fill_zero(gradients_->data(), plan_.gradient_layout().size_bytes(), *stream_);
+    gradients_hold_others_ = false;
+  }
   slot.done->synchronize();  // does not wait: the result of the previous step in this slot was read long ago
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
@@ -200,11 +199,9 @@ void Replica::report_sums(Stream& stream) { backend_.copy(&state_->report.sums, 
 void Replica::clear_tiles(Stream& stream) { backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), stream); }
 
 void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
-  const TypedPointer first = gradients().at(plan_.range_of_norm(bucket).begin);
-  clip_norm_->sum_tiles({.gradients = {first.data, first.dtype},
-                         .tile_sums = tile_sums_,
-                         .range = static_cast<std::size_t>(norm_ranges_[bucket])},
-                        stream);
+  const ElementRange range = plan_.range_of_norm(bucket);
+  const TypedPointer first = gradients().at(range.begin);
+  clip_norm_->sum_tiles({.gradients = {first.data, first.dtype}, .tile_sums = tile_sums_, .range = range}, stream);
 }
 
 void Replica::apply_norm(Stream& stream) {
@@ -324,7 +321,6 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
 }
 
 void Replica::gather_weights() {
-  store_written();
   if (plan_.shard().is_whole() || weights_are_gathered_) return;
   parameter_arena_.refresh(*stream_);
   queue_alone(weight_gather_);

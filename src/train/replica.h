@@ -106,16 +106,17 @@ class Replica {
   std::uint64_t hash();
   /// Makes the averages copies of the weights. Does nothing without ema.decay.
   void start_averages();
-  /// With train.shard, a group of tensors can be read after gather_state(), until the next step.
   std::vector<checkpoint::TensorSource> sources() const;
+  /// Collective. Gathers what sources can read in this round (TensorSource::first_round), until the next one or the
+  /// next step. Without train.shard there is only round 0, in which nothing has to be gathered.
+  void begin_round(int round);
   /// For a BackgroundSaver: sources that only queue the copy, and the order of these copies with other work.
   std::vector<checkpoint::TensorSource> copied_sources() const;
   checkpoint::Copying copying();
-  /// Collective. `group`: TensorSource::group; 0 has the parameters. Without train.shard it does nothing.
-  void gather_state(int group);
   std::vector<checkpoint::TensorTarget> targets();
-  /// Parameters and running statistics under torchvision's names; their averages after swap_averages().
-  std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
+  /// Collective. Parameters and running statistics under torchvision's names; their averages after swap_averages(). On
+  /// rank 0, what is sharded is copied to host memory; other ranks cannot read it.
+  std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step);
   /// Collective. Loads weights from a file, once per node, and copies them to the averages. A head with a different
   /// shape keeps its initial values. Returns and throws what differing_heads() does, and throws what stream_tensors()
   /// throws.
@@ -131,26 +132,30 @@ class Replica {
   std::vector<checkpoint::TensorSource> sources(Stream& stream, bool waits) const;
   /// Before the state is overwritten that a BackgroundSaver copies.
   void wait_for_copy(Stream& stream) { stream.wait_in_each_launch(*is_copied_); }
-  /// Where a tensor is stored that this rank has as a whole.
-  const void* place_of(const StateTensor& tensor) const;
-  void* place_to_write(const StateTensor& tensor);
-  /// Whether this rank has only pieces of the tensor. While it is read or written, the whole tensor is in the gradient
-  /// arena.
+  /// Elements of a tensor that this rank has, and where they are.
+  struct StoredPart {
+    ElementRange range{};
+    std::byte* data = nullptr;
+  };
+  std::vector<StoredPart> stored_parts(const StateTensor& tensor) const;
+  /// Whether others have parts of the tensor that this rank does not have. They are gathered when it is read.
   bool is_in_pieces(const StateTensor& tensor) const;
   /// StateTensor::state; what this rank has of it. Parameters: their fp32 masters.
   TypedPointer stored(int state) const;
-  void copy_pieces_to_gradients(int state);
-  /// Keeps this rank's pieces of the tensors that were written.
-  void store_written();
-  void write(TypedPointer at, const graph::Parameter* parameter, std::span<const float> canonical);
+  /// Where the tensor is in the weights that ops read, or in the masters that every rank has.
+  std::byte* place_of(const StateTensor& tensor) const;
+  /// What can be read of the tensor in the current round.
+  void read(const StateTensor& tensor, std::byte* target, Stream& stream) const;
+  void gather(const StateRound& round);
+  void write(TypedPointer at, std::span<const float> values);
+  /// Keeps those parts that this rank has.
+  void write_parts(const StateTensor& tensor, std::span<const float> packed);
   void write(const StateTensor& tensor, std::span<const float> canonical);
   /// The sum over ranks of initial values in the memory of the gradients becomes the masters.
   void sum_initial(float* masters);
   graph::GradientArena gradients() const {
     return {static_cast<std::byte*>(gradients_->data()), plan_.gradient_layout()};
   }
-  /// The memory of the gradients, which holds a whole state while it is read or written: element `begin` of it.
-  void* in_gradients(int state, std::size_t begin) const;
   std::byte* optimizer_state() const;
   /// The weights that ops read, of all ranks.
   void* shared_weights();
@@ -213,8 +218,9 @@ class Replica {
   std::unique_ptr<OrderedSum> sum_evaluation_;
   graph::StepList evaluation_sums_;
   bool weights_are_gathered_ = false;
-  std::optional<int> written_state_;  // StateTensor::state that is being written to the gradient arena
-  std::vector<int> norm_ranges_;      // by bucket, in ClipNormDescription::ranges; -1: none
+  bool gradients_hold_others_ = false;  // the memory of the gradients was used for something else
+  std::vector<StateRound> rounds_;      // from round 1 on
+  int round_ = 0;                       // the current one
   std::unique_ptr<Uploader> uploader_;
   std::map<MicroBatchKey, MicroBatch> micro_batches_;
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two

@@ -29,75 +29,80 @@ TypedPointer Replica::stored(int state) const {
 
 namespace {
 
-void* element(TypedPointer arena, std::size_t i) { return arena.as<std::byte>() + i * size_bytes(arena.dtype); }
+std::byte* element(TypedPointer arena, std::size_t i) { return arena.as<std::byte>() + i * size_bytes(arena.dtype); }
 
 }  // namespace
 
-void* Replica::in_gradients(int state, std::size_t begin) const {
-  return element({gradients_->data(), stored(state).dtype}, begin);
-}
-
-const void* Replica::place_of(const StateTensor& tensor) const {
-  if (is_in_pieces(tensor)) return in_gradients(tensor.state, tensor.begin);
+std::byte* Replica::place_of(const StateTensor& tensor) const {
   if (tensor.state != StateTensor::kNoState)
     return element(stored(tensor.state), tensor.begin - plan_.shard().whole_begin() + plan_.shard().whole_stored());
   if (tensor.dtype != DType::fp32)
-    return static_cast<const std::byte*>(parameter_arena_.compute_weights()) + tensor.begin * size_bytes(tensor.dtype);
-  return parameter_arena_.masters() + (tensor.begin - parameter_arena_.first_master());
+    return element({const_cast<void*>(parameter_arena_.compute_weights()), tensor.dtype}, tensor.begin);
+  return element(stored(tensor.state), tensor.begin - parameter_arena_.first_master());
 }
 
-void* Replica::place_to_write(const StateTensor& tensor) {
-  weights_are_gathered_ = false;
-  wait_for_copy(*stream_);
-  if (is_in_pieces(tensor)) {
-    if (written_state_ != tensor.state) {
-      store_written();
-      copy_pieces_to_gradients(tensor.state);
-      written_state_ = tensor.state;
-    }
-  } else if (tensor.state == StateTensor::kNoState) {
-    (void)parameter_arena_.edit();
+std::vector<Replica::StoredPart> Replica::stored_parts(const StateTensor& tensor) const {
+  if (!is_in_pieces(tensor)) return {{{0, tensor.n_elements}, place_of(tensor)}};
+  std::vector<StoredPart> parts;
+  for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
+    const ElementRange both = overlap({piece.begin, piece.n_elements}, {tensor.begin, tensor.n_elements});
+    if (both.n_elements > 0)
+      parts.push_back({{both.begin - tensor.begin, both.n_elements},
+                       element(stored(tensor.state), piece.stored + (both.begin - piece.begin))});
   }
-  return const_cast<void*>(place_of(tensor));
+  return parts;
 }
 
-void Replica::copy_pieces_to_gradients(int state) {
-  const TypedPointer from = stored(state);
-  wait_for_copy(*stream_);
-  for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
-    backend_.copy(in_gradients(state, piece.begin), element(from, piece.stored),
-                  piece.n_elements * size_bytes(from.dtype), *stream_);
+void Replica::read(const StateTensor& tensor, std::byte* target, Stream& stream) const {
+  const std::size_t element_bytes = size_bytes(tensor.dtype);
+  const ElementRange whole{tensor.begin, tensor.n_elements};
+  const auto copy = [&](ElementRange from, const std::byte* data) {  // elements of the arena, of which `data` has all
+    const ElementRange both = overlap(from, whole);
+    if (both.n_elements > 0)
+      backend_.copy(target + (both.begin - tensor.begin) * element_bytes,
+                    data + (both.begin - from.begin) * element_bytes, both.n_elements * element_bytes, stream);
+  };
+  if (!is_in_pieces(tensor)) return copy(whole, place_of(tensor));
+  const StateRound& round = rounds_.at(static_cast<std::size_t>(round_) - 1);
+  const comm::Bucket& bucket = plan_.buckets()[round.bucket];
+  const auto* const gathered = gradients().at(bucket.begin).as<std::byte>();
+  for (int rank = 0; rank < bucket.n_shards; ++rank)
+    copy({bucket.shard(rank).begin + round.begin, round.n_elements},
+         gathered + static_cast<std::size_t>(rank) * round.n_elements * element_bytes);
+  const std::size_t rest = plan_.shard().whole_begin();
+  if (round_ + 1 == rounds_of(plan_, rounds_, tensor).end)
+    copy({rest, std::max(whole.end(), rest) - rest}, element(stored(tensor.state), plan_.shard().whole_stored()));
 }
 
-void Replica::store_written() {
-  if (!written_state_) return;
-  if (*written_state_ == StateTensor::kNoState) (void)parameter_arena_.edit();
-  const TypedPointer to = stored(*written_state_);
-  for (const graph::ShardPiece& piece : plan_.shard().own_pieces())
-    backend_.copy(element(to, piece.stored), in_gradients(*written_state_, piece.begin),
-                  piece.n_elements * size_bytes(to.dtype), *stream_);
-  stream_->synchronize();
-  written_state_.reset();
+// The gradients of the last step are no longer needed, so their memory holds what is gathered.
+void Replica::gather(const StateRound& round) {
+  gradients_hold_others_ = true;
+  const comm::Bucket& bucket = plan_.buckets()[round.bucket];
+  const TypedPointer from = stored(round.state);
+  const TypedPointer to{gradients().at(bucket.begin).data, from.dtype};
+  const auto own = std::ranges::find(plan_.shard().own_pieces(), bucket.shard(communicator_.rank()).begin,
+                                     &graph::ShardPiece::begin);
+  // The parts of a bucket are gathered in the same memory, and so are the states.
+  if (round.begin > 0 || round.bucket == 0) wait_for_copy(*stream_);
+  backend_.copy(element(to, static_cast<std::size_t>(communicator_.rank()) * round.n_elements),
+                element(from, own->stored + round.begin), round.n_elements * size_bytes(from.dtype), *stream_);
+  graph::StepList list;
+  list.add_wait(
+      list.add_start({.exchange = {.collective = Collective::all_gather,
+                                   .slice = {.data = to.data,
+                                             .n_elements = static_cast<std::size_t>(bucket.n_shards) * round.n_elements,
+                                             .dtype = to.dtype}},
+                      .label = fmt::format("state, {} to {}", bucket.first_name, bucket.last_name)}));
+  list.bind(backend_, &communicator_);
+  queue_alone(list);
 }
 
-// The gradients of the last step are no longer needed, so their memory holds the whole state while it is read.
-void Replica::gather_state(int group) {
-  store_written();
-  if (plan_.shard().is_whole()) return;
-  const int state = group - 1;  // source_of()
-  if (state == StateTensor::kNoState && !plan_.shards_masters()) return gather_weights();
-  require(state < plan_.optimizer().n_states() + (averages_ ? 1 : 0), ErrorCode::internal,
-          "the optimizer has no state {}", state);
-  copy_pieces_to_gradients(state);
-  graph::StepList gather = gather_list(plan_, gradients_->data(), stored(state).dtype, "state");
-  gather.bind(backend_, &communicator_);
-  queue_alone(gather);
+void Replica::begin_round(int round) {
+  round_ = round;
+  round == 0 ? gather_weights() : gather(rounds_.at(static_cast<std::size_t>(round) - 1));
 }
 
-/// If `parameter` is null, the values stay in canonical form.
-void Replica::write(TypedPointer at, const graph::Parameter* parameter, std::span<const float> canonical) {
-  const std::vector<float> packed = parameter ? graph::pack(*parameter, canonical) : std::vector<float>();
-  const std::span<const float> values = parameter ? std::span<const float>(packed) : canonical;
+void Replica::write(TypedPointer at, std::span<const float> values) {
   std::vector<Bf16> narrow(at.dtype == DType::fp32 ? 0 : values.size());
   std::transform(values.begin(), values.begin() + std::ssize(narrow), narrow.begin(), to_bf16);
   if (narrow.empty())
@@ -107,51 +112,89 @@ void Replica::write(TypedPointer at, const graph::Parameter* parameter, std::spa
   stream_->synchronize();
 }
 
-void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
-  const TypedPointer at{place_to_write(tensor), tensor.dtype};
-  if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
-  std::vector<float> packed(tensor.n_elements);  // including the other parts
-  std::vector<Bf16> narrow(at.dtype == DType::fp32 ? 0 : packed.size());
-  backend_.copy(narrow.empty() ? static_cast<void*>(packed.data()) : narrow.data(), at.data,
-                packed.size() * size_bytes(at.dtype), *stream_);
-  stream_->synchronize();
-  std::ranges::transform(narrow, packed.begin(), [](Bf16 value) { return to_float(value); });
-  graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
-  write(at, nullptr, packed);
+void Replica::write_parts(const StateTensor& tensor, std::span<const float> packed) {
+  for (const StoredPart& part : stored_parts(tensor))
+    write({part.data, tensor.dtype}, packed.subspan(part.range.begin, part.range.n_elements));
 }
 
-// Drawing 11 million normal numbers takes longer than everything else before step 0, so ranks divide the tensors among
-// them. Each rank draws its own tensors into the memory of the gradients. The sum over ranks is exact, since all others
-// have zeros there. Frozen parameters have no gradients, so every rank draws all of those; and all others too where
-// that memory has not place for all weights in fp32, or where there are no masters to copy them to.
+void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
+  weights_are_gathered_ = false;
+  wait_for_copy(*stream_);
+  if (tensor.state == StateTensor::kNoState) (void)parameter_arena_.edit();
+  if (!tensor.parameter) return write_parts(tensor, canonical);
+  if (tensor.parameter->parts.size() == 1) return write_parts(tensor, graph::pack(*tensor.parameter, canonical));
+  std::vector<float> packed(tensor.n_elements);  // including the other parts
+  for (const StoredPart& part : stored_parts(tensor)) {
+    const std::span<float> values = std::span(packed).subspan(part.range.begin, part.range.n_elements);
+    std::vector<Bf16> narrow(tensor.dtype == DType::fp32 ? 0 : values.size());
+    backend_.copy(narrow.empty() ? static_cast<void*>(values.data()) : narrow.data(), part.data,
+                  values.size() * size_bytes(tensor.dtype), *stream_);
+    stream_->synchronize();
+    std::ranges::transform(narrow, values.begin(), [](Bf16 value) { return to_float(value); });
+  }
+  graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
+  write_parts(tensor, packed);
+}
+
+// Drawing 11 million normal numbers takes longer than everything else before step 0. With train.shard, a rank draws
+// what it keeps of each tensor. Otherwise, ranks divide the tensors among them: each draws its own into the memory of
+// the gradients, and the sum over ranks is exact, since all others have zeros there. Every rank draws frozen
+// parameters, which have no gradients, and all others too where that memory has no place for all weights in fp32, or
+// where there are no masters to copy them to.
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
-  const bool is_alone = !plan_.has_masters() || plan_.gradient_layout().n_narrow > 0;
+  const graph::Shard& shard = plan_.shard();
+  const bool is_divided = shard.is_whole() && plan_.has_masters() && plan_.gradient_layout().n_narrow == 0;
+  float* const masters = parameter_arena_.edit();
+  auto* const weights = static_cast<std::byte*>(parameter_arena_.update().compute_weights);
+  const std::size_t first = parameter_arena_.first_master();
+  struct Drawn {
+    const graph::Parameter* parameter;
+    ElementRange range;  // of the parameter, as it is stored
+    TypedPointer target;
+  };
+  std::vector<Drawn> drawn;
+  const auto draw = [&](const graph::Parameter& p, ElementRange range) {  // of the arena
+    const bool has_master = plan_.has_masters() || p.begin >= first;
+    const TypedPointer target = has_master ? TypedPointer(masters + (range.begin - first))
+                                           : TypedPointer{weights + range.begin * sizeof(Bf16), DType::bf16};
+    drawn.push_back({&p, {range.begin - p.begin, range.n_elements}, target});
+  };
   const std::int64_t n_canonical = table.n_canonical_trainable();
-  std::vector<const graph::Parameter*> mine, whole;  // drawn for all ranks, and by all ranks
   std::int64_t begin = 0;
   for (const graph::Parameter& p : table.parameters()) {
+    const ElementRange whole{p.begin, p.n_elements};
     if (p.is_base) continue;
-    if (!p.trainable || is_alone) whole.push_back(&p);
-    if (!p.trainable) continue;
-    const std::int64_t middle = begin + p.shape.n_elements() / 2;
-    if (!is_alone && middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
-    begin += p.shape.n_elements();
+    if (!p.trainable) {
+      draw(p, whole);
+    } else if (is_divided) {
+      const std::int64_t middle = begin + p.shape.n_elements() / 2;
+      if (middle * communicator_.size() / n_canonical == communicator_.rank())
+        drawn.push_back({&p, {0, p.n_elements}, gradients().at(p.begin)});
+      begin += p.shape.n_elements();
+    } else {
+      for (const graph::ShardPiece& piece : shard.pieces()) {
+        const ElementRange both = overlap({piece.begin, piece.n_elements}, whole);
+        if (both.n_elements == 0) continue;
+        draw(p, both);
+        if (plan_.shards_masters()) drawn.back().target = masters + (piece.stored + (both.begin - piece.begin));
+      }
+    }
   }
-  backend_.fill_zero(gradients_->data(), plan_.gradient_layout().size_bytes(), *stream_);
-  stream_->synchronize();
-#pragma omp parallel for schedule(dynamic, 1)
-  for (const graph::Parameter* p : mine) write(gradients().at(p->begin), p, table.initial_values(*p, seed));
-  float* const masters = parameter_arena_.edit();
-  const std::size_t first = parameter_arena_.first_master();
-  auto* const weights = static_cast<std::byte*>(parameter_arena_.update().compute_weights);
-#pragma omp parallel for schedule(dynamic, 1)
-  for (const graph::Parameter* p : whole) {
-    const bool has_master = plan_.has_masters() || p->begin >= first;
-    const TypedPointer narrow{has_master ? nullptr : weights + p->begin * sizeof(Bf16), DType::bf16};
-    write(has_master ? TypedPointer(masters + (p->begin - first)) : narrow, p, table.initial_values(*p, seed));
+  if (is_divided) {
+    backend_.fill_zero(gradients_->data(), plan_.gradient_layout().size_bytes(), *stream_);
+    stream_->synchronize();
   }
-  if (!is_alone) sum_initial(masters);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (const Drawn& d : drawn) {
+    const graph::Parameter& p = *d.parameter;
+    if (!p.layout)
+      write(d.target, table.initial_values(p, seed, d.range));
+    else
+      write(d.target, std::span<const float>(graph::pack(p, table.initial_values(p, seed)))
+                          .subspan(d.range.begin, d.range.n_elements));
+  }
+  if (is_divided) sum_initial(masters);
   weights_are_gathered_ = false;
 
   for (const StateTensor& tensor : tensors()) {
@@ -170,10 +213,7 @@ void Replica::sum_initial(float* masters) {
          .label = "initial weights"}));
   sums.bind(backend_, &communicator_);
   queue_alone(sums);
-  for (const graph::ShardPiece& piece : plan_.shard().pieces()) {
-    float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
-    backend_.copy(to, gradients().at(piece.begin).data, piece.n_elements * sizeof(float), *stream_);
-  }
+  backend_.copy(masters, gradients_->data(), parameters().n_trainable() * sizeof(float), *stream_);
 }
 
 void Replica::load_base(const checkpoint::ModelFile& file, World& world) {
@@ -191,17 +231,17 @@ void Replica::initialize_base(std::uint32_t seed) {
 
 void Replica::start_averages() {
   if (!averages_) return;
-  store_written();
   averages_->start_from(parameter_arena_.masters(), *stream_);
   stream_->synchronize();
 }
 
-// The gradients of the last step are no longer needed, so their memory holds one of the two sets during the swap.
+// The gradients of the last step are no longer needed, so their memory holds one of the two during the swap.
 void Replica::swap_averages() {
   require(averages_ != nullptr, ErrorCode::internal, "the step was planned without averages of the weights");
-  store_written();
   wait_for_copy(*stream_);
-  averages_->swap_with(parameter_arena_.edit(), static_cast<float*>(gradients_->data()), *stream_);
+  gradients_hold_others_ = true;
+  const std::span scratch(static_cast<float*>(gradients_->data()), plan_.gradient_layout().n_elements);
+  averages_->swap_with(parameter_arena_.edit(), scratch, *stream_);
   stream_->synchronize();
   weights_are_gathered_ = false;
 }
@@ -209,9 +249,10 @@ void Replica::swap_averages() {
 std::vector<checkpoint::TensorSource> Replica::sources(Stream& stream, bool waits) const {
   std::vector<checkpoint::TensorSource> out;
   for (const StateTensor& tensor : tensors()) {
-    out.push_back(source_of(tensor));
-    out.back().read = [this, tensor, &stream, waits](std::span<float> stored) {
-      backend_.copy(stored.data(), place_of(tensor), stored.size_bytes(), stream);
+    checkpoint::TensorSource& source = out.emplace_back(source_of(tensor));
+    if (is_in_pieces(tensor)) source.rounds = rounds_of(plan_, rounds_, tensor);
+    source.read = [this, tensor, &stream, waits](std::span<float> stored) {
+      read(tensor, reinterpret_cast<std::byte*>(stored.data()), stream);
       if (!waits) return;
       stream.synchronize();
       if (is_in_pieces(tensor)) communicator_.check();  // it was gathered
@@ -223,12 +264,12 @@ std::vector<checkpoint::TensorSource> Replica::sources(Stream& stream, bool wait
 std::vector<checkpoint::TensorSource> Replica::sources() const { return sources(*stream_, true); }
 std::vector<checkpoint::TensorSource> Replica::copied_sources() const { return sources(*copy_stream_, false); }
 
-// A group is gathered in the memory from which the one before it is copied. Otherwise, only an update waits.
+// What a round gathers may overwrite what is copied. Otherwise, only an update waits.
 checkpoint::Copying Replica::copying() {
   return {.begin =
-              [this](int group) {
+              [this](int round) {
                 is_copied_->record(*copy_stream_);
-                gather_state(group);
+                begin_round(round);
                 is_complete_->record(*stream_);
                 copy_stream_->wait(*is_complete_);
               },
@@ -250,10 +291,26 @@ std::vector<checkpoint::TensorTarget> Replica::targets() {
   return out;
 }
 
-std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) const {
+std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) {
+  std::vector<checkpoint::TensorSource> model;
+  for (checkpoint::TensorSource& source : sources())
+    if (checkpoint::is_of_model(source.path)) model.push_back(std::move(source));
+  begin_round(0);
+  std::vector<std::vector<float>> copies(model.size());
+  for (int round = 1; plan_.shards_masters() && round <= std::ssize(rounds_); ++round) {
+    if (rounds_[static_cast<std::size_t>(round) - 1].state != StateTensor::kNoState) break;
+    begin_round(round);
+    for (std::size_t i = 0; i < model.size() && communicator_.rank() == 0; ++i) {
+      if (!model[i].rounds.contains(round)) continue;
+      copies[i].resize(model[i].n_read());
+      model[i].read(copies[i]);
+    }
+  }
   std::vector<checkpoint::NamedTensor> out;
-  for (const checkpoint::TensorSource& source : sources()) {
-    if (!checkpoint::is_of_model(source.path)) continue;
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    checkpoint::TensorSource& source = model[i];
+    if (!copies[i].empty())
+      source.read = [copy = std::move(copies[i])](std::span<float> stored) { std::ranges::copy(copy, stored.begin()); };
     out.emplace_back(checkpoint::tensor_name(source.path), source.shape,
                      checkpoint::read_at_once([source] { return checkpoint::read_canonical(source); }));
   }

@@ -68,7 +68,7 @@ std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const
 }
 
 checkpoint::TensorSource source_of(const StateTensor& tensor) {
-  checkpoint::TensorSource source{.path = tensor.path, .shape = tensor.shape, .read = {}, .group = tensor.state + 1};
+  checkpoint::TensorSource source{.path = tensor.path, .shape = tensor.shape, .read = {}};
   const bool is_narrow = tensor.dtype != DType::fp32;
   if (!tensor.parameter && !is_narrow) return source;
   source.n_stored = is_narrow ? (tensor.n_elements + 1) / 2 : tensor.n_elements;

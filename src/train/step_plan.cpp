@@ -143,11 +143,6 @@ void check_narrow_state(const Config& c) {
       {!c.ema.is_on(), "ema.decay=0"}};
   for (const auto& [is_given, what] : needs)
     require(is_given, ErrorCode::config_conflict, "{}{} need {}", place, kKeys, what);
-  require(c.train.shard == "none" || !has_narrow_gradients || (has_narrow_moments && !c.optimizer.masters),
-          ErrorCode::config_conflict,
-          "{}train.shard=optimizer gathers what a checkpoint stores in the memory of the gradients: with "
-          "train.gradient_type=bf16, set optimizer.moments=bf16 and optimizer.masters=none too",
-          place);
 }
 
 std::optional<LossScaling> describe_loss_scaling(const Config& config) {
@@ -225,9 +220,13 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   loss_scaling_ = describe_loss_scaling(config);
   buckets_ = cut_buckets(config, table_, gradient_layout(), topology_.wire, batch_.ranks);
   std::vector<ElementRange> pieces;
-  for (const comm::Bucket& bucket : buckets_)
-    if (bucket.is_sharded()) pieces.push_back(bucket.shard(batch_.rank));
-  shard_ = pieces.empty() ? graph::Shard(table_) : graph::Shard(table_, pieces);
+  std::size_t sharded_end = 0;
+  for (const comm::Bucket& bucket : buckets_) {
+    if (!bucket.is_sharded()) continue;
+    pieces.push_back(bucket.shard(batch_.rank));
+    sharded_end = bucket.end();
+  }
+  shard_ = pieces.empty() ? graph::Shard(table_) : graph::Shard(table_, pieces, sharded_end);
   loader_bytes_ = data::Loader::buffer_bytes(fields, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }
@@ -269,7 +268,38 @@ PlannedGraph& StepPlan::training(std::int64_t batch, std::int64_t global) { retu
 ElementRange StepPlan::range_of_norm(std::size_t number) const {
   const comm::Bucket& bucket = buckets_[number];
   if (bucket.is_sharded()) return bucket.shard(batch_.rank);
-  return overlap({bucket.begin, bucket.n_elements}, {0, table_.n_trainable()});
+  const auto begin_of = [this](std::size_t b) {
+    const std::size_t begin = b < buckets_.size() ? buckets_[b].begin : table_.n_trainable();
+    return std::min(begin / kTileElements * kTileElements, table_.n_trainable());
+  };
+  return {begin_of(number), begin_of(number + 1) - begin_of(number)};
+}
+
+std::vector<StateRound> StepPlan::rounds() const {
+  std::vector<StateRound> rounds;
+  const int n_states = optimizer_.n_states();
+  for (int state = shards_masters() ? StateTensor::kNoState : 0; state < n_states + (n_averages() > 0 ? 1 : 0);
+       ++state) {
+    const bool is_of_optimizer = state != StateTensor::kNoState && state < n_states;
+    const std::size_t element_bytes = is_of_optimizer ? size_bytes(optimizer_.state_dtype) : sizeof(float);
+    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      if (!buckets_[bucket].is_sharded()) continue;
+      const std::size_t n_parts = std::max<std::size_t>(element_bytes / size_bytes(buckets_[bucket].dtype), 1);
+      const std::size_t length = buckets_[bucket].shard(0).n_elements / n_parts;
+      for (std::size_t part = 0; part < n_parts; ++part) rounds.push_back({state, bucket, part * length, length});
+    }
+  }
+  return rounds;
+}
+
+checkpoint::Rounds rounds_of(const StepPlan& plan, std::span<const StateRound> rounds, const StateTensor& tensor) {
+  const auto bucket = [&](const StateRound& round) -> const comm::Bucket& { return plan.buckets()[round.bucket]; };
+  const auto of_state = std::ranges::equal_range(rounds, tensor.state, {}, &StateRound::state);
+  const auto first = std::ranges::partition_point(
+      of_state, [&](const StateRound& round) { return bucket(round).end() <= tensor.begin; });
+  const auto last = std::ranges::partition_point(
+      of_state, [&](const StateRound& round) { return bucket(round).begin < tensor.begin + tensor.n_elements; });
+  return {1 + static_cast<int>(first - rounds.begin()), 1 + static_cast<int>(last - rounds.begin())};
 }
 
 std::vector<PlannedGraph*> StepPlan::all() {
@@ -295,7 +325,7 @@ std::vector<OptimizerDescription> StepPlan::optimizers() const {
   if (own.has_masters && own.gradient_dtype == DType::fp32) return {own};
   const std::size_t middle = table_.n_in_compute_type();
   OptimizerDescription narrow = own, wide = own;
-  narrow.parameters_are_sharded = wide.parameters_are_sharded = false;
+  narrow.parameters_are_sharded = wide.parameters_are_sharded = shards_masters();
   wide.gradient_dtype = DType::fp32;
   wide.has_masters = true;
   wide.first = middle;

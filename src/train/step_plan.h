@@ -114,6 +114,14 @@ struct MemoryReport {
   }
 };
 
+/// A part of a sharded state that ranks gather at once, in the memory of a bucket's gradients: the same elements of
+/// each rank's shard of the bucket. If the state has wider elements than the gradients, a shard has several such parts.
+struct StateRound {
+  int state = StateTensor::kNoState;
+  std::size_t bucket = 0;
+  std::size_t begin = 0, n_elements = 0;  // of each shard
+};
+
 enum class MemoryOf : std::uint8_t { training_and_evaluation, training };
 
 /// An entry of optimizer.groups.
@@ -153,7 +161,9 @@ class StepPlan {
   /// Whether a rank has only its shard of the fp32 masters: ops read weights in 16 bits, which all ranks have.
   bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32 && has_masters(); }
   /// The part of the masters that a rank has.
-  graph::Shard shard_of_masters() const { return has_masters() ? shard_ : graph::Shard(table_, {}); }
+  graph::Shard shard_of_masters() const {
+    return has_masters() ? shard_ : graph::Shard(table_, {}, table_.n_in_compute_type());
+  }
   /// Whether the arena of masters has all parameters, so that it alone tells whether replicas are equal.
   bool has_all_masters() const { return !shards_masters() && has_masters(); }
   graph::GradientLayout gradient_layout() const;
@@ -165,11 +175,13 @@ class StepPlan {
   /// Elements of the moving averages of this rank: its shard of the weights, as of a state of the optimizer, and then
   /// the statistics. 0: there are none.
   std::size_t n_averages() const;
+  /// In which rounds sharded states are gathered, state by state, in the order of StateTensor::state.
+  std::vector<StateRound> rounds() const;
   /// The tensors of a checkpoint.
   std::vector<StateTensor> state() const { return state_tensors(table_, optimizer_, averages()); }
   /// The sums of squares of the gradients' tiles (ClipNorm), in exchange memory.
   std::size_t tile_sums_offset() const { return exchange_bytes_; }
-  std::size_t tile_sums_bytes() const { return count_tiles(optimizer_.segments) * sizeof(double); }
+  std::size_t tile_sums_bytes() const { return n_tiles_of(table_.n_trainable()) * sizeof(double); }
   const std::vector<OptimizerGroup>& optimizer_groups() const { return groups_; }
   /// No value: gradients are not scaled.
   const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
@@ -183,8 +195,8 @@ class StepPlan {
   std::size_t partial_sum_bytes() const;
   /// Gradients and batch statistics, cut into buckets.
   const std::vector<comm::Bucket>& buckets() const { return buckets_; }
-  /// The part of a bucket that a rank sums for the gradient norm: its own shard of a sharded bucket, and any other
-  /// bucket as a whole.
+  /// The tiles of the gradient norm that a rank sums when a bucket is summed over ranks: those of its own shard of a
+  /// sharded bucket. Of any other one, those that are complete with it, since the buckets before it are summed, too.
   ElementRange range_of_norm(std::size_t bucket) const;
   std::vector<PlannedGraph*> all();
   /// Whether weight gradients run on a second stream (cuda.weight_gradient_stream; auto counts as on).
@@ -213,5 +225,8 @@ class StepPlan {
   std::size_t exchange_bytes_ = 0;  // of the graphs
   std::size_t loader_bytes_ = 0;
 };
+
+/// The rounds in which a sharded tensor is read, counted from 1: StepPlan::rounds()[0] is round 1.
+checkpoint::Rounds rounds_of(const StepPlan& plan, std::span<const StateRound> rounds, const StateTensor& tensor);
 
 }  // namespace lockstep::train

@@ -9,6 +9,7 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"
+#include "checkpoint/tensor_names.h"
 #include "config/parser.h"
 #include "inference/adapters.h"
 #include "lockstep/error.h"
@@ -71,12 +72,11 @@ checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_
 /// Writes a language model as a directory for transformers, or adapters as a directory for PEFT, with the tokenizer and
 /// a model card. Returns what the user should know about it at the end of the log, if anything.
 std::string write_language_model(const Session& session, std::int64_t steps_done, const std::string& name,
-                                 checkpoint::WeightsOf weights) {
+                                 checkpoint::WeightsOf weights, std::vector<checkpoint::NamedTensor> tensors) {
   const Config& config = session.config;
   run::Files files = session.model_files;
   models::LlamaConfig model =
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
-  std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
   if (!config.model.lora.is_on()) {
     const std::vector<checkpoint::NamedTensor> carried = inference::carried_tensors(
         model, {}, {inference::base_of(config.model), config.model.initialize_from, session.run.file("model")});
@@ -123,13 +123,16 @@ std::string write_language_model(const Session& session, std::int64_t steps_done
   return "";
 }
 
-/// Writes the trained model: as a directory if the task names the files of one, otherwise as a .safetensors file.
-/// `name` is that of the file or directory in RUN. Returns what write_language_model() does.
-std::string write_model(const Session& session, std::int64_t steps_done, const std::string& name,
-                        checkpoint::WeightsOf weights) {
-  if (!session.model_files.empty()) return write_language_model(session, steps_done, name, weights);
-  checkpoint::write_safetensors(session.run.file(name + ".safetensors"), session.replica->named_tensors(steps_done),
-                                checkpoint::export_metadata(exported_state(session, steps_done)));
+/// Writes the model of the last checkpoint: as a directory if the task names the files of one, otherwise as a
+/// .safetensors file. `name` is that of the file or directory in RUN. Returns what write_language_model() does.
+std::string write_model(const Session& session, const std::string& last, std::int64_t steps_done,
+                        const std::string& name, checkpoint::WeightsOf weights) {
+  std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_model_file(last, weights).tensors;
+  if (!session.model_files.empty()) return write_language_model(session, steps_done, name, weights, std::move(tensors));
+  checkpoint::write_safetensors(
+      session.run.file(name + ".safetensors"),
+      checkpoint::to_torchvision(checkpoint::from_torchvision(std::move(tensors)), steps_done),
+      checkpoint::export_metadata(exported_state(session, steps_done)));
   return "";
 }
 
@@ -137,18 +140,19 @@ std::string write_model(const Session& session, std::int64_t steps_done, const s
 /// start.
 int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder, std::int64_t first_step,
              std::int64_t steps_done) {
-  checkpointing.finish();
-  session.replica->gather_state(0);  // the parameters
+  const std::string last = checkpointing.finish();
   std::vector<std::string> warnings;
-  if (session.leader()) warnings.push_back(write_model(session, steps_done, "model", checkpoint::WeightsOf::model));
-  if (session.plan->averages() == Averages::kept) {
-    session.replica->swap_averages();
-    session.replica->gather_state(0);
-    if (session.leader())
-      warnings.push_back(write_model(session, steps_done, "model_ema", checkpoint::WeightsOf::averages));
-  } else if (session.leader()) {  // removes files from before ema.decay was set to 0
-    std::filesystem::remove(session.run.file("model_ema.safetensors"));
-    std::filesystem::remove_all(session.run.file("model_ema"));
+  if (session.leader()) {
+    const auto write = [&](const std::string& name, checkpoint::WeightsOf weights) {
+      warnings.push_back(write_model(session, last, steps_done, name, weights));
+    };
+    write("model", checkpoint::WeightsOf::model);
+    if (session.plan->averages() == Averages::kept) {
+      write("model_ema", checkpoint::WeightsOf::averages);
+    } else {  // removes files from before ema.decay was set to 0
+      std::filesystem::remove(session.run.file("model_ema.safetensors"));
+      std::filesystem::remove_all(session.run.file("model_ema"));
+    }
   }
   if (session.leader()) session.run.write_status("done");
   recorder.finish("done", steps_done);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "lockstep/backend.h"
@@ -25,14 +26,12 @@ class WeightAverages {
   void update(const float* masters, const StepScalars* scalars, Stream& stream);
   /// Makes the averages copies of the weights.
   void start_from(const float* masters, Stream& stream);
-  /// The weights and their averages change places. `scratch`: an arena with the places of the gradients, which is
-  /// overwritten.
-  void swap_with(float* masters, float* scratch, Stream& stream);
+  /// The weights and their averages change places, as many as fit into `scratch` at a time.
+  void swap_with(float* masters, std::span<float> scratch, Stream& stream);
 
  private:
   struct Range {
     std::size_t master = 0, stored = 0, n_elements = 0;
-    std::size_t scratch = 0;
     std::unique_ptr<MovingAverage> op;
   };
   Backend& backend_;

@@ -67,51 +67,59 @@ TEST(Buckets, DoNotMixWireTypes) {
 
 /// An embedding is complete only at the end of the backward pass: its parts are summed one after another.
 TEST(Buckets, DivideLargeTensors) {
-  const std::vector<GradientTensor> tensors = tensors_of({100, 10 * kGranule + 5, 100});
-  const std::vector<Bucket> buckets = make_buckets(tensors, 3 * kGranule * sizeof(float));
+  const std::vector<GradientTensor> tensors = tensors_of({100, 10 * kTileElements + 5, 100});
+  const std::vector<Bucket> buckets = make_buckets(tensors, 3 * kTileElements * sizeof(float));
   ASSERT_EQ(buckets.size(), 5u);
   EXPECT_EQ(buckets[0].last_tensor, 0) << "the small tensor before it does not wait for it";
   std::size_t end = tensors[1].begin;
   for (std::size_t b = 1; b <= 3; ++b) {
     EXPECT_EQ(buckets[b].begin, end);
-    EXPECT_EQ((buckets[b].begin - tensors[1].begin) % kGranule, 0u);
+    EXPECT_EQ((buckets[b].begin - tensors[1].begin) % kTileElements, 0u);
     EXPECT_EQ(buckets[b].first_name, "tensor1");
     EXPECT_EQ(buckets[b].last_tensor, 1);
-    EXPECT_NEAR(static_cast<double>(buckets[b].n_elements), 10.0 / 3 * kGranule, kGranule);
+    EXPECT_NEAR(static_cast<double>(buckets[b].n_elements), 10.0 / 3 * kTileElements, kTileElements);
     end = buckets[b].end();
   }
   EXPECT_EQ(end, tensors[1].begin + tensors[1].n_elements);
   EXPECT_EQ(buckets[4].begin, tensors[2].begin);
 }
 
-/// Shards do not split a granule of a tensor, and together they make up the bucket.
+/// Shards are equal and consist of tiles of the arena. What they leave over is less than a tile per rank.
 TEST(Buckets, AreDividedIntoShards) {
+  constexpr std::size_t kTile = kTileElements;
   std::vector<GradientTensor> tensors =
-      tensors_of({3 * kGranule + 7, 5, kGranule, 40 * kGranule + 11, 2 * kGranule, 100, 33});
-  for (std::size_t i = 0; i + 2 < tensors.size(); ++i) tensors[i].can_be_sharded = true;
+      tensors_of({3 * kTile + 7, 5, kTile, 40 * kTile + 11, 2 * kTile, 300 * kTile, 100, 33});
+  for (std::size_t i = 0; i < 6; ++i) tensors[i].can_be_sharded = true;
   for (const int n_shards : {1, 2, 3, 8, 100})
-    for (const std::size_t bucket_bytes : {std::size_t{1}, 5 * kGranule * sizeof(float), std::size_t{1} << 40}) {
+    for (const std::size_t bucket_bytes : {std::size_t{1}, 5 * kTile * sizeof(float), std::size_t{1} << 40}) {
+      std::size_t end = 0, n_sharded = 0;
+      bool is_first_whole = true;
       for (const Bucket& bucket : make_buckets(tensors, bucket_bytes, n_shards)) {
-        const bool can_be = bucket.begin < tensors[5].begin;
-        ASSERT_EQ(bucket.is_sharded(), can_be && n_shards > 1);
-        if (!bucket.is_sharded()) continue;
-        EXPECT_LE(bucket.end(), tensors[5].begin);
-        ASSERT_EQ(bucket.shard_bounds.size(), static_cast<std::size_t>(n_shards) + 1);
-        EXPECT_EQ(bucket.shard_bounds.front(), 0u);
-        EXPECT_EQ(bucket.shard_bounds.back(), bucket.n_elements);
-        EXPECT_TRUE(std::ranges::is_sorted(bucket.shard_bounds));
-        for (int r = 0; r < n_shards; ++r) {
-          const ElementRange shard = bucket.shard(r);
-          EXPECT_LE(static_cast<double>(shard.n_elements),
-                    static_cast<double>(bucket.n_elements) / n_shards + 1.0 * kGranule + 16);
-          if (shard.n_elements == 0 || r + 1 == n_shards) continue;
-          const std::size_t end = shard.begin + shard.n_elements;
-          const bool is_at_granule = std::ranges::any_of(tensors, [&](const GradientTensor& t) {
-            return end == t.begin || (end > t.begin && end < t.begin + t.n_elements && (end - t.begin) % kGranule == 0);
-          });
-          EXPECT_TRUE(is_at_granule || end == bucket.end()) << "shard " << r << " ends at " << end;
+        EXPECT_LT(bucket.begin - end, 16u) << "only padding is left out";
+        end = bucket.end();
+        EXPECT_GT(bucket.n_elements, 0u);
+        const GradientTensor& last = tensors[static_cast<std::size_t>(bucket.last_tensor)];
+        EXPECT_GE(bucket.end(), last.begin);
+        EXPECT_LE(bucket.end(), last.begin + last.n_elements + 15);
+        if (!bucket.is_sharded()) {
+          if (n_shards > 1 && is_first_whole) {
+            EXPECT_EQ(bucket.begin, n_sharded);
+          }
+          is_first_whole = false;
+          continue;
         }
+        EXPECT_TRUE(is_first_whole) << "sharded ones come first";
+        n_sharded += bucket.n_elements;
+        EXPECT_EQ(n_sharded, bucket.end()) << "without gaps";
+        EXPECT_EQ(bucket.n_elements % (kTile * static_cast<std::size_t>(n_shards)), 0u);
+        EXPECT_EQ(bucket.shard(n_shards - 1).end(), bucket.end());
       }
+      const std::size_t n_can_be = tensors[5].begin + tensors[5].n_elements;
+      EXPECT_EQ(n_sharded > 0, n_shards > 1);
+      if (n_shards > 1) {
+        EXPECT_LT(n_can_be - n_sharded, kTile * static_cast<std::size_t>(n_shards));
+      }
+      EXPECT_EQ(end, end_of(tensors));
     }
 }
 
@@ -125,7 +133,7 @@ TEST(BucketSums, SumsEveryTensorInEveryStep) {
   reference::ReferenceBackend backend;
   const auto stream = backend.make_stream();
   const std::vector<Bucket> buckets = make_buckets(tensors, 50000);
-  EXPECT_EQ(buckets.size(), 7u);  // the third tensor is divided into four
+  EXPECT_EQ(buckets.size(), 8u);  // the third tensor is divided into five
   const int size = test_world->size();
   int step = 1;
   const auto write = [&](std::size_t t, Stream&) {

@@ -106,21 +106,11 @@ void test_sums(Communicator& communicator, DType dtype) {
   }
 }
 
-/// Unequal shards, some of them empty: rank r's is about (r % 3) / (n_ranks - 1) of the slice.
-inline std::vector<std::size_t> unequal_bounds(std::size_t n, int size) {
-  std::vector<std::size_t> bounds{0};
-  for (int r = 0; r < size; ++r) {
-    const std::size_t length = static_cast<std::size_t>(r % 3) * (n / static_cast<std::size_t>(size) / 2);
-    bounds.push_back(r + 1 == size ? n : std::min(n, bounds.back() + length));
-  }
-  return bounds;
-}
-
 /// A rank's shard has the same bits as after an all-reduce. `wire`: see Slice::wire.
 inline void test_reduce_scatter(Communicator& communicator, DType wire = DType::fp32) {
-  const auto rank = static_cast<std::size_t>(communicator.rank());
-  for (const std::size_t n : {std::size_t{1}, std::size_t{1000}, std::size_t{262145}, std::size_t{1000003}}) {
-    const std::vector<std::size_t> bounds = unequal_bounds(n, communicator.size());
+  for (const std::size_t length : {std::size_t{1}, std::size_t{1001}, std::size_t{131075}, std::size_t{500009}}) {
+    const std::size_t n = length * static_cast<std::size_t>(communicator.size());
+    const ElementRange mine = equal_shard(n, communicator.size(), communicator.rank());
     const auto memory = communicator.allocate(n * sizeof(float), "test"),
                reference = communicator.allocate(n * sizeof(float), "reference");
     auto* const data = static_cast<float*>(memory->data());
@@ -128,14 +118,11 @@ inline void test_reduce_scatter(Communicator& communicator, DType wire = DType::
     for (std::size_t i = 0; i < n; ++i) data[i] = sums[i] = static_cast<float>(value(communicator.rank(), i));
     HostEvent ready;
     const auto done = communicator.make_event(), all_done = communicator.make_event();
-    communicator.exchange_async({Collective::reduce_scatter, {data, n, DType::fp32, wire}, bounds}, ready, *done,
-                                "shards");
+    communicator.exchange_async({Collective::reduce_scatter, {data, n, DType::fp32, wire}}, ready, *done, "shards");
     communicator.all_reduce_async({sums, n, DType::fp32, wire}, ready, *all_done, "whole");
     done->synchronize();
     all_done->synchronize();
-    EXPECT_EQ(std::memcmp(data + bounds[rank], sums + bounds[rank], (bounds[rank + 1] - bounds[rank]) * sizeof(float)),
-              0)
-        << n << " elements";
+    EXPECT_EQ(std::memcmp(data + mine.begin, sums + mine.begin, length * sizeof(float)), 0) << length << " elements";
     test_world->barrier();
   }
 }
@@ -146,21 +133,19 @@ void test_all_gather(Communicator& communicator, DType dtype) {
   const auto value_of = [](int rank, std::size_t i) {
     return static_cast<T>((i * 7 + static_cast<std::size_t>(rank) * 1001) % 30011 + 1);
   };
-  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{1500007}}) {
-    const std::vector<std::size_t> bounds = unequal_bounds(n, communicator.size());
+  for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{750007}}) {
+    const std::size_t n = length * static_cast<std::size_t>(communicator.size());
     const auto memory = communicator.allocate((n + 2) * sizeof(T), "test");
     auto* const all = static_cast<T*>(memory->data());
     HostEvent ready;
     const auto done = communicator.make_event();
     for (int round = 0; round < 2; ++round) {
       for (std::size_t i = 0; i < n + 2; ++i) all[i] = value_of(communicator.rank() + round, i);
-      communicator.exchange_async({Collective::all_gather, {all + 1, n, dtype}, bounds}, ready, *done, "shards");
+      communicator.exchange_async({Collective::all_gather, {all + 1, n, dtype}}, ready, *done, "shards");
       done->synchronize();
       std::size_t wrong = 0;
-      for (int r = 0; r < communicator.size(); ++r)
-        for (std::size_t i = bounds[static_cast<std::size_t>(r)]; i < bounds[static_cast<std::size_t>(r) + 1]; ++i)
-          wrong += all[i + 1] != value_of(r + round, i + 1);
-      EXPECT_EQ(wrong, 0u) << n << " elements, round " << round;
+      for (std::size_t i = 0; i < n; ++i) wrong += all[i + 1] != value_of(static_cast<int>(i / length) + round, i + 1);
+      EXPECT_EQ(wrong, 0u) << length << " elements, round " << round;
       EXPECT_EQ(all[0], value_of(communicator.rank() + round, 0));
       EXPECT_EQ(all[n + 1], value_of(communicator.rank() + round, n + 1));
       test_world->barrier();
@@ -233,22 +218,20 @@ inline std::size_t resident_bytes_of_file(const void* data) {
 /// The ranks of a node map each other's memory, but after an exchange only a rank's own memory is resident.
 inline void test_resident_memory(Communicator& communicator) {
   // The sizes of the ranks' regions are not multiples of large pages.
-  constexpr std::size_t kElements = (std::size_t{5} << 20) + 1030, kBytes = kElements * sizeof(float);
   const auto size = static_cast<std::size_t>(communicator.size());
-  const auto memory = communicator.allocate(kBytes, "test");
+  const std::size_t n = ((std::size_t{5} << 20) + 1030) / size * size, n_bytes = n * sizeof(float);
+  const auto memory = communicator.allocate(n_bytes, "test");
   auto* const data = static_cast<float*>(memory->data());
-  std::fill(data, data + kElements, 1.0f);
+  std::fill(data, data + n, 1.0f);
   const bool is_shared = resident_bytes_of_file(data) > 0;  // not if this rank is alone on its node
-  std::vector<std::size_t> bounds;
-  for (std::size_t r = 0; r <= size; ++r) bounds.push_back(kElements * r / size);
   const auto done = communicator.make_event();
   for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
-    communicator.exchange_async({collective, {data, kElements, DType::fp32}, bounds}, ready_now, *done, "test");
+    communicator.exchange_async({collective, {data, n, DType::fp32}}, ready_now, *done, "test");
     done->synchronize();
     if (!is_shared) continue;
     const double resident = static_cast<double>(resident_bytes_of_file(data));
-    EXPECT_GE(resident, 1.0 * kBytes) << "collective " << static_cast<int>(collective);
-    EXPECT_LE(resident, 1.05 * kBytes) << "collective " << static_cast<int>(collective);
+    EXPECT_GE(resident, 1.0 * static_cast<double>(n_bytes)) << "collective " << static_cast<int>(collective);
+    EXPECT_LE(resident, 1.05 * static_cast<double>(n_bytes)) << "collective " << static_cast<int>(collective);
   }
   test_world->barrier();
 }

@@ -39,7 +39,7 @@ struct Sent {
 };
 
 /// What a rank sends for `n` gradients in bf16.
-Sent sent_by(int rank, int n_ranks, int n_nodes, std::size_t n) {
+Sent sent_by(int rank, int n_ranks, int n_nodes, std::size_t n, Collective collective = Collective::all_reduce) {
   RankTable ranks = planned_ranks(n_ranks, n_nodes);
   ranks.rank = rank;
   Config::Comm config;
@@ -51,12 +51,16 @@ Sent sent_by(int rank, int n_ranks, int n_nodes, std::size_t n) {
   CountingNetwork network(ranks, rank);
   std::vector<float> values(n, 1.0f);
   const auto stream = cpu->make_stream();
-  exchange.all_reduce({.data = values.data(), .n_elements = n, .wire = DType::bf16}, network, *stream);
+  const Slice slice{.data = values.data(), .n_elements = n, .wire = DType::bf16};
+  if (collective == Collective::all_reduce)
+    exchange.all_reduce(slice, network, *stream);
+  else
+    exchange.reduce_scatter(slice, network, *stream);
   const auto whole = static_cast<double>(n * sizeof(float));
   return {static_cast<double>(network.inside) / whole, static_cast<double>(network.outside) / whole};
 }
 
-constexpr std::size_t kElements = 6'000'000;  // two chunks
+constexpr std::size_t kElements = 6'000'000;  // two chunks; shards of 3, 4 and 64 ranks
 
 // 8 nodes of 8 GPUs: with one network card per GPU, it sends half of what NCCL sends in fp32.
 TEST(DeviceExchange, SendsASixteenBitShardOfEachRankBetweenNodes) {
@@ -70,6 +74,16 @@ TEST(DeviceExchange, SendsASixteenBitShardOfEachRankBetweenNodes) {
 TEST(DeviceExchange, SendsToAllRanksIfNodesHaveDifferentNumbers) {
   const Sent sent = sent_by(0, 3, 2, kElements);  // 2 ranks on the first node
   EXPECT_NEAR(sent.outside, 2 * (1.0 / 3) / 2, 1e-3);
+}
+
+TEST(DeviceExchange, SendsHalfInAReduceScatter) {
+  for (const auto& [ranks, nodes] : {std::pair{64, 8}, std::pair{3, 2}, std::pair{4, 4}})
+    for (const int rank : {0, ranks - 1}) {
+      const Sent whole = sent_by(rank, ranks, nodes, kElements),
+                 shard = sent_by(rank, ranks, nodes, kElements, Collective::reduce_scatter);
+      EXPECT_NEAR(shard.outside, whole.outside / 2, 1e-3) << "rank " << rank << " of " << ranks;
+      EXPECT_LT(shard.inside, whole.inside + 1e-3);
+    }
 }
 
 /// What `lockstep plan` reports, per byte of fp32 gradients.
@@ -109,10 +123,10 @@ TEST(Traffic, OfShards) {
   const Topology topology = topology_of({}, planned_ranks(4, 2), {}, MemorySpace::device);
   std::vector<Bucket> buckets(1);
   buckets[0].n_elements = 1000;
-  buckets[0].shard_bounds = {0, 250, 500, 750, 1000};
+  buckets[0].n_shards = 4;
   EXPECT_NEAR(traffic_between_nodes(topology, buckets, DType::bf16).per_node, 0.75 * (4000 + 2000), 1e-9);
   const Topology leaders = topology_of({}, planned_ranks(4, 2), {}, MemorySpace::host);
-  EXPECT_NEAR(traffic_between_nodes(leaders, buckets, DType::bf16).per_node, 0.5 * (1.5 * 4000 + 2000), 1e-9);
+  EXPECT_NEAR(traffic_between_nodes(leaders, buckets, DType::bf16).per_node, 0.5 * (4000 + 2000), 1e-9);
 }
 
 }  // namespace

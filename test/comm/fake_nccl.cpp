@@ -182,7 +182,6 @@ struct Group {
   ncclComm* comm = nullptr;
   lockstep::test::WorkQueue* queue = nullptr;
   std::vector<Transfer> transfers;
-  std::vector<Work> collectives;
 };
 thread_local Group group;
 
@@ -225,14 +224,6 @@ ncclResult_t add_transfer(const Transfer& transfer, ncclComm_t comm, cudaStream_
   group.comm = comm;
   group.queue = queue_of(stream);
   group.transfers.push_back(transfer);
-  return ncclSuccess;
-}
-
-ncclResult_t add_collective(Work work, ncclComm_t comm, cudaStream_t stream) {
-  if (group.depth == 0) return ncclInvalidUsage;
-  group.comm = comm;
-  group.queue = queue_of(stream);
-  group.collectives.push_back(std::move(work));
   return ncclSuccess;
 }
 
@@ -389,31 +380,39 @@ ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataT
   });
 }
 
-ncclResult_t ncclReduce(const void* source, void* target, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
-  if (source != target || op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
-  const auto reduce = [comm, n, root](auto* data, bool is_captured) {
-    std::vector copy(data, data + n);  // ranks other than the root keep their values
-    comm->all_reduce(copy.data(), n, is_captured);
-    if (comm->rank == root) std::copy(copy.begin(), copy.end(), data);
+/// In place only, as Lockstep calls it: `own` is the shard of this rank in the whole.
+ncclResult_t ncclReduceScatter(const void* whole, void* own, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
+  const auto reduce = [comm, n, own](auto* data, bool is_captured) {
+    if (own != data + static_cast<std::size_t>(comm->rank) * n) std::abort();
+    const std::size_t n_all = n * static_cast<std::size_t>(comm->size);
+    std::vector copy(data, data + n_all);  // the shards of other ranks keep their values
+    comm->all_reduce(copy.data(), n_all, is_captured);
+    const auto first = copy.begin() + static_cast<std::ptrdiff_t>(comm->rank * n);
+    if (!comm->is_aborted.load()) std::copy_n(first, n, data + static_cast<std::size_t>(comm->rank) * n);
   };
-  return add_collective(
-      [=](bool is_captured) {
-        type == ncclFloat32 ? reduce(static_cast<float*>(target), is_captured)
-                            : reduce(static_cast<double*>(target), is_captured);
-      },
-      comm, stream);
+  return issue(*comm, *queue_of(stream), [=](bool is_captured) {
+    if (comm->is_aborted.load()) return;
+    comm->log("reduce-scatter " + std::to_string(n));
+    type == ncclFloat32 ? reduce(static_cast<float*>(const_cast<void*>(whole)), is_captured)
+                        : reduce(static_cast<double*>(const_cast<void*>(whole)), is_captured);
+  });
 }
-ncclResult_t ncclBroadcast(const void* source, void* target, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
+ncclResult_t ncclAllGather(const void* own, void* whole, size_t n, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-  if (source != target || type != ncclUint8) return ncclInvalidArgument;
-  return add_collective(
-      [=](bool is_captured) {
-        auto* bytes = static_cast<unsigned char*>(target);
-        if (comm->rank != root) std::fill_n(bytes, n, static_cast<unsigned char>(0));
-        comm->all_reduce(bytes, n, is_captured);
-      },
-      comm, stream);
+  if (type != ncclUint8) return ncclInvalidArgument;
+  return issue(*comm, *queue_of(stream), [=](bool is_captured) {
+    if (comm->is_aborted.load()) return;
+    auto* const bytes = static_cast<unsigned char*>(whole);
+    const std::size_t begin = static_cast<std::size_t>(comm->rank) * n;
+    if (own != bytes + begin) std::abort();
+    comm->log("all-gather " + std::to_string(n));
+    std::vector<unsigned char> copy(n * static_cast<std::size_t>(comm->size));
+    std::copy_n(bytes + begin, n, copy.begin() + static_cast<std::ptrdiff_t>(begin));
+    comm->all_reduce(copy.data(), copy.size(), is_captured);
+    if (!comm->is_aborted.load()) std::ranges::copy(copy, bytes);
+  });
 }
 
 ncclResult_t ncclSend(const void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
@@ -433,11 +432,9 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
   Group whole = std::exchange(group, Group{});
-  if (whole.transfers.empty() && whole.collectives.empty()) return ncclSuccess;
+  if (whole.transfers.empty()) return ncclSuccess;
   return issue(*whole.comm, *whole.queue,
-               [comm = whole.comm, transfers = std::move(whole.transfers),
-                collectives = std::move(whole.collectives)](bool is_captured) {
-                 for (const Work& collective : collectives) collective(is_captured);
+               [comm = whole.comm, transfers = std::move(whole.transfers)](bool is_captured) {
                  run_transfers(*comm, transfers, is_captured);
                });
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -134,8 +135,10 @@ TEST(Nccl, RejectsRanksOnOneDevice) {
   }
 }
 
-/// The NCCL calls of this rank while a communicator with 12345 bytes exists.
-std::string calls_of_nccl(const Config::Comm& config = {}, const SumOrder& order = {}) {
+/// The NCCL calls of this rank, other than all-reduces, while a communicator with 12345 bytes exists and `use` uses
+/// them.
+std::string calls_of_nccl(const Config::Comm& config = {}, const SumOrder& order = {},
+                          const std::function<void(Communicator&, void* memory)>& use = {}) {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
   ::setenv("FAKE_NCCL_LOG", log.c_str(), 1);
@@ -145,6 +148,7 @@ std::string calls_of_nccl(const Config::Comm& config = {}, const SumOrder& order
     const auto* const bytes = static_cast<const unsigned char*>(memory->data());
     EXPECT_EQ(std::count(bytes, bytes + 12345, 0), 12345);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(bytes) % 4096, 0u);
+    if (use) use(*c, memory->data());
     test_world->barrier();
   }
   ::unsetenv("FAKE_NCCL_LOG");
@@ -172,6 +176,20 @@ TEST(Nccl, RegistersTheBuffersOfOrderedSums) {
   EXPECT_EQ(calls_of_nccl({}, tree_order(size)),
             "init\nregister " + std::to_string(size_bytes) +
                 "\nregister 12345\nderegister\nderegister\nfinalize, 0 registered\ndestroy\n");
+}
+
+/// NCCL sends (n-1)/n of what a reduce-scatter or an all-gather is called for.
+TEST(Nccl, ExchangesEqualShards) {
+  const auto size = static_cast<std::size_t>(test_world->size());
+  const std::string calls = calls_of_nccl({}, {}, [&](Communicator& communicator, void* memory) {
+    HostEvent ready;
+    for (const Collective collective : {Collective::reduce_scatter, Collective::all_gather}) {
+      const auto done = communicator.make_event();
+      communicator.exchange_async({collective, {memory, 500 * size, DType::fp32}}, ready, *done, "shards");
+      done->synchronize();
+    }
+  });
+  EXPECT_NE(calls.find("\nreduce-scatter 500\nall-gather 2000\n"), std::string::npos) << calls;
 }
 
 TEST(Nccl, BlocksIfConfigured) {

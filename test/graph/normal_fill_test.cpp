@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -12,7 +13,7 @@ TEST(FillNormal, ReturnsTheNumbersOfPhilox) {
   for (std::size_t n : {1u, 2u, 511u, 512u, 513u, 200000u}) {
     const Philox random(7, RandomPurpose::weights, name_hash("layer1.0.conv1.weight"), 0);
     std::vector<float> values(n);
-    graph::fill_normal(random, 0.05, values);
+    graph::fill_normal(random, 0.05, 0, values);
     std::size_t different = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const double exact = 0.05 * random.normal(i);
@@ -22,6 +23,12 @@ TEST(FillNormal, ReturnsTheNumbersOfPhilox) {
     }
     // Two results that differ by one or two ulp of fp64 round to different fp32 about once in 2^28 numbers.
     EXPECT_LE(different, 1u);
+    for (std::size_t first : {1u, 2u, 509u, 512u}) {
+      if (first >= n) continue;
+      std::vector<float> rest(n - first);
+      graph::fill_normal(random, 0.05, first, rest);
+      EXPECT_TRUE(std::equal(rest.begin(), rest.end(), values.begin() + static_cast<std::ptrdiff_t>(first))) << first;
+    }
   }
 }
 

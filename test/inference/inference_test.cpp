@@ -31,7 +31,7 @@ Config config_of_test() {
 }
 
 /// The weights of a replica, as a file would contain them.
-checkpoint::ModelFile file_of(const train::Replica& replica) {
+checkpoint::ModelFile file_of(train::Replica& replica) {
   return {.path = "model.h5", .state = {}, .tensors = replica.named_tensors(1)};
 }
 

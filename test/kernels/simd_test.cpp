@@ -144,9 +144,9 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             NoStream stream;
             StepScalars scalars{.learning_rate = 0.1f, .adam_correction1 = 10, .adam_correction2 = 1000};
             double norm = 0;
-            const auto clip = plan(ClipNormDescription{.segments = d.segments, .max_norm = 3, .ranges = {{0, n}}});
-            std::vector<double> tile_sums(count_tiles(d.segments));
-            clip->sum_tiles({.gradients = g.data(), .tile_sums = tile_sums.data(), .range = 0}, stream);
+            const auto clip = plan(ClipNormDescription{.n_elements = n, .max_norm = 3});
+            std::vector<double> tile_sums(n_tiles_of(n));
+            clip->sum_tiles({.gradients = g.data(), .tile_sums = tile_sums.data(), .range = {0, n}}, stream);
             const LossSums sums{.loss = 1, .count = 1, .weight = 1};
             clip->apply({.tile_sums = tile_sums.data(), .sums = &sums, .scalars = &scalars, .norm = &norm}, stream);
             EXPECT_GT(norm, 3);

@@ -13,18 +13,14 @@ class ReferenceClipNorm final : public ClipNorm {
   explicit ReferenceClipNorm(const ClipNormDescription& d) : d_(d) {}
   std::string describe() const override { return "reference: all fused"; }
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
-    const ElementRange& range = d_.ranges[args.range];
-    std::size_t tile = 0;
-    for (const ParameterSegment& segment : d_.segments)
-      for (std::size_t done = 0; done < segment.n_elements; done += kTileElements, ++tile) {
-        const std::size_t begin = segment.begin + done, n = std::min(kTileElements, segment.n_elements - done);
-        if (range.begin <= begin && begin < range.begin + range.n_elements)
-          args.tile_sums[tile] = sum_of_squares(args.gradients, begin - range.begin, n);
-      }
+    const ElementRange& range = args.range;
+    for (std::size_t begin = range.begin; begin < range.end(); begin += kTileElements)
+      args.tile_sums[begin / kTileElements] =
+          sum_of_squares(args.gradients, begin - range.begin, std::min(kTileElements, range.end() - begin));
   }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     double sum = 0;
-    for (std::size_t i = 0; i < count_tiles(d_.segments); ++i) sum += args.tile_sums[i];
+    for (std::size_t i = 0; i < d_.n_tiles(); ++i) sum += args.tile_sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double correction = args.scalars->nominal_count / args.sums->weight;
     const bool are_finite = std::isfinite(sum);

@@ -11,12 +11,11 @@ namespace lockstep::test {
 inline double clip_coefficient(Backend& backend, const std::vector<float>& gradients, const LossSums& sums,
                                double nominal_count) {
   Device device(backend);
-  const auto op = backend.make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = gradients.size()}},
-                                                   .ranges = {{0, gradients.size()}}});
+  const auto op = backend.make(ClipNormDescription{.n_elements = gradients.size()});
   StepScalars scalars;
   scalars.nominal_count = nominal_count;
-  ClipNorm::SumTiles tiles{.gradients = device.upload(gradients), .tile_sums = nullptr, .range = 0};
-  tiles.tile_sums = device.garbage<double>((gradients.size() + kTileElements - 1) / kTileElements);
+  ClipNorm::SumTiles tiles{.gradients = device.upload(gradients), .tile_sums = nullptr, .range = {0, gradients.size()}};
+  tiles.tile_sums = device.garbage<double>(n_tiles_of(gradients.size()));
   op->sum_tiles(tiles, device.stream());
   ClipNorm::Apply apply;
   apply.tile_sums = tiles.tile_sums;

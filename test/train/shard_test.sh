@@ -56,14 +56,13 @@ unset LOCKSTEP_RANKS_PER_NODE
 check "stops after three steps in bf16 only, on 1 rank" train 1 narrow_resumed "${narrow[@]}" train.max_steps=3
 check "  and resumes with shards on 3" train 3 narrow_resumed "${narrow[@]}" train.shard=optimizer
 check "  with the same bits" same narrow narrow_resumed
-for key in optimizer.moments=bf16 optimizer.masters=none; do
+for key in train.gradient_type=bf16 optimizer.moments=bf16 optimizer.masters=none; do
   check "trains with $key alone" train 1 alone "${text[@]}" precision=bf16 $key --fresh
   check "  with shards" train 2 alone2 "${text[@]}" precision=bf16 $key train.shard=optimizer --fresh
   check "  with the same bits" same alone alone2
 done
 check "needs bf16" refused 2 'need precision=bf16' train 1 bad "${narrow[@]}" precision=fp32
 check "needs no averages" refused 2 'need ema.decay=0' train 1 bad "${narrow[@]}" ema.decay=0.9
-check "needs all three with shards" refused 2 'optimizer.masters=none too' train 2 bad "${narrow[@]}" optimizer.moments=fp32 train.shard=optimizer
 check "trains by MPI alone" train 3 mpi "${keys[@]}" train.shard=optimizer comm.backend=mpi
 check "  with the same bits" same text_bf16 mpi
 check "trains with frozen layers" train 2 frozen "${keys[@]}" train.freeze=[model.embed_tokens]

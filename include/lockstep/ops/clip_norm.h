@@ -1,6 +1,6 @@
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
-// The segments are summed one after the other in fp64, tile by tile, in a fixed order. If max_norm is 0, the
-// coefficient is 1.
+// The arena is summed in fp64, in tiles of kTileElements, in a fixed order. The padding between gradients is zero. If
+// max_norm is 0, the coefficient is 1.
 //
 // The sums of tiles are computed before apply(), range by range: either as soon as the gradients of a range are summed
 // over ranks, or on different ranks, which then exchange the sums. The norm has the same bits either way. apply()
@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cmath>
-#include <vector>
 
 #include "lockstep/dtype.h"
 #include "lockstep/host_device.h"
@@ -32,25 +31,26 @@ struct ClipNormDescription {
   using Op = class ClipNorm;
   static constexpr std::string_view kName = "clip_norm";
 
-  std::vector<ParameterSegment> segments{};
+  std::size_t n_elements = 0;  // of the arena
   float max_norm = 0;
-  LossScaling loss_scaling{};          // for Apply::loss_scale
-  std::vector<ElementRange> ranges{};  // for sum_tiles(); no range splits a tile
+  LossScaling loss_scaling{};  // for Apply::loss_scale
+
+  std::size_t n_tiles() const { return n_tiles_of(n_elements); }
 };
 
 class ClipNorm : public Op {
  public:
   struct SumTiles {
-    TypedData<const void> gradients{};  // fp32 or bf16: from the first element of the range on
-    double* tile_sums = nullptr;        // (count_tiles(segments)); those of the range are written
-    std::size_t range = 0;              // in ClipNormDescription::ranges
+    TypedData<const void> gradients{};  // fp32 or bf16: those of `range`
+    double* tile_sums = nullptr;        // (n_tiles); those of the range are written
+    ElementRange range{};               // of the arena. It begins with a tile, and ends with one or with the arena
   };
   void sum_tiles(const SumTiles& args, Stream& stream) {
     submit("clip_norm.sum_tiles", &ClipNorm::run_sum_tiles, args, OpMemory{}, stream);
   }
 
   struct Apply {
-    const double* tile_sums = nullptr;  // (count_tiles(segments))
+    const double* tile_sums = nullptr;  // (n_tiles)
     const LossSums* sums = nullptr;     // of the step
     StepScalars* scalars = nullptr;     // clip_coefficient and is_applied are written
     LossScale* loss_scale = nullptr;    // in: the scale of these gradients; out: of the next step; null: 1

@@ -23,15 +23,11 @@ struct ParameterSegment {
   std::size_t stored() const { return stored_begin.value_or(begin); }
 };
 
-/// Norms are summed in tiles of this many elements of a segment, so that the sum has the same bits wherever a tile is
-/// summed. A tile is never divided among ranks.
+/// Norms are summed in tiles of this many elements, so that the sum has the same bits wherever a tile is summed. A tile
+/// is never divided among ranks.
 inline constexpr std::size_t kTileElements = 4096;
 
-inline std::size_t count_tiles(std::span<const ParameterSegment> segments) {
-  std::size_t n = 0;
-  for (const ParameterSegment& segment : segments) n += (segment.n_elements + kTileElements - 1) / kTileElements;
-  return n;
-}
+inline std::size_t n_tiles_of(std::size_t n_elements) { return (n_elements + kTileElements - 1) / kTileElements; }
 
 /// The parts of the segments that are in the range. Cut segments keep their properties, but not `stored_begin`.
 inline std::vector<ParameterSegment> cut_to(std::span<const ParameterSegment> segments, const ElementRange& range) {

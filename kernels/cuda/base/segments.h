@@ -101,12 +101,10 @@ __device__ double sum_of_squares(const T* x, const Tile& tile, bool are_aligned)
   return sum;
 }
 
-/// `n_tiles`: the number of tiles before the first segment.
-inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSegment> segments,
-                                                     std::uint32_t n_tiles = 0) {
+inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSegment> segments) {
   constexpr std::size_t kLimit = 0xffffffffu;
   std::vector<SegmentTable> tables;
-  std::uint32_t n_segments = 0;
+  std::uint32_t n_tiles = 0, n_segments = 0;
   for (const ParameterSegment& segment : segments) {
     require(segment.n_elements <= kLimit, ErrorCode::not_supported,
             "a parameter of {} elements; at most {} are possible", segment.n_elements, kLimit);
