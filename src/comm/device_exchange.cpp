@@ -88,8 +88,7 @@ void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Strea
       sum_in_levels(chunk, network, stream);
       continue;
     }
-    scatter(chunk, all_, network, stream);
-    sum_mine(chunk, all_, stream);
+    reduce(chunk, all_, network, stream);
     gather(chunk, all_, network, stream);
   }
 }
@@ -100,28 +99,25 @@ void DeviceExchange::reduce_scatter(const Slice& slice, PointToPoint& network, S
   for (std::size_t begin = 0; begin < shard; begin += length) {
     Chunk chunk = chunk_of(slice, begin, std::min(length, shard - begin));
     chunk.stride = shard;
-    if (has_levels(chunk)) {
-      Chunk wide = chunk;
-      wide.wire = chunk.dtype;
-      scatter(wide, of_node_, network, stream);
-      sum_mine(wide, of_node_, stream);
-      scatter(chunk, of_shard_, network, stream);
-      sum_mine(chunk, of_shard_, stream);
-    } else {
-      scatter(chunk, all_, network, stream);
-      sum_mine(chunk, all_, stream);
-    }
+    if (has_levels(chunk)) reduce(unrounded(chunk), of_node_, network, stream);
+    reduce(chunk, has_levels(chunk) ? of_shard_ : all_, network, stream);
   }
 }
 
+DeviceExchange::Chunk DeviceExchange::unrounded(Chunk chunk) {
+  chunk.wire = chunk.dtype;
+  return chunk;
+}
+
+void DeviceExchange::reduce(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream) {
+  scatter(chunk, group, network, stream);
+  sum_mine(chunk, group, stream);
+}
+
 void DeviceExchange::sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream) {
-  Chunk wide = chunk;
-  wide.wire = chunk.dtype;
-  scatter(wide, of_node_, network, stream);
-  sum_mine(wide, of_node_, stream);
+  reduce(unrounded(chunk), of_node_, network, stream);
   const Chunk mine = part_of(chunk, shard(chunk, of_node_, of_node_.mine));
-  scatter(mine, of_shard_, network, stream);
-  sum_mine(mine, of_shard_, stream);
+  reduce(mine, of_shard_, network, stream);
   gather(mine, of_shard_, network, stream);
   gather(chunk, of_node_, network, stream);  // sends the rounded total of the shard, which `mine` has
 }

@@ -110,7 +110,10 @@ class DeviceExchange {
 
   bool has_levels(const Chunk& chunk) const;
   Chunk chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements) const;
+  static Chunk unrounded(Chunk chunk);
   void sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream);
+  /// Each member gets the sum of what it owns.
+  void reduce(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void scatter(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void sum_mine(const Chunk& chunk, const Group& group, Stream& stream);
   void gather(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
