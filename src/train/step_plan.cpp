@@ -269,8 +269,8 @@ ElementRange StepPlan::range_of_norm(std::size_t number) const {
   const comm::Bucket& bucket = buckets_[number];
   if (bucket.is_sharded()) return bucket.shard(batch_.rank);
   const auto begin_of = [this](std::size_t b) {
-    const std::size_t begin = b < buckets_.size() ? buckets_[b].begin : table_.n_trainable();
-    return std::min(begin / kTileElements * kTileElements, table_.n_trainable());
+    const std::size_t end = table_.n_trainable();
+    return b < buckets_.size() ? std::min(buckets_[b].begin / kTileElements * kTileElements, end) : end;
   };
   return {begin_of(number), begin_of(number + 1) - begin_of(number)};
 }

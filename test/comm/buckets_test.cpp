@@ -165,7 +165,8 @@ TEST(BucketSums, OverlapsCommunicationWithBackwardPass) {
   const auto stream = backend.make_stream();
   const auto work = [](std::size_t, Stream&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
   graph::StepList list =
-      list_of_buckets(make_buckets(tensors, 1), 8, static_cast<float*>(memory->data()), work, *communicator, backend);
+      list_of_buckets(make_buckets(tensors, 20000 * sizeof(float)), 8, static_cast<float*>(memory->data()), work,
+                      *communicator, backend);
   const auto begin = std::chrono::steady_clock::now();
   list.queue(*stream);
   const double exposed_seconds = list.exposed_seconds();

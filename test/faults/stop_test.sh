@@ -177,7 +177,7 @@ check "  and leaves no lock, for whose owner the next start would wait" test ! -
 # While evaluating. The evaluation is interrupted, and the next start repeats it, both in the middle of a run and at its
 # end. The checkpoint equals that of an undisturbed run.
 evaluations() { grep -c '"event":"evaluation"' "$work/$name/metrics.jsonl"; }
-long=(data.validation=synthetic evaluation.every_steps=2 evaluation.batch_per_rank=1 data.synthetic_samples=24000)
+long=(data.validation=synthetic evaluation.every_steps=2 evaluation.batch_per_rank=1 data.synthetic_samples=96000)
 stopped_while_evaluating() { # NAME SIGNAL STEPS: stopped after step 2 of STEPS
   start "$1" 2 "${long[@]}" train.max_steps="$3"
   check "$name: starts" wait_for 60 step_is 2
