@@ -38,17 +38,42 @@ enum class Collective : std::uint8_t {
   all_gather,      // every rank's shard is copied to all ranks
 };
 
-struct Exchange {
-  Collective collective = Collective::all_reduce;
-  Slice slice{};  // of all ranks' shards, one after the other, which are equal; of any length for an all-reduce
-};
-
 /// The order of the additions in a sum: a binary tree over the sources, written as a program for a stack machine. For
 /// each source s in turn, s is pushed, and then the top two entries are replaced by lower + upper, merges[s] times.
 /// {0, 1, 0, 2} means (0 + 1) + (2 + 3).
 struct SumOrder {
   std::vector<int> merges;
+  /// Each rank contributes one source per round (SumRound), so that the sums of nodes are of no use.
+  bool has_rounds = false;
   int size() const { return static_cast<int>(merges.size()); }
+};
+
+/// A part of the program of a SumOrder: its next sources, one of each rank. The owner of an element keeps the entries
+/// of the stack from round to round. The rank that owns a shard is its owner in a reduce-scatter; in an all-reduce,
+/// elements have owners too, which are the same in every round. All values are in the slice's type.
+struct SumRound {
+  std::span<const int> merges{};  // of each rank's source; empty: the exchange is not a round
+  /// The stack, the lowest entry first, in memory of the backend: those that earlier rounds have left, which are
+  /// replaced by those that this one leaves. An entry has the elements of this rank's shard; of the whole slice in an
+  /// all-reduce, which uses only those that this rank owns.
+  void* open = nullptr;
+  std::size_t stride = 0;  // elements from one entry to the next
+  int n_before = 0;        // entries that earlier rounds have left
+
+  bool exists() const { return !merges.empty(); }
+  int n_after() const {
+    int n = n_before;
+    for (const int merged : merges) n += 1 - merged;
+    return n;
+  }
+};
+
+struct Exchange {
+  Collective collective = Collective::all_reduce;
+  Slice slice{};  // of all ranks' shards, one after the other, which are equal; of any length for an all-reduce
+  /// An all-reduce leaves the sums of the lowest entry in the slice: after the last round, the total. After a round of
+  /// a reduce-scatter, the slice is undefined.
+  SumRound round{};
 };
 
 class Communicator {

@@ -54,6 +54,10 @@ void check_exchange(const Exchange& exchange, int n_ranks, const std::string& la
           ErrorCode::internal, "'{}' is {}, but ranks can sum only fp32, fp64 and bf16", label, name(slice.dtype));
   require(exchange.collective == Collective::all_reduce || slice.n_elements % static_cast<std::size_t>(n_ranks) == 0,
           ErrorCode::internal, "'{}': {} elements are not equal shards of {} ranks", label, slice.n_elements, n_ranks);
+  const SumRound& round = exchange.round;
+  require(!round.exists() || (std::ssize(round.merges) == n_ranks && round.n_after() > 0 && slice.wire == DType::fp32 &&
+                              exchange.collective != Collective::all_gather),
+          ErrorCode::internal, "'{}' is not a round of a sum over {} ranks", label, n_ranks);
 }
 
 void check_wire(const Slice& slice, DType wire, const std::string& label) {

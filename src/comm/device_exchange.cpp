@@ -51,7 +51,7 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, Plan plan, const Allo
     of_shard_ = ranks_by_themselves(peers, rank, sequential_order(static_cast<int>(peers.size())));
   }
   transfers_.reserve(2 * n_ranks);
-  open_.reserve(n_ranks);
+  open_.reserve(n_ranks + OrderedSumCalls::Open::kMax);
   if (plan_.narrowest_wire == DType::fp32) return;
   narrow_ = backend.make(CastDescription{.from = DType::fp32, .to = plan_.narrowest_wire});
   widen_ = backend.make(CastDescription{.from = plan_.narrowest_wire, .to = DType::fp32});
@@ -72,18 +72,22 @@ DeviceExchange::Group DeviceExchange::ranks_by_themselves(std::vector<int> ranks
 
 bool DeviceExchange::has_levels(const Chunk& chunk) const { return chunk.is_narrow() && plan_.has_levels(); }
 
-DeviceExchange::Chunk DeviceExchange::chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements) const {
+DeviceExchange::Chunk DeviceExchange::chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements,
+                                               const SumRound& round) const {
+  SumRound of_chunk = round;
+  if (round.exists()) of_chunk.open = open_sums(round, begin, slice.dtype).first;
   return {.data = static_cast<std::byte*>(slice.data) + begin * size_bytes(slice.dtype),
           .rounded = rounded_ ? static_cast<std::byte*>(rounded_->data()) : nullptr,
           .n_elements = n_elements,
           .dtype = slice.dtype,
-          .wire = slice.dtype == DType::fp32 ? slice.wire : slice.dtype};
+          .wire = slice.dtype == DType::fp32 ? slice.wire : slice.dtype,
+          .round = of_chunk};
 }
 
-void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Stream& stream) {
+void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Stream& stream, const SumRound& round) {
   const std::size_t length = kChunkBytes / size_bytes(slice.dtype);
   for (std::size_t begin = 0; begin < slice.n_elements; begin += length) {
-    const Chunk chunk = chunk_of(slice, begin, std::min(length, slice.n_elements - begin));
+    const Chunk chunk = chunk_of(slice, begin, std::min(length, slice.n_elements - begin), round);
     if (has_levels(chunk)) {
       sum_in_levels(chunk, network, stream);
       continue;
@@ -93,11 +97,11 @@ void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Strea
   }
 }
 
-void DeviceExchange::reduce_scatter(const Slice& slice, PointToPoint& network, Stream& stream) {
+void DeviceExchange::reduce_scatter(const Slice& slice, PointToPoint& network, Stream& stream, const SumRound& round) {
   const auto n_ranks = static_cast<std::size_t>(all_.size());
   const std::size_t shard = slice.n_elements / n_ranks, length = kChunkBytes / size_bytes(slice.dtype) / n_ranks;
   for (std::size_t begin = 0; begin < shard; begin += length) {
-    Chunk chunk = chunk_of(slice, begin, std::min(length, shard - begin));
+    Chunk chunk = chunk_of(slice, begin, std::min(length, shard - begin), round);
     chunk.stride = shard;
     if (has_levels(chunk)) reduce(unrounded(chunk), of_node_, network, stream);
     reduce(chunk, has_levels(chunk) ? of_shard_ : all_, network, stream);
@@ -111,7 +115,7 @@ DeviceExchange::Chunk DeviceExchange::unrounded(Chunk chunk) {
 
 void DeviceExchange::reduce(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream) {
   scatter(chunk, group, network, stream);
-  sum_mine(chunk, group, stream);
+  chunk.round.exists() ? continue_sum(chunk, group, stream) : sum_mine(chunk, group, stream);
 }
 
 void DeviceExchange::sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream) {
@@ -207,16 +211,51 @@ void DeviceExchange::scatter(const Chunk& chunk, const Group& group, PointToPoin
   for_pieces(chunk, group, group.mine, [&](const Piece& mine) { widen(chunk, mine, stream); });
 }
 
-void DeviceExchange::sum_mine(const Chunk& chunk, const Group& group, Stream& stream) {
-  const std::size_t n_mine = n_owned(chunk, group, group.mine), element_bytes = size_bytes(chunk.dtype);
-  OrderedSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : chunk.dtype == DType::bf16 ? *sum_bf16_ : *sum_fp32_;
+OrderedSum& DeviceExchange::sum_of(DType dtype) const {
+  return dtype == DType::fp64 ? *sum_fp64_ : dtype == DType::bf16 ? *sum_bf16_ : *sum_fp32_;
+}
+
+std::byte* DeviceExchange::value_of(const Chunk& chunk, const Group& group, const Piece& mine, int source) const {
+  const std::size_t element_bytes = size_bytes(chunk.dtype);
+  if (source == group.mine) return chunk.data + mine.range.begin * element_bytes;
+  const std::size_t place = static_cast<std::size_t>(source) * n_owned(chunk, group, group.mine) + mine.before;
+  return static_cast<std::byte*>(incoming_->data()) + place * element_bytes;
+}
+
+// Each value is added to the entries of the stack that it completes. The sum takes the place of the lowest of them.
+void DeviceExchange::continue_sum(const Chunk& chunk, const Group& group, Stream& stream) {
+  OrderedSum& sum = sum_of(chunk.dtype);
   for_pieces(chunk, group, group.mine, [&](const Piece& mine) {
-    std::byte* const own = chunk.data + mine.range.begin * element_bytes;
+    const bool is_all_reduce = chunk.stride == 0;
+    const OpenSums entries = open_sums(chunk.round, is_all_reduce ? mine.range.begin : 0, chunk.dtype);
+    open_.clear();
+    while (std::ssize(open_) < entries.n_before) open_.push_back(entries.at(open_.size()));
+    for (int source = 0; source < group.size(); ++source) {
+      const auto n_merged = static_cast<std::size_t>(chunk.round.merges[static_cast<std::size_t>(source)]);
+      std::byte* const target = entries.at(open_.size() - n_merged);
+      sum.apply({.value = value_of(chunk, group, mine, source),
+                 .open = std::span<const void* const>(open_).last(n_merged),
+                 .target = target,
+                 .n_elements = mine.range.n_elements},
+                {}, stream);
+      open_.resize(open_.size() - n_merged);
+      open_.push_back(target);
+    }
+    if (!is_all_reduce) return;
+    sum.apply({.value = entries.first,
+               .target = value_of(chunk, group, mine, group.mine),
+               .n_elements = mine.range.n_elements},
+              {}, stream);
+  });
+}
+
+void DeviceExchange::sum_mine(const Chunk& chunk, const Group& group, Stream& stream) {
+  OrderedSum& sum = sum_of(chunk.dtype);
+  for_pieces(chunk, group, group.mine, [&](const Piece& mine) {
+    std::byte* const own = value_of(chunk, group, mine, group.mine);
     open_.clear();
     for (int source = 0; source < group.size(); ++source) {
-      const std::size_t place = static_cast<std::size_t>(source) * n_mine + mine.before;
-      std::byte* const value =
-          source == group.mine ? own : static_cast<std::byte*>(incoming_->data()) + place * element_bytes;
+      std::byte* const value = value_of(chunk, group, mine, source);
       const auto n_merged = static_cast<std::size_t>(group.order.merges[static_cast<std::size_t>(source)]);
       const bool is_last = source + 1 == group.size();
       if (n_merged == 0 && !is_last) {

@@ -69,10 +69,11 @@ class DeviceExchange {
   /// The size of the device memory that a DeviceExchange allocates.
   static std::size_t buffer_bytes(const Plan& plan);
 
-  // Both sum fp32, fp64 or bf16 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
-  void all_reduce(const Slice& slice, PointToPoint& network, Stream& stream);
+  // Both sum fp32, fp64 or bf16 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire,
+  // which is fp32 in a round.
+  void all_reduce(const Slice& slice, PointToPoint& network, Stream& stream, const SumRound& round = {});
   /// Equal shards, one per rank.
-  void reduce_scatter(const Slice& slice, PointToPoint& network, Stream& stream);
+  void reduce_scatter(const Slice& slice, PointToPoint& network, Stream& stream, const SumRound& round = {});
 
  private:
   struct Chunk {
@@ -81,6 +82,7 @@ class DeviceExchange {
     std::size_t n_elements = 0;    // in a reduce-scatter: of each rank's shard
     DType dtype = DType::fp32, wire = DType::fp32;
     std::size_t stride = 0;  // in a reduce-scatter: elements from one rank's shard to the next
+    SumRound round{};        // its open sums begin with the chunk
     bool is_narrow() const { return wire != dtype; }
   };
   /// Ranks that sum a chunk. In an all-reduce, member i owns shard i of it.
@@ -109,13 +111,16 @@ class DeviceExchange {
   static Chunk part_of(const Chunk& chunk, ElementRange range);
 
   bool has_levels(const Chunk& chunk) const;
-  Chunk chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements) const;
+  Chunk chunk_of(const Slice& slice, std::size_t begin, std::size_t n_elements, const SumRound& round) const;
   static Chunk unrounded(Chunk chunk);
   void sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream);
   /// Each member gets the sum of what it owns.
   void reduce(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void scatter(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void sum_mine(const Chunk& chunk, const Group& group, Stream& stream);
+  void continue_sum(const Chunk& chunk, const Group& group, Stream& stream);
+  std::byte* value_of(const Chunk& chunk, const Group& group, const Piece& mine, int source) const;
+  OrderedSum& sum_of(DType dtype) const;
   void gather(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void narrow(const Chunk& chunk, const Piece& piece, Stream& stream);
   void widen(const Chunk& chunk, const Piece& piece, Stream& stream);

@@ -219,7 +219,11 @@ void HostCommunicator::sum_local(const Request& request, ElementRange range, int
   }
   const auto targets =
       std::span(targets_).subspan(static_cast<std::size_t>(first_target), static_cast<std::size_t>(n_targets));
-  sum(sources_, targets, range.n_elements, request.dtype(), topology_.order_in_node);
+  const SumRound& round = request.exchange.round;
+  const std::size_t first = request.is(Collective::reduce_scatter) ? shard(request, rank()).begin : 0;
+  sum(sources_, targets, range.n_elements, request.dtype(),
+      round.exists() ? round.merges : topology_.order_in_node.merges,
+      open_sums(round, range.begin - first, request.dtype()));
 }
 
 void HostCommunicator::copy_local(const Request& request, ElementRange range, int from, int to) {
@@ -412,7 +416,8 @@ void HostCommunicator::start_sum(const Request& request, std::size_t index) {
   const bool scatters = request.is(Collective::reduce_scatter);
   parts_.clear();
   const auto add = [&](int node, ElementRange range) {
-    parts_.push_back({node, request.at(0, range.begin), range.n_elements});
+    const std::size_t first = scatters ? shard(request, node).begin : 0;  // in a round, nodes are ranks
+    parts_.push_back({node, request.at(0, range.begin), range.n_elements, range.begin - first});
   };
   const ElementRange all = chunk(request, index);
   for (int node = 0; node < topology_.n_nodes(); ++node) {
@@ -423,7 +428,7 @@ void HostCommunicator::start_sum(const Request& request, std::size_t index) {
   }
   exchanges_[index % Topology::kExchangesInFlight].start(
       parts_, request.dtype(), request.wire(),
-      scatters ? NodeExchange::Totals::for_owners : NodeExchange::Totals::for_all);
+      scatters ? NodeExchange::Totals::for_owners : NodeExchange::Totals::for_all, request.exchange.round);
 }
 
 bool HostCommunicator::advance_chunks(const Request& request) {

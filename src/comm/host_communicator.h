@@ -10,7 +10,8 @@
 //   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its part of a chunk into the
 // leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader.
 // In a reduce-scatter, a chunk has equal parts of all ranks' shards, and each total goes only to the node and the rank
-// that own it. In an all-gather, the leaders send each other the shards of their nodes' ranks.
+// that own it. In an all-gather, the leaders send each other the shards of their nodes' ranks. An order that has rounds
+// is for the sources of single ranks: every rank is then a node of its own, unless there is only one node.
 #pragma once
 
 #include <array>

@@ -333,8 +333,9 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   void run(const Exchange& exchange) {
     const Slice& slice = exchange.slice;
     if (exchange.collective != Collective::all_gather && orders(slice))
-      return exchange.collective == Collective::all_reduce ? exchange_->all_reduce(slice, *this, *stream_)
-                                                           : exchange_->reduce_scatter(slice, *this, *stream_);
+      return exchange.collective == Collective::all_reduce
+                 ? exchange_->all_reduce(slice, *this, *stream_, exchange.round)
+                 : exchange_->reduce_scatter(slice, *this, *stream_, exchange.round);
     const ElementRange mine = equal_shard(slice.n_elements, size(), rank());
     const std::size_t element_bytes = size_bytes(slice.dtype);
     auto* const own = static_cast<std::byte*>(slice.data) + mine.begin * element_bytes;  // in place

@@ -37,7 +37,9 @@ NodeExchange::NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const
       rounded_incoming_(narrowest_wire == DType::fp32 ? 0 : incoming_.size() / sizeof(float)),
       sources_(leaders.size()) {}
 
-void NodeExchange::start(std::span<const Part> parts, DType dtype, DType wire, Totals totals) {
+void NodeExchange::start(std::span<const Part> parts, DType dtype, DType wire, Totals totals,
+                         const SumRound& of_round) {
+  round_ = of_round;
   dtype_ = dtype;
   wire_ = dtype == DType::fp32 ? wire : dtype;
   totals_ = totals;
@@ -96,7 +98,8 @@ void NodeExchange::sum_my_parts() {
     for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * stride + done;
     sources_[static_cast<std::size_t>(node_)] = part.values;
     if (is_narrow()) widen(part);  // rounded like those that were received
-    sum(sources_, std::array{part.values}, part.n_elements, dtype_, order_);
+    sum(sources_, std::array{part.values}, part.n_elements, dtype_, round_.exists() ? round_.merges : order_.merges,
+        open_sums(round_, part.begin, dtype_));
     done += part.n_elements * size_bytes(dtype_);
     if (!is_narrow()) continue;
     round(part);

@@ -23,6 +23,7 @@ class NodeExchange {
     int node = 0;                 // whose leader owns it
     std::byte* values = nullptr;  // of this node
     std::size_t n_elements = 0;
+    std::size_t begin = 0;  // of the entries of a round's open sums; of parts that this node owns
   };
   enum class Totals : unsigned char { for_all, for_owners };
 
@@ -32,8 +33,8 @@ class NodeExchange {
                std::size_t chunk_bytes, DType narrowest_wire);
 
   /// Starts the sum, in place, of parts with at most chunk_bytes in all, of which each node owns about as much. They
-  /// are the same on all nodes. `wire`: see Slice::wire.
-  void start(std::span<const Part> parts, DType dtype, DType wire, Totals totals);
+  /// are the same on all nodes. `wire`: see Slice::wire. `of_round`: with one rank per node, and no other wire type.
+  void start(std::span<const Part> parts, DType dtype, DType wire, Totals totals, const SumRound& of_round = {});
   /// Proceeds without blocking; true if it made progress.
   bool advance();
   bool is_idle() const { return stage_ == Stage::idle; }
@@ -69,6 +70,7 @@ class NodeExchange {
   std::vector<PlacedPart> parts_;  // none is empty
   std::size_t n_mine_ = 0;         // elements of this node's
   Totals totals_ = Totals::for_all;
+  SumRound round_;
   DType dtype_ = DType::fp32, wire_ = DType::fp32;
   std::vector<MpiRequest> requests_;  // the first n_requests_ of them are in use
   std::size_t n_requests_ = 0;

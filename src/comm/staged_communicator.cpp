@@ -12,6 +12,7 @@
 
 #include "base/failure.h"
 #include "base/signals.h"
+#include "comm/sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -97,7 +98,8 @@ class StagedCommunicator::Worker {
     return n_requests_ > 0 ? &queue_[first_] : nullptr;
   }
 
-  /// Equal parts of the slice's shards: elements [begin, begin + n_elements) of each. An all-reduce has one shard.
+  /// Equal parts of the slice's shards: elements [begin, begin + n_elements) of each. An all-reduce has one shard. The
+  /// same part of each open sum is behind them in the slot.
   struct Chunk {
     const Exchange* exchange = nullptr;
     int n_shards = 1;
@@ -109,7 +111,9 @@ class StagedCommunicator::Worker {
     const Exchange& exchange = request.exchange;
     const int n_shards = exchange.collective == Collective::all_reduce ? 1 : world_.size();
     const std::size_t shard = equal_shard(exchange.slice.n_elements, n_shards, 0).n_elements,
-                      length = equal_shard(kChunkBytes / size_bytes(exchange.slice.dtype), n_shards, 0).n_elements;
+                      length = equal_shard(kChunkBytes / size_bytes(exchange.slice.dtype),
+                                           n_shards + (exchange.round.exists() ? kMaxOpenSums : 0), 0)
+                                   .n_elements;  // the same in all rounds of a sum, as are the owners
     const std::size_t n_chunks = (shard + length - 1) / length;
     const auto chunk = [&](std::size_t i) {
       return Chunk{&exchange, n_shards, i * length, std::min(length, shard - i * length)};
@@ -133,11 +137,23 @@ class StagedCommunicator::Worker {
     backend_.copy(to_slot ? of_slot : of_slice, to_slot ? of_slice : of_slot, chunk.n_elements * element_bytes, stream);
   }
 
+  void copy_open(const Chunk& chunk, int n_entries, const Slot& slot, Stream& stream, bool to_slot) {
+    const DType dtype = chunk.exchange->slice.dtype;
+    const OpenSums open = open_sums(chunk.exchange->round, chunk.begin, dtype);
+    const std::size_t part_bytes = chunk.n_elements * size_bytes(dtype);
+    for (int i = 0; i < n_entries; ++i) {
+      std::byte* const of_slot = slot.data + static_cast<std::size_t>(chunk.n_shards + i) * part_bytes;
+      std::byte* const entry = open.at(static_cast<std::size_t>(i));
+      backend_.copy(to_slot ? of_slot : entry, to_slot ? entry : of_slot, part_bytes, stream);
+    }
+  }
+
   void fetch(const Chunk& chunk, Slot& slot) {
     slot.returned->synchronize();  // waits for the previous chunk in this slot
     for (int shard = 0; shard < chunk.n_shards; ++shard)
       if (chunk.exchange->collective != Collective::all_gather || shard == world_.rank())
         copy(chunk, shard, slot, *to_host_, true);
+    copy_open(chunk, chunk.exchange->round.n_before, slot, *to_host_, true);
     slot.fetched->record(*to_host_);
   }
 
@@ -146,6 +162,8 @@ class StagedCommunicator::Worker {
     Exchange exchange = request.exchange;
     exchange.slice.data = slot.data;
     exchange.slice.n_elements = static_cast<std::size_t>(chunk.n_shards) * chunk.n_elements;
+    exchange.round.open = slot.data + exchange.slice.n_elements * size_bytes(exchange.slice.dtype);
+    exchange.round.stride = chunk.n_elements;
     inner_->exchange_async(exchange, ready_, *slot.exchanged, request.label);
   }
 
@@ -155,6 +173,7 @@ class StagedCommunicator::Worker {
       if (chunk.exchange->collective == Collective::all_reduce ||
           (shard == world_.rank()) == (chunk.exchange->collective == Collective::reduce_scatter))
         copy(chunk, shard, slot, *to_device_, false);
+    if (chunk.exchange->round.exists()) copy_open(chunk, chunk.exchange->round.n_after(), slot, *to_device_, false);
     slot.returned->record(*to_device_);
   }
 

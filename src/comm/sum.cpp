@@ -13,7 +13,6 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kBlockBytes = 4096;  // stays in the L1 cache while it is summed and written out
-constexpr int kMaxOpenSums = 32;           // enough for any number of ranks: a tree of depth 32 has 2^32 leaves
 
 /// The common case of two ranks, in place. Each value is read and written once.
 template <typename T>
@@ -32,34 +31,40 @@ void add(T* __restrict total, const T* __restrict other, std::size_t n) {
 
 template <typename T>
 void sum_blocks(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n,
-                const SumOrder& order) {
+                std::span<const int> merges, const OpenSums& kept) {
   constexpr std::size_t kBlock = kBlockBytes / sizeof(T);
   alignas(64) std::array<std::array<T, kBlock>, kMaxOpenSums>
       open;  // sums of subtrees whose other half is still missing
   for (std::size_t begin = 0; begin < n; begin += kBlock) {
     const std::size_t length = std::min(kBlock, n - begin);
+    const std::size_t offset_bytes = begin * sizeof(T), length_bytes = length * sizeof(T);
     std::size_t n_open = 0;
+    for (; n_open < static_cast<std::size_t>(kept.n_before); ++n_open)
+      std::memcpy(open[n_open].data(), kept.at(n_open) + offset_bytes, length_bytes);
     for (std::size_t s = 0; s < sources.size(); ++s) {
       const T* source = reinterpret_cast<const T*>(sources[s]) + begin;
-      if (order.merges[s] == 0) {
-        std::memcpy(open[n_open++].data(), source, length * sizeof(T));
+      if (merges[s] == 0) {
+        std::memcpy(open[n_open++].data(), source, length_bytes);
         continue;
       }
       add(open[n_open - 1].data(), source, length);
-      for (int merge = 1; merge < order.merges[s]; ++merge, --n_open)
+      for (int merge = 1; merge < merges[s]; ++merge, --n_open)
         add(open[n_open - 2].data(), open[n_open - 1].data(), length);
     }
-    for (std::byte* target : targets) std::memcpy(target + begin * sizeof(T), open[0].data(), length * sizeof(T));
+    for (std::size_t i = 0; i < n_open && kept.first != nullptr; ++i)
+      std::memcpy(kept.at(i) + offset_bytes, open[i].data(), length_bytes);
+    for (std::byte* target : targets) std::memcpy(target + offset_bytes, open[0].data(), length_bytes);
   }
 }
 
 template <typename T>
 void sum_typed(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n,
-               const SumOrder& order) {
-  if (sources.size() == 2 && targets.size() == 2 && sources[0] == targets[0] && sources[1] == targets[1]) {
+               std::span<const int> merges, const OpenSums& kept) {
+  if (kept.first == nullptr && sources.size() == 2 && targets.size() == 2 && sources[0] == targets[0] &&
+      sources[1] == targets[1]) {
     sum_pair(reinterpret_cast<T*>(targets[0]), reinterpret_cast<T*>(targets[1]), n);
   } else {
-    sum_blocks<T>(sources, targets, n, order);
+    sum_blocks<T>(sources, targets, n, merges, kept);
   }
 }
 
@@ -67,13 +72,24 @@ void sum_typed(std::span<const std::byte* const> sources, std::span<std::byte* c
 
 void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
          DType dtype, const SumOrder& order) {
+  sum(sources, targets, n_elements, dtype, order.merges, {});
+}
+
+OpenSums open_sums(const SumRound& round, std::size_t begin, DType dtype) {
+  if (!round.exists()) return {};
+  return {static_cast<std::byte*>(round.open) + begin * size_bytes(dtype), round.stride * size_bytes(dtype),
+          round.n_before};
+}
+
+void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
+         DType dtype, std::span<const int> merges, const OpenSums& open) {
   if (dtype == DType::fp32) {
-    sum_typed<float>(sources, targets, n_elements, order);
+    sum_typed<float>(sources, targets, n_elements, merges, open);
   } else if (dtype == DType::bf16) {
-    sum_typed<Bf16>(sources, targets, n_elements, order);
+    sum_typed<Bf16>(sources, targets, n_elements, merges, open);
   } else {
     require(dtype == DType::fp64, ErrorCode::internal, "ranks can sum fp32, fp64 and bf16, not {}", name(dtype));
-    sum_typed<double>(sources, targets, n_elements, order);
+    sum_typed<double>(sources, targets, n_elements, merges, open);
   }
 }
 

@@ -16,6 +16,21 @@ namespace lockstep::comm {
 void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
          DType dtype, const SumOrder& order);
 
+/// The part of SumRound::open that belongs to the elements that are summed.
+struct OpenSums {
+  std::byte* first = nullptr;  // null: the sum is not a round
+  std::size_t stride_bytes = 0;
+  int n_before = 0;
+
+  std::byte* at(std::size_t entry) const { return first + entry * stride_bytes; }
+};
+/// From element `begin` of the entries of `round` on.
+OpenSums open_sums(const SumRound& round, std::size_t begin, DType dtype);
+inline constexpr int kMaxOpenSums = 32;  // enough for any number of sources: a tree of depth 32 has 2^32 leaves
+/// A round of a sum. Targets are set to the lowest entry.
+void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
+         DType dtype, std::span<const int> merges, const OpenSums& open);
+
 /// Shard `index` of [0, n_elements), which is cut into `n_shards` of nearly equal size. Each but the last is a multiple
 /// of 64 bytes long.
 ElementRange shard_of(std::size_t n_elements, std::size_t element_bytes, int n_shards, int index);

@@ -95,7 +95,7 @@ Topology place_devices(const RankTable& ranks, const SumOrder& order) {
 }
 
 Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
-  if (config.backend == "mpi") return one_rank_per_node(ranks, order);
+  if (config.backend == "mpi" || (order.has_rounds && ranks.n_nodes() > 1)) return one_rank_per_node(ranks, order);
   require(config.backend != "shared" || ranks.n_nodes() == 1, ErrorCode::config_conflict,
           "comm.backend=shared requires all ranks on one node, but they are on {} nodes: set comm.backend=auto",
           ranks.n_nodes());

@@ -70,8 +70,9 @@ struct Topology {
   std::string describe_order_and_wire() const;
 };
 
-/// Uses the nodes of the rank table. With comm.backend=mpi, or if the ranks of a node are not a subtree of the order,
-/// every rank becomes a node of its own. `space`: where the gradients are, Backend::memory_space().
+/// Uses the nodes of the rank table. With comm.backend=mpi, if the ranks of a node are not a subtree of the order, or
+/// if there are several nodes and the order has rounds, every rank becomes a node of its own. `space`: where the
+/// gradients are, Backend::memory_space().
 Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order,
                      MemorySpace space = MemorySpace::host);
 

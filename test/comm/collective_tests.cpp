@@ -42,6 +42,15 @@ TEST_P(AnyCommunicator, SumsInGivenTreeOrder) {
   }
 }
 
+TEST_P(AnyCommunicator, ContinuesSumsInRounds) {
+  SumOrder order = tree_order(test_world->size());
+  order.has_rounds = true;
+  if (order.size() == 1) return;  // there is nothing to exchange
+  const auto c = communicator(0, order);
+  for (const std::size_t length : {std::size_t{1}, std::size_t{1001}, std::size_t{400009}})
+    test_rounds(*c, length, ready_now);
+}
+
 TEST_P(AnyCommunicator, StartsWhenReady) {
   const auto c = communicator();
   // If sums are queued on a stream, or if there is only one rank, the calling thread itself waits for a host event.

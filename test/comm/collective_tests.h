@@ -127,6 +127,48 @@ inline void test_reduce_scatter(Communicator& communicator, DType wire = DType::
   }
 }
 
+/// Sums over more sources than ranks, in rounds, have the bits of comm::sum over all of them.
+inline void test_rounds(Communicator& communicator, std::size_t length, const Event& ready) {
+  const int size = communicator.size(), rank = communicator.rank();
+  const std::size_t n = length * static_cast<std::size_t>(size);
+  const auto memory = communicator.allocate(n * sizeof(float), "test"),
+             open = communicator.allocate(8 * n * sizeof(float), "open sums");
+  auto* const data = static_cast<float*>(memory->data());
+  for (const int n_rounds : {1, 3, 4})
+    for (const Collective collective : {Collective::reduce_scatter, Collective::all_reduce}) {
+      const SumOrder order = tree_order(n_rounds * size);
+      const auto done = communicator.make_event();
+      SumRound round{.open = open->data(), .stride = collective == Collective::all_reduce ? n : length};
+      for (int i = 0; i < n_rounds; ++i) {
+        round.merges =
+            std::span(order.merges).subspan(static_cast<std::size_t>(i * size), static_cast<std::size_t>(size));
+        for (std::size_t at = 0; at < n; ++at) data[at] = static_cast<float>(value(i * size + rank, at));
+        test_world->barrier();
+        communicator.exchange_async({collective, {data, n}, round}, ready, *done, "round");
+        done->synchronize();
+        round.n_before = round.n_after();
+      }
+      ASSERT_EQ(round.n_before, 1);
+      std::vector<std::vector<float>> values;
+      std::vector<const std::byte*> sources;
+      for (int source = 0; source < order.size(); ++source) {
+        std::vector<float>& of_source = values.emplace_back(n);
+        for (std::size_t at = 0; at < n; ++at) of_source[at] = static_cast<float>(value(source, at));
+      }
+      for (const std::vector<float>& of_source : values)
+        sources.push_back(reinterpret_cast<const std::byte*>(of_source.data()));
+      std::vector<float> expected(n);
+      sum(sources, std::vector{reinterpret_cast<std::byte*>(expected.data())}, n, DType::fp32, order);
+      const ElementRange mine = equal_shard(n, size, rank);
+      if (collective == Collective::all_reduce)
+        EXPECT_EQ(std::memcmp(expected.data(), data, n * sizeof(float)), 0) << n_rounds << " rounds";
+      else
+        EXPECT_EQ(std::memcmp(expected.data() + mine.begin, open->data(), length * sizeof(float)), 0)
+            << n_rounds << " rounds";
+      test_world->barrier();
+    }
+}
+
 /// Every rank gets the shards of all ranks, bit for bit, and nothing outside the slice is written.
 template <typename T>
 void test_all_gather(Communicator& communicator, DType dtype) {

@@ -77,6 +77,10 @@ TEST(Nccl, SumsInGivenTreeOrder) {
   }
 }
 
+TEST(Nccl, ContinuesSumsInRounds) {
+  if (test_world->size() > 1) test_rounds(*communicator(tree_order(test_world->size())), 2'300'001, ready_event());
+}
+
 // The sum waits for late work of the compute stream, and later work waits for the sum, without the host waiting for
 // either.
 TEST(Nccl, RunsBetweenReadyAndWaitingWork) {
