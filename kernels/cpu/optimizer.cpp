@@ -102,7 +102,7 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
 
   template <typename G>
   const G* gradients_of(const Apply& args, const ParameterSegment& block) const {
-    return static_cast<const G*>(args.gradients) + (block.begin - d_.first);
+    return static_cast<const G*>(args.gradients) + (d_.gradients_are_sharded ? block.stored() : block.begin - d_.first);
   }
 
   SgdTask sgd_task(const Apply& args, const ParameterSegment& block) const {

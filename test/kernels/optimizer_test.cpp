@@ -190,7 +190,8 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
   return out;
 }
 
-/// Two shards, each with its own states and, with 16 bits, its own masters, give the same bits as the whole.
+/// Two shards, each with its own states and, with 16 bits, its own masters and gradients, give the same bits as the
+/// whole.
 TEST(Optimizer, ShardsGiveTheBitsOfTheWhole) {
   const std::vector<float> initial = random_normal(kElements, 1);
   const std::size_t cut = 64 + 256;  // in the third segment
@@ -206,26 +207,29 @@ TEST(Optimizer, ShardsGiveTheBitsOfTheWhole) {
         for (const ElementRange& range : {ElementRange{0, cut}, ElementRange{cut, kElements - cut}}) {
           OptimizerDescription d = describe(c);
           d.weight_dtype = weight_dtype;
-          d.parameters_are_sharded = weight_dtype != DType::fp32;
+          d.parameters_are_sharded = d.gradients_are_sharded = weight_dtype != DType::fp32;
           d.segments = cut_to(kSegments, range);
           d.n_elements = range.n_elements + 16;
           for (ParameterSegment& segment : d.segments) segment.stored_begin = segment.begin - range.begin + 16;
           Device device(*backend);
           const auto op = backend->make(d);
           const std::size_t n_state = static_cast<std::size_t>(d.n_states()) * d.n_elements;
-          std::vector<float> mine(16 + range.n_elements);
-          std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(range.begin), range.n_elements, mine.begin() + 16);
+          const auto shard_of = [&](const std::vector<float>& all) {
+            std::vector<float> mine(16 + range.n_elements);
+            std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(range.begin), range.n_elements, mine.begin() + 16);
+            return mine;
+          };
           StepScalars scalars;
           scalars.learning_rate = static_cast<float>(learning_rate(0));
           scalars.clip_coefficient = c.clip_coefficient;
           scalars.adam_correction1 = static_cast<float>(1 / (1 - d.beta1));
           scalars.adam_correction2 = static_cast<float>(1 / (1 - d.beta2));
           Optimizer::Apply args;
-          args.parameters = device.upload(d.parameters_are_sharded ? mine : initial);
+          args.parameters = device.upload(d.parameters_are_sharded ? shard_of(initial) : initial);
           std::uint16_t* const weights = device.upload(std::vector<std::uint16_t>(kElements, kUnwritten));
           args.weights = weights;
           args.state = n_state > 0 ? device.upload(std::vector<float>(n_state)) : nullptr;
-          args.gradients = device.upload(gradient(0));
+          args.gradients = device.upload(d.gradients_are_sharded ? shard_of(gradient(0)) : gradient(0));
           args.scalars = device.upload(std::vector<StepScalars>{scalars});
           op->apply(args, device.op_memory(op->memory_requirements()), device.stream());
           const std::size_t shift = d.parameters_are_sharded ? 16 : range.begin;

@@ -26,6 +26,7 @@ class ReferenceOptimizer final : public Optimizer {
       const auto shift = static_cast<std::ptrdiff_t>(segment.stored()) - static_cast<std::ptrdiff_t>(segment.begin);
       if (args.state) args.state += shift;
       if (d_.parameters_are_sharded) args.parameters += shift;
+      if (d_.gradients_are_sharded) args.gradients += shift;
       const double decay = d_.decay_of(segment),
                    rate = double{args.scalars->learning_rate} * segment.learning_rate_factor;
       const double ratio = d_.kind == Kind::lars && segment.decay ? trust_ratio(args, segment) : 1.0;

@@ -62,6 +62,8 @@ struct OptimizerDescription {
   /// A rank keeps only its shard of the state: segments are cut to it, and their state is at stored_begin. The
   /// parameters may be kept in the same way. Not for lars, whose norms are over whole segments.
   bool parameters_are_sharded = false;
+  /// The same for the gradients.
+  bool gradients_are_sharded = false;
 
   /// Throws internal if the state of a segment is outside of the arena, and not_supported for types that only other
   /// optimizers have.
