@@ -116,7 +116,7 @@ double exchanged_bytes(std::span<const Bucket> buckets) {
   return sum;
 }
 
-Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights) {
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights, int n_sums) {
   if (topology.n_nodes() < 2) return {};
   const double n_nodes = topology.n_nodes(), n_ranks = topology.n_ranks();
   std::size_t largest = 0, smallest = topology.nodes[0].size();
@@ -133,7 +133,7 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
   };
   const auto add_divided = [&](double per_node) { add(per_node, per_node / local); };
   for (const Bucket& bucket : buckets) {
-    const double sum_bytes = bytes_of(bucket, bucket.wire), gathered_bytes = bytes_of(bucket, weights);
+    const double sum_bytes = n_sums * bytes_of(bucket, bucket.wire), gathered_bytes = bytes_of(bucket, weights);
     if (topology.transport != Transport::nccl) {
       const double of_leader = among_nodes * (bucket.is_sharded() ? sum_bytes + gathered_bytes : 2 * sum_bytes);
       add(of_leader, of_leader);

@@ -67,6 +67,7 @@ struct Traffic {
 };
 
 /// The traffic for the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
+/// `n_sums`: how often gradients are summed in a step.
 ///
 /// N nodes of L ranks each, n = N L, and a bucket of B bytes in the type in which it travels:
 ///   NCCL's ring          2 (n-1)/n B per node, divided among its ranks
@@ -74,6 +75,6 @@ struct Traffic {
 ///   fixed order          2 (n-L)/n B per rank
 ///   CPUs, or staged      2 (N-1)/N B per node, by its leader
 /// A reduce-scatter or an all-gather sends half of an all-reduce.
-Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights);
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights, int n_sums = 1);
 
 }  // namespace lockstep::comm

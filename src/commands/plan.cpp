@@ -126,7 +126,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
-                                                planned.plan->compute_dtype());
+                                                planned.plan->compute_dtype(), planned.plan->n_sums());
   if (!device.empty()) {
     planned.launches = list_launches(*planned.plan, *planned.backend);
     planned.decoding = grouped(planned.task->list_decoding(config.precision, *planned.backend));
@@ -237,16 +237,18 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const train::StepPlan& plan = *planned.plan;
   const std::vector<std::string> lines = train::learning_lines(plan);
   const bool shards = !plan.shard().is_whole();
-  std::string text =
-      fmt::format("{}, {}, {}{}; batch {}\n{}\nMemory per rank\n{}\n{}{}, {:.1f} MiB per step{} in {} buckets\n",
-                  planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
-                  planned.precision_reason, train::batch_text(plan.batch()),
-                  fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
-                  train::memory_text(plan.memory(), planned.backend->memory_space()),
-                  planned.recomputation ? recomputation_text(planned) : "",
-                  shards ? "Reduce-scatter, and all-gather of the weights" : "All-reduce",
-                  static_cast<double>(plan.memory().gradients) / (1 << 20),
-                  ranks.nodes == 1 ? "" : traffic_text(planned), plan.buckets().size());
+  std::size_t summed_bytes = 0;
+  for (const comm::Bucket& b : plan.buckets()) summed_bytes += b.size_bytes();
+  std::string text = fmt::format(
+      "{}, {}, {}{}; batch {}\n{}\nMemory per rank\n{}\n{}{}, {}{:.1f} MiB per step{} in {} buckets\n",
+      planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
+      planned.precision_reason, train::batch_text(plan.batch()),
+      fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
+      train::memory_text(plan.memory(), planned.backend->memory_space()),
+      planned.recomputation ? recomputation_text(planned) : "",
+      shards ? "Reduce-scatter, and all-gather of the weights" : "All-reduce",
+      plan.n_sums() == 1 ? "" : fmt::format("{} x ", plan.n_sums()), static_cast<double>(summed_bytes) / (1 << 20),
+      ranks.nodes == 1 ? "" : traffic_text(planned), plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.size_bytes()) / (1 << 20), b.first_name,
                         b.last_name);

@@ -143,7 +143,7 @@ void check_training(const Config& c) {
       "{} and {}",
       c.places({"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind, c.optimizer.momentum);
   require(c.train.shard == "none" || c.optimizer.kind != "lars", ErrorCode::config_conflict,
-          "{}lars needs the norms of whole layers, of which each rank has only a part with train.shard=optimizer: set "
+          "{}lars needs the norms of whole layers, of which each rank has only a part with train.shard: set "
           "train.shard to none, or optimizer.kind to sgd or adamw",
           c.places({"train.shard", "optimizer.kind"}));
   const Config::Model::Lora& lora = c.model.lora;

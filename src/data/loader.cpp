@@ -88,8 +88,8 @@ struct Loader::State {
       : set(std::move(dataset)), fields(set->fields()), options(loader_options) {
     const LoaderOptions& o = options;
     require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.n_shards > 0 &&
-                o.first_shard + o.n_shards <= o.total_shards && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
-                o.max_samples >= 0,
+                o.first_shard + (o.n_shards - 1) * o.shard_stride < o.total_shards && o.readers > 0 && o.prefetch > 0 &&
+                o.first_step >= 0 && o.max_samples >= 0,
             ErrorCode::internal, "the options of the loader are not possible");
     const std::int64_t n_mine = shards_of(o.global_batch, o.first_shard, o.n_shards, o.total_shards).size();
     require(o.capacity >= (n_mine + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
@@ -194,9 +194,13 @@ struct Loader::State {
     const std::int64_t step = options.first_step + micro_batch / options.n_micro_batches;
     const std::int64_t begin = step % epoch_steps * options.global_batch;
     const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
-    const Shard mine = shards_of(batch, options.first_shard, options.n_shards, options.total_shards);
-    const Shard own =
-        shard_of(mine.size(), static_cast<int>(micro_batch % options.n_micro_batches), options.n_micro_batches);
+    const int number = static_cast<int>(micro_batch % options.n_micro_batches);
+    Shard mine = shards_of(batch, options.first_shard, options.n_shards, options.total_shards);
+    Shard own = shard_of(mine.size(), number, options.n_micro_batches);
+    if (options.shard_stride > 1) {
+      mine = shard_of(batch, options.first_shard + number * options.shard_stride, options.total_shards);
+      own = {0, mine.size()};
+    }
     return {.step = step, .epoch = step / epoch_steps, .first = begin + mine.begin + own.begin, .n = own.size()};
   }
 

@@ -33,6 +33,7 @@ struct LoaderOptions {
   std::int64_t capacity = 0;  // samples of the largest micro-batch
   int n_micro_batches = 1;
   int first_shard = 0, n_shards = 1, total_shards = 1;
+  int shard_stride = 1;  // n: micro-batches are shards first_shard, first_shard + n, ... instead
   std::uint32_t seed = 0;
   bool shuffle = true;
   bool balance = false;          // draw samples of all classes of the set equally often (balanced_order)

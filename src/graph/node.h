@@ -237,6 +237,8 @@ class Node {
   std::string describe_ops() const;
   /// The parameters that it uses, in the order in which backward() completes their gradients.
   virtual std::vector<ParameterUse*> parameters() { return {}; }
+  /// Those whose gradients backward() writes: also those of a node whose work it does, too.
+  virtual std::vector<ParameterUse*> written_parameters() { return parameters(); }
   virtual Recomputation recomputation() const { return Recomputation::repeat; }
 
   const std::string& name() const { return name_; }

@@ -1,8 +1,9 @@
 // A rank's part of what is sharded with train.shard: the states of the optimizer and, where ops compute in 16 bits, the
 // fp32 masters (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stage
-// 1). It follows the buckets: a rank keeps the piece of each reduce-scattered bucket whose gradients it gets.
-// What buckets with shards leave over is small, and so are the parameters that ops read in fp32 although they compute
-// in 16 bits, such as the scales of norms: every rank has and updates them all.
+// 1); with train.shard=gradients also the sums of gradients (stage 2). It follows the buckets: a rank keeps the piece
+// of each reduce-scattered bucket whose gradients it gets. What buckets with shards leave over is small, and so are the
+// parameters that ops read in fp32 although they compute in 16 bits, such as the scales of norms: every rank has and
+// updates them all.
 //
 //   arenas that every rank has (gradients, weights)   [ bucket 1 | bucket 2 | ... | whole                ]
 //   of rank 1 of 2                                         ^^^^       ^^^^          ^^^^^

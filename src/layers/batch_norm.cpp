@@ -131,6 +131,10 @@ class BatchNormNode final : public Node {
 
   std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&gamma_, &beta_}; }
+  std::vector<ParameterUse*> written_parameters() override {
+    if (!earlier_) return parameters();
+    return {&gamma_, &beta_, &earlier_->gamma_, &earlier_->beta_};
+  }
   /// It sums statistics over micro-batches and ranks, and its outputs for its neighbours are a few kilobytes.
   Recomputation recomputation() const override { return Recomputation::keep; }
 

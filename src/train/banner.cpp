@@ -47,7 +47,7 @@ std::string memory_text(const MemoryReport& m, MemorySpace space) {
     line("base (nf4)", m.nf4_weights,
          fmt::format("{:.3f} bytes for each of {} parameters",
                      static_cast<double>(m.nf4_weights) / static_cast<double>(m.n_in_nf4), m.n_in_nf4));
-  line("gradients", m.gradients, "");
+  line("gradients", m.gradients, m.shards_gradients ? "sums of this rank's shard, and of buckets before that" : "");
   if (m.low_precision_gradients > 0)
     line(fmt::format("gradients ({})", name(m.compute_dtype)), m.low_precision_gradients, "before conversion to fp32");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");

@@ -1,5 +1,7 @@
 #include "train/batch_shape.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -16,9 +18,8 @@ int BatchShape::shards_of(int of_rank) const {
 }
 
 data::Shard BatchShape::samples(int of_rank, int micro_batch) const {
-  const int first = first_shard[static_cast<std::size_t>(of_rank)];
-  if (is_tree) return data::shard_of(global_batch, first + micro_batch, n_shards());
-  const data::Shard shard = data::shard_of(global_batch, first, n_shards());
+  if (is_tree) return data::shard_of(global_batch, shard_of(of_rank, micro_batch), n_shards());
+  const data::Shard shard = data::shard_of(global_batch, shard_of(of_rank, 0), n_shards());
   const data::Shard part = data::shard_of(shard.size(), micro_batch, n_micro_batches);
   return {shard.begin + part.begin, shard.begin + part.end};
 }
@@ -48,15 +49,19 @@ namespace {
 comm::GroupedOrder order_of(const BatchShape& shape) {
   std::vector<int> sizes;
   for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shards_of(r));
-  std::optional<comm::GroupedOrder> order = comm::group(comm::tree_order(shape.n_shards()), sizes);
+  std::optional<comm::GroupedOrder> order = comm::group(shape.order(), sizes);
   require(order.has_value(), ErrorCode::internal, "the micro-batches of a rank are not a subtree of the sum");
   return std::move(*order);
 }
 
 }  // namespace
 
+SumOrder BatchShape::order() const { return comm::tree_order(n_shards()); }
 SumOrder BatchShape::order_in_rank() const { return order_of(*this).inner[static_cast<std::size_t>(rank)]; }
-SumOrder BatchShape::order_over_ranks() const { return is_tree ? order_of(*this).outer : SumOrder{}; }
+SumOrder BatchShape::order_over_ranks() const {
+  if (is_interleaved) return {comm::tree_order(ranks).merges, /*has_rounds=*/true};
+  return is_tree ? order_of(*this).outer : SumOrder{};
+}
 
 namespace {
 
@@ -71,8 +76,21 @@ BatchShape tree_shape(const Config& config, int rank, int ranks) {
           "{}train.micro_batches={} is less than one for each of {} ranks: use at most {} ranks, or more micro-batches",
           config.places({"train.micro_batches"}), n_shards, ranks, n_shards);
   BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
+  shape.is_interleaved = config.train.shard == "gradients" && ranks > 1;
+  if (shape.is_interleaved && n_shards % ranks != 0) {
+    std::vector<int> possible;
+    for (int n = 1; n <= n_shards; ++n)
+      if (n_shards % n == 0) possible.push_back(n);
+    fail(ErrorCode::config_conflict,
+         "{}with train.shard=gradients, every rank runs as many of the train.micro_batches={}, which {} ranks cannot: "
+         "use {} ranks, or train.micro_batches={}",
+         config.places({"train.micro_batches", "train.shard"}), n_shards, ranks, fmt::join(possible, " or "),
+         (n_shards + ranks - 1) / ranks * ranks);
+  }
   shape.first_shard = {0};
-  for (const int size : comm::subtree_sizes(n_shards, ranks)) shape.first_shard.push_back(shape.n_shards() + size);
+  const std::vector<int> sizes = shape.is_interleaved ? std::vector(static_cast<std::size_t>(ranks), n_shards / ranks)
+                                                      : comm::subtree_sizes(n_shards, ranks);
+  for (const int size : sizes) shape.first_shard.push_back(shape.n_shards() + size);
   shape.n_micro_batches = shape.shards_of(rank);
   return shape;
 }

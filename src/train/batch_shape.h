@@ -14,15 +14,22 @@ namespace lockstep::train {
 ///
 /// train.accumulate: a rank has one shard, which is divided into this many micro-batches.
 /// train.micro_batches: each shard is one micro-batch, whatever the number of ranks. A rank has several shards, a
-/// subtree of the binary tree that sums them.
+/// subtree of the binary tree that sums them. With train.shard=gradients, rank r of n has the shards r, r+n, ..., so
+/// that the ranks together run one shard after another: the sum then needs few open entries (SumRound).
 struct BatchShape {
   std::int64_t global_batch = 0;
   int rank = 0, ranks = 1, n_micro_batches = 1;  // micro-batches of this rank
   bool is_tree = false;                          // train.micro_batches
-  std::vector<int> first_shard{};                // of each rank; the last element is n_shards()
+  bool is_interleaved = false;                   // with train.shard=gradients
+  std::vector<int> first_shard{};  // of each rank, if they are consecutive; the last element is n_shards()
 
   int n_shards() const { return first_shard.back(); }
   int shards_of(int of_rank) const;
+  /// is_tree: that of a micro-batch.
+  int shard_of(int of_rank, int micro_batch) const {
+    return is_interleaved ? micro_batch * ranks + of_rank
+                          : first_shard[static_cast<std::size_t>(of_rank)] + micro_batch;
+  }
   int micro_batches_of_all() const { return is_tree ? n_shards() : ranks * n_micro_batches; }
   /// Positions in the global batch.
   data::Shard samples(int of_rank, int micro_batch) const;
@@ -34,7 +41,8 @@ struct BatchShape {
   std::int64_t largest_micro_batch() const;  // over ranks and micro-batches
   std::int64_t smallest_micro_batch() const;
 
-  SumOrder order_in_rank() const;     // over this rank's micro-batches; is_tree
+  SumOrder order() const;             // over all micro-batches; is_tree
+  SumOrder order_in_rank() const;     // over this rank's micro-batches; is_tree, not interleaved
   SumOrder order_over_ranks() const;  // empty: any order will do
 };
 

@@ -10,14 +10,20 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 }  // namespace
 
 GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients,
-                                         LossSums* loss)
-    : is_tree_(plan.batch().is_tree), layout_(gradients.layout), result_{gradients.data, loss} {
+                                         LossSums* loss, LossSums* losses, LossSums* local)
+    : plan_(plan),
+      backend_(backend),
+      is_tree_(plan.batch().is_tree && !plan.shards_gradients()),
+      losses_(losses),
+      local_(local),
+      layout_(gradients.layout),
+      result_{gradients.data, loss} {
+  sum_losses_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
   const auto parts = layout_.parts();
   for (std::size_t part = 0; part < parts.size(); ++part)
     sum_gradients_[part] = backend.make(OrderedSumDescription{.dtype = part == 0 ? layout_.narrow : DType::fp32});
-  sum_losses_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
   const auto buffer = [&](std::size_t number) {
     std::byte* begin = static_cast<std::byte*>(memory_->data()) + number * plan.partial_sum_bytes();
     return Buffer{begin,
@@ -40,6 +46,7 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
 }
 
 graph::ParameterGradients GradientAccumulator::target(int micro_batch) const {
+  if (plan_.shards_gradients()) return {{result_.gradients, layout_}, GradientMode::overwrite};
   if (!is_tree_)
     return {{result_.gradients, layout_}, micro_batch == 0 ? GradientMode::overwrite : GradientMode::accumulate};
   // A micro-batch to which no open sum is added is already a sum by itself.
@@ -47,12 +54,40 @@ graph::ParameterGradients GradientAccumulator::target(int micro_batch) const {
   return {{leaf.open_losses.empty() ? leaf.sum.gradients : result_.gradients, layout_}, GradientMode::overwrite};
 }
 
+void GradientAccumulator::add(const LossSums* loss, std::span<const void* const> open, LossSums* target,
+                              Stream& stream) {
+  sum_losses_->apply({.value = loss, .open = open, .target = target, .n_elements = kLossElements}, {}, stream);
+}
+
 void GradientAccumulator::add_loss(int micro_batch, Stream& stream) {
-  if (!is_tree_) return;
-  const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
-  sum_losses_->apply(
-      {.value = result_.loss, .open = leaf.open_losses, .target = leaf.sum.loss, .n_elements = kLossElements}, {},
-      stream);
+  if (is_tree_) {
+    const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
+    return add(result_.loss, leaf.open_losses, leaf.sum.loss, stream);
+  }
+  if (!plan_.shards_gradients()) return;
+  const BatchShape& batch = plan_.batch();
+  const std::array<const void*, 1> before{local_};
+  add(result_.loss, std::span(before).first(micro_batch == 0 ? 0 : 1), local_, stream);
+  if (!batch.is_interleaved) {
+    add(local_, {}, result_.loss, stream);
+    return;
+  }
+  // Others have zeros there, so that their sum over ranks is exact.
+  if (micro_batch == 0)
+    backend_.fill_zero(losses_, static_cast<std::size_t>(plan_.n_losses()) * sizeof(LossSums), stream);
+  add(result_.loss, {}, losses_ + batch.shard_of(batch.rank, micro_batch), stream);
+}
+
+void GradientAccumulator::sum_losses(Stream& stream) {
+  const std::vector<int> merges = plan_.batch().order().merges;
+  std::vector<const void*> open;
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    const auto n_merged = static_cast<std::size_t>(merges[i]);
+    LossSums* const target = i + 1 == merges.size() ? result_.loss : losses_ + i;
+    if (n_merged > 0 || target == result_.loss) add(losses_ + i, std::span(open).last(n_merged), target, stream);
+    open.resize(open.size() - n_merged);
+    open.push_back(target);
+  }
 }
 
 void GradientAccumulator::add_gradients(int micro_batch, ElementRange range, Stream& stream) {

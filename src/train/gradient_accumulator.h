@@ -5,6 +5,9 @@
 // floor(log2(micro-batches)) buffers keep the sums of subtrees that wait for their other half. A micro-batch that
 // begins such a sum writes its gradients there; every other one writes them to the communicator's memory, and the open
 // sums are added. The result of the last micro-batch stays there, and the same tree continues over ranks.
+//   With train.shard=gradients, the sums over ranks of each micro-batch are what is added, by exchanges in rounds or by
+// Replica::keep_sum(). Here, only losses are added: those of this rank one after another, for its report. In a tree,
+// ranks exchange the losses of all micro-batches, and every rank adds them.
 #pragma once
 
 #include <memory>
@@ -19,7 +22,10 @@ namespace lockstep::train {
 class GradientAccumulator {
  public:
   /// `gradients` and `loss`: where the sums go, in the communicator's memory.
-  GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients, LossSums* loss);
+  /// `losses`: those of all micro-batches (StepPlan::n_losses). `local`: where that of this rank is kept. Both with
+  /// train.shard=gradients.
+  GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients, LossSums* loss,
+                      LossSums* losses, LossSums* local);
 
   /// Where micro-batch number `micro_batch` of the step writes its gradients.
   graph::ParameterGradients target(int micro_batch) const;
@@ -27,6 +33,8 @@ class GradientAccumulator {
   void add_loss(int micro_batch, Stream& stream);
   /// Of the elements of the arena that the backward pass has completed.
   void add_gradients(int micro_batch, ElementRange range, Stream& stream);
+  /// The losses of all micro-batches, which ranks have exchanged, become that of the step.
+  void sum_losses(Stream& stream);
 
  private:
   struct Buffer {
@@ -40,7 +48,14 @@ class GradientAccumulator {
     Buffer sum;
   };
 
+  /// target = open[0] + (open[1] + ... (open[n-1] + loss))
+  void add(const LossSums* loss, std::span<const void* const> open, LossSums* target, Stream& stream);
+
+  const StepPlan& plan_;
+  Backend& backend_;
   bool is_tree_;
+  LossSums* losses_;
+  LossSums* local_;
   graph::GradientLayout layout_;
   Buffer result_;
   std::unique_ptr<Memory> memory_;

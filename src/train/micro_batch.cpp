@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <ranges>
 
@@ -13,6 +14,12 @@ namespace lockstep::train {
 using graph::StepList;
 using trace::Kind;
 
+namespace {
+
+constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
+
+}  // namespace
+
 /// Weaves the list from the graph, the buckets and the role.
 class MicroBatchWeaver {
  public:
@@ -22,6 +29,13 @@ class MicroBatchWeaver {
   StepList weave() {
     add_forward();
     list_.begin_part(Kind::backward, "backward");
+    if (plan_.shards_gradients()) round_ = plan_.round_of(role_.number);
+    if (!role_.is_last && plan_.shards_gradients()) {
+      add_backward_and_starts();
+      list_.begin_part(Kind::wait, "communication");
+      for (std::size_t b = 0; b < buckets().size(); ++b) wait_for(b);
+      return std::move(list_);
+    }
     if (!role_.is_last) {
       add_backward({});
       add_sum({0, table().n_trainable()}, {0, table().n_gradients()});
@@ -63,7 +77,7 @@ class MicroBatchWeaver {
       list_.add_entry(i);
     }
     wait_for({0, table().n_total()});
-    if (plan_.batch().is_tree)
+    if (plan_.batch().is_tree || plan_.shards_gradients())
       add_task(Kind::forward, "sum of losses", [number = role_.number](Replica& replica, Stream& stream) {
         replica.accumulator_->add_loss(number, stream);
       });
@@ -73,6 +87,9 @@ class MicroBatchWeaver {
   void add_backward(const std::function<void(graph::ParameterId)>& done) {
     for (std::size_t i = graph_.order().n_forward(); i < graph_.order().entries().size(); ++i) {
       const graph::Entry entry = graph_.order().entries()[i];
+      if (plan_.shards_gradients() && entry.phase == graph::Phase::backward)
+        for (const graph::ParameterUse* use : node_at(i).written_parameters())
+          if (use->exists() && table()[use->id()].trainable) begin_slot(slot_of(table()[use->id()].begin));
       list_.add_entry(i);
       if (!done || entry.phase != graph::Phase::backward) continue;
       for (const graph::ParameterId id : graph_.finished_by(entry.node)) done(id);
@@ -99,16 +116,90 @@ class MicroBatchWeaver {
   void add_bucket(const comm::Bucket& bucket) {
     list_.add_join_of_all();
     const Range range{bucket.begin, bucket.n_elements};
-    add_sum(range, range);
+    if (!plan_.shards_gradients())
+      add_sum(range, range);
+    else if (next_ == slots()[slot_of(bucket.begin)].first_bucket || !bucket.is_sharded())
+      widen(bucket);
+    SumRound round = round_;
+    if (round.exists() && replica_) {
+      const Range mine = bucket.is_sharded() ? bucket.shard(plan_.batch().rank) : range;
+      round.open = replica_->sum_at(mine.begin).data;
+      round.stride = plan_.summed_bytes() / size_bytes(bucket.dtype);
+    }
     void* const data = replica_ ? replica_->gradients().at(bucket.begin).data : nullptr;
     exchanges_.push_back(list_.add_start(
         {.exchange = {.collective = bucket.is_sharded() ? Collective::reduce_scatter : Collective::all_reduce,
                       .slice = {.data = data,
                                 .n_elements = bucket.n_elements,
                                 .dtype = bucket.dtype,
-                                .wire = bucket.dtype == DType::fp32 ? bucket.wire : DType::fp32}},
+                                .wire = bucket.dtype == DType::fp32 ? bucket.wire : DType::fp32},
+                      .round = round},
          .label = fmt::format("bucket {} of {}", next_ + 1, buckets().size()),
          .is_timed = true}));
+    if (plan_.shards_gradients() && bucket.is_sharded()) end_slot_after(bucket);
+  }
+
+  // With train.shard=gradients
+
+  const std::vector<GradientSlot>& slots() const { return plan_.gradient_slots(); }
+  /// The slot of a tensor or bucket that begins with this element.
+  std::size_t slot_of(std::size_t element) const {
+    const auto next =
+        std::ranges::upper_bound(slots(), element, {}, [](const GradientSlot& slot) { return slot.range.begin; });
+    return static_cast<std::size_t>(next - slots().begin()) - 1;
+  }
+
+  /// Before the first gradient is written to a slot: waits for the exchanges of what its memory had before, and clears
+  /// what ops do not write but the norm of the gradients reads.
+  void begin_slot(std::size_t number) {
+    if (slot_has_begun_.empty()) slot_has_begun_.resize(slots().size());
+    if (slot_has_begun_[number]) return;
+    slot_has_begun_[number] = true;
+    const GradientSlot& slot = slots()[number];
+    for (const GradientSlot& other : slots()) {
+      if (&other == &slot || overlap(other.memory, slot.memory).n_elements == 0) continue;
+      for (std::size_t b = other.first_bucket; b < other.first_bucket + other.n_buckets; ++b) {
+        if (b < next_)
+          wait_for(b);
+        else
+          require(!slot_has_begun_[slot_of(buckets()[b].begin)], ErrorCode::internal, "two slots of gradients overlap");
+      }
+    }
+    for (const Range& padding : plan_.padding_of(slot))
+      add_task(Kind::backward, "padding",
+               [padding](Replica& replica, Stream& stream) { replica.clear_gradients(padding, stream); });
+  }
+
+  /// Widens the gradients that the bucket's slot completes.
+  void widen(const comm::Bucket& bucket) {
+    const std::vector<Range> tensors = plan_.gradient_tensors();
+    const auto last = static_cast<std::size_t>(bucket.last_tensor);
+    for (; widened_ <= last; ++widened_) add_sum(tensors[widened_], {});
+  }
+
+  /// What the buckets of a slot leave over goes to the next one.
+  void end_slot_after(const comm::Bucket& bucket) {
+    const std::size_t number = slot_of(bucket.begin);
+    if (next_ + 1 < slots()[number].first_bucket + slots()[number].n_buckets) return;
+    const std::size_t begin = bucket.end(), end = slots()[number].range.end();
+    begin_slot(number + 1);
+    if (begin >= end) return;
+    const std::size_t from = slots()[number].range.begin;
+    add_task(Kind::backward, "gradients of the next bucket", [from, begin, end](Replica& replica, Stream& stream) {
+      replica.copy_gradients(from, {begin, end - begin}, stream);
+    });
+  }
+
+  /// Adds the sum over ranks to those of earlier micro-batches, unless its exchange has done so.
+  void wait_for(std::size_t bucket) {
+    if (is_waited_for_.empty()) is_waited_for_.resize(buckets().size());
+    if (is_waited_for_[bucket]) return;
+    is_waited_for_[bucket] = true;
+    list_.add_wait(exchanges_[bucket]);
+    if (!plan_.shards_gradients() || (round_.exists() && (buckets()[bucket].is_sharded() || !role_.is_last))) return;
+    const bool is_first = role_.number == 0 || round_.exists();
+    add_task(Kind::backward, "sum of micro-batches",
+             [bucket, is_first](Replica& replica, Stream& stream) { replica.keep_sum(bucket, is_first, stream); });
   }
 
   /// Widens the gradients that ops have written in 16 bits, and adds earlier micro-batches.
@@ -120,26 +211,30 @@ class MicroBatchWeaver {
         replica.widen_gradients(number, both, stream);
       });
     }
-    if (!plan_.batch().is_tree) return;
+    if (!plan_.batch().is_tree || summed.n_elements == 0) return;
     add_task(Kind::backward, "sum of micro-batches", [number = role_.number, summed](Replica& replica, Stream& stream) {
       replica.accumulator_->add_gradients(number, summed, stream);
     });
   }
 
   void add_reduction() {
-    add_task(Kind::update, "loss of this rank", &Replica::report_local);
-    const int loss = list_.add_start({.exchange = {.slice = {.data = replica_ ? replica_->sums_ : nullptr,
-                                                             .n_elements = StepSums::kElements,
-                                                             .dtype = DType::fp64}},
-                                      .label = "loss",
-                                      .is_timed = true});
+    if (!plan_.shards_gradients()) add_task(Kind::update, "loss of this rank", &Replica::report_local);
+    const int loss =
+        list_.add_start({.exchange = {.slice = {.data = replica_ ? replica_->sums_ : nullptr,
+                                                .n_elements = StepSums::kElements + plan_.n_losses() * kLossElements,
+                                                .dtype = DType::fp64}},
+                         .label = "loss",
+                         .is_timed = true});
     if (is_sharded()) add_task(Kind::update, "clear the norm", &Replica::clear_tiles);
     list_.begin_part(Kind::wait, "communication");
     for (std::size_t b = 0; b < buckets().size(); ++b) {
-      list_.add_wait(exchanges_[b]);
+      wait_for(b);
       if (buckets()[b].is_sharded() || !is_sharded()) add_squares(b);
     }
     list_.add_wait(loss);
+    if (plan_.n_losses() > 0)
+      add_task(Kind::update, "sum of losses",
+               [](Replica& replica, Stream& stream) { replica.accumulator_->sum_losses(stream); });
     list_.begin_part(Kind::update, "update");
     if (is_sharded()) {
       // Every rank has summed the tiles of its shards, and has zeros for the others, so an all-reduce exchanges them.
@@ -183,6 +278,9 @@ class MicroBatchWeaver {
   StepList list_;
   std::size_t next_ = 0;        // bucket
   std::vector<int> exchanges_;  // of each bucket
+  std::vector<bool> is_waited_for_, slot_has_begun_;
+  std::size_t widened_ = 0;  // tensors
+  SumRound round_;
 };
 
 StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica) {

@@ -370,21 +370,22 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
   const bool has_sums = session_.world.size() > 1;
   const double flops_rate = run::rate_of(flops_, flops_seconds_);
-  metrics_.summary({.status = status,
-                    .steps = step,
-                    .epochs = step / session_.steps_per_epoch,
-                    .train_measures = final_train_,
-                    .evaluated = evaluated_,
-                    .evaluated_averages = evaluated_averages_,
-                    .totals = totals(),
-                    .model_flops_rate = flops_rate,
-                    .model_flops_utilization = session_.utilization_of(flops_rate),
-                    .data = data_watch_.figures(),
-                    .readers = session_.config.data.readers,
-                    .ranks = session_.world.size(),
-                    .memory_bytes = memory_peak_,
-                    .exchanged_bytes = has_sums ? comm::exchanged_bytes(session_.plan->buckets()) : 0,
-                    .n_buckets = has_sums ? static_cast<int>(session_.plan->buckets().size()) : 0});
+  metrics_.summary(
+      {.status = status,
+       .steps = step,
+       .epochs = step / session_.steps_per_epoch,
+       .train_measures = final_train_,
+       .evaluated = evaluated_,
+       .evaluated_averages = evaluated_averages_,
+       .totals = totals(),
+       .model_flops_rate = flops_rate,
+       .model_flops_utilization = session_.utilization_of(flops_rate),
+       .data = data_watch_.figures(),
+       .readers = session_.config.data.readers,
+       .ranks = session_.world.size(),
+       .memory_bytes = memory_peak_,
+       .exchanged_bytes = has_sums ? session_.plan->n_sums() * comm::exchanged_bytes(session_.plan->buckets()) : 0,
+       .n_buckets = has_sums ? session_.plan->n_sums() * static_cast<int>(session_.plan->buckets().size()) : 0});
 }
 
 }  // namespace lockstep::train

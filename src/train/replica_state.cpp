@@ -82,8 +82,8 @@ void Replica::gather(const StateRound& round) {
   const TypedPointer to{gradients().at(bucket.begin).data, from.dtype};
   const auto own = std::ranges::find(plan_.shard().own_pieces(), bucket.shard(communicator_.rank()).begin,
                                      &graph::ShardPiece::begin);
-  // The parts of a bucket are gathered in the same memory, and so are the states.
-  if (round.begin > 0 || round.bucket == 0) wait_for_copy(*stream_);
+  // The parts of a bucket are gathered in the same memory, and so are the states. Slots of buckets share memory.
+  if (round.begin > 0 || round.bucket == 0 || plan_.shards_gradients()) wait_for_copy(*stream_);
   backend_.copy(element(to, static_cast<std::size_t>(communicator_.rank()) * round.n_elements),
                 element(from, own->stored + round.begin), round.n_elements * size_bytes(from.dtype), *stream_);
   graph::StepList list;
@@ -240,7 +240,8 @@ void Replica::swap_averages() {
   require(averages_ != nullptr, ErrorCode::internal, "the step was planned without averages of the weights");
   wait_for_copy(*stream_);
   gradients_hold_others_ = true;
-  const std::span scratch(static_cast<float*>(gradients_->data()), plan_.gradient_layout().n_elements);
+  const std::span scratch(static_cast<float*>(gradients_->data()),
+                          plan_.gradient_layout().size_bytes() / sizeof(float));
   averages_->swap_with(parameter_arena_.edit(), scratch, *stream_);
   stream_->synchronize();
   weights_are_gathered_ = false;

@@ -173,7 +173,7 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
   // One rank sends nothing, and fewer buckets are fewer launches.
   const std::size_t bucket_bytes = n_ranks == 1 ? std::numeric_limits<std::size_t>::max()
                                                 : static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024);
-  return comm::make_buckets(tensors, bucket_bytes, config.train.shard == "optimizer" ? n_ranks : 1);
+  return comm::make_buckets(tensors, bucket_bytes, config.train.shard == "none" ? 1 : n_ranks);
 }
 
 }  // namespace
@@ -226,7 +226,8 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
     pieces.push_back(bucket.shard(batch_.rank));
     sharded_end = bucket.end();
   }
-  shard_ = pieces.empty() ? graph::Shard(table_) : graph::Shard(table_, pieces, sharded_end);
+  shard_ = pieces.empty() && !shards_gradients() ? graph::Shard(table_) : graph::Shard(table_, pieces, sharded_end);
+  if (shards_gradients()) make_slots();
   loader_bytes_ = data::Loader::buffer_bytes(fields, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }
@@ -255,7 +256,8 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, 
     wiring.fields[field.name] = planned.fields.back();
     wiring.shapes[field.name] = field.shape;
   }
-  planned.sums_offset = graph.add_exchange(sizeof(StepSums));
+  planned.sums_bytes = sizeof(StepSums) + static_cast<std::size_t>(n_losses()) * sizeof(LossSums);
+  planned.sums_offset = graph.add_exchange(planned.sums_bytes);
   wiring.sums_offset = planned.sums_offset + offsetof(StepSums, loss);
   task_.wire(graph, wiring);
   if (!table_.fixed()) check_freeze(config_.train.freeze, table_);
@@ -273,6 +275,135 @@ ElementRange StepPlan::range_of_norm(std::size_t number) const {
     return b < buckets_.size() ? std::min(buckets_[b].begin / kTileElements * kTileElements, end) : end;
   };
   return {begin_of(number), begin_of(number + 1) - begin_of(number)};
+}
+
+std::vector<ElementRange> StepPlan::gradient_tensors() const {
+  std::vector<ElementRange> tensors;
+  for (const graph::ParameterId id : table_.order()) tensors.push_back({table_[id].begin, table_[id].n_elements});
+  for (const graph::RunningStatistic& s : table_.statistics())
+    if (s.trainable) tensors.push_back({s.begin, 2 * static_cast<std::size_t>(s.channels)});
+  return tensors;
+}
+
+std::vector<ElementRange> StepPlan::padding_of(const GradientSlot& slot) const {
+  std::vector<ElementRange> padding;
+  const auto add = [&](std::size_t begin, std::size_t end) {
+    const ElementRange both = overlap({begin, end - begin}, slot.range);
+    if (both.n_elements > 0) padding.push_back(both);
+  };
+  std::size_t end = 0;  // of the tensor before
+  for (const ElementRange& tensor : gradient_tensors()) {
+    add(end, tensor.begin);
+    end = tensor.end();
+  }
+  // Of a tensor that reaches into the next slot, that one gets a copy.
+  for (const graph::ParameterId id : table_.order())
+    if (table_[id].begin >= slot.range.begin &&
+        table_[id].n_elements > static_cast<std::size_t>(table_[id].shape.n_elements()))
+      add(table_[id].begin, table_[id].begin + table_[id].n_elements);
+  return padding;
+}
+
+// A slot is used from the first gradient, or from what the slot before it leaves over, until the next one is complete:
+// its buckets are exchanged while the next one is written.
+void StepPlan::make_slots() {
+  const std::vector<ElementRange> tensors = gradient_tensors();
+  std::size_t n_sharded = 0;
+  for (; n_sharded < buckets_.size() && buckets_[n_sharded].is_sharded(); ++n_sharded) {
+    const comm::Bucket& bucket = buckets_[n_sharded];
+    if (slots_.empty() || slots_.back().last_tensor != bucket.last_tensor) {
+      const std::size_t end = tensors[static_cast<std::size_t>(bucket.last_tensor)].end();
+      slots_.push_back(
+          {.first_bucket = n_sharded, .range = {bucket.begin, end - bucket.begin}, .last_tensor = bucket.last_tensor});
+    }
+    ++slots_.back().n_buckets;
+  }
+  const graph::ExecutionOrder& order = training_.begin()->second.graph->order();
+  std::vector<int> first(slots_.size(), std::numeric_limits<int>::max()), complete(slots_.size());
+  const auto slot_of = [&](std::size_t element) {  // of a tensor that begins there
+    return static_cast<std::size_t>(
+               std::ranges::upper_bound(slots_, element, {},
+                                        [](const GradientSlot& slot) { return slot.range.begin; }) -
+               slots_.begin()) -
+           1;
+  };
+  const graph::Graph& graph = *training_.begin()->second.graph;
+  for (std::size_t i = order.n_forward(); i < order.entries().size(); ++i) {
+    const graph::Entry entry = order.entries()[i];
+    if (entry.phase != graph::Phase::backward) continue;
+    for (const graph::ParameterUse* use : graph.nodes()[static_cast<std::size_t>(entry.node)]->written_parameters()) {
+      if (!use->exists() || !table_[use->id()].trainable || table_[use->id()].begin >= shard_.whole_begin()) continue;
+      const std::size_t slot = slot_of(table_[use->id()].begin);
+      first[slot] = std::min(first[slot], static_cast<int>(i));
+      complete[slot] = static_cast<int>(i);
+    }
+  }
+  graph::MemoryPlan memory;
+  struct Use {
+    int position;
+    graph::TensorId tensor;
+    graph::Access access;
+  };
+  std::vector<Use> uses;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const ElementRange& range = slots_[i].range;
+    const graph::TensorId id = memory.add("slot", range.n_elements * size_bytes(gradient_layout().dtype(range.begin)));
+    const int begin = i > 0 ? std::min(first[i], complete[i - 1]) : first[i];
+    uses.push_back({begin, id, graph::Access::write});
+    uses.push_back({complete[std::min(i + 1, slots_.size() - 1)], id, graph::Access::read});
+  }
+  std::ranges::stable_sort(uses, {},
+                           [](const Use& use) { return std::pair(use.position, use.access != graph::Access::read); });
+  for (const Use& use : uses) memory.access(use.tensor, use.position, use.access);
+  memory.place();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const graph::TensorInfo& info = memory.info(static_cast<graph::TensorId>(i));
+    slots_[i].memory = {info.offset, info.size_bytes};
+    places_.push_back({slots_[i].range.begin, info.offset});
+  }
+  const graph::GradientLayout layout = gradient_layout();
+  const std::size_t whole = shard_.whole_begin(), begin = graph::aligned(memory.size_bytes());
+  GradientSlot rest{.first_bucket = n_sharded,
+                    .n_buckets = buckets_.size() - n_sharded,
+                    .range = {whole, table_.n_gradients() - whole},
+                    .memory = {begin, 0},
+                    .last_tensor = static_cast<int>(tensors.size()) - 1};
+  places_.push_back({whole, begin});
+  std::size_t end = begin + (layout.n_narrow > whole ? layout.n_narrow - whole : 0) * size_bytes(layout.narrow);
+  if (layout.n_narrow > 0) places_.push_back({layout.n_narrow, end = graph::aligned(end)});
+  end += (table_.n_gradients() - std::max(layout.n_narrow, whole)) * sizeof(float);
+  rest.memory.n_elements = end - begin;
+  slots_.push_back(rest);
+  slots_bytes_ = end;
+  order_ = batch_.is_tree ? batch_.order() : SumOrder{};
+}
+
+graph::GradientLayout StepPlan::summed_layout() const {
+  const graph::GradientLayout all = gradient_layout();
+  const auto place = [this](std::size_t element) { return shard_.whole_stored() + element - shard_.whole_begin(); };
+  return {.n_elements = place(table_.n_gradients()),
+          .n_narrow = all.n_narrow > 0 ? place(all.n_narrow) : 0,
+          .narrow = all.narrow};
+}
+
+std::size_t StepPlan::summed_at(std::size_t element) const {
+  if (element >= shard_.whole_begin()) return shard_.whole_stored() + element - shard_.whole_begin();
+  const auto piece = std::ranges::upper_bound(shard_.own_pieces(), element, {}, &graph::ShardPiece::begin) - 1;
+  return piece->stored + (element - piece->begin);
+}
+
+SumRound StepPlan::round_of(int micro_batch) const {
+  if (!batch_.is_interleaved) return {};
+  const auto n_ranks = static_cast<std::size_t>(batch_.ranks);
+  const auto part = [&](int number) {
+    return std::span(order_.merges).subspan(static_cast<std::size_t>(number) * n_ranks, n_ranks);
+  };
+  SumRound round{.merges = part(0)};
+  for (int number = 1; number <= micro_batch; ++number) {
+    round.n_before = round.n_after();
+    round.merges = part(number);
+  }
+  return round;
 }
 
 std::vector<StateRound> StepPlan::rounds() const {
@@ -317,11 +448,14 @@ graph::GradientLayout StepPlan::gradient_layout() const {
   const DType narrow = config_.train.gradient_type;
   return {.n_elements = table_.n_gradients(),
           .n_narrow = narrow == DType::fp32 ? 0 : table_.n_in_compute_type(),
-          .narrow = narrow};
+          .narrow = narrow,
+          .places = places_,
+          .placed_bytes = slots_bytes_};
 }
 
 std::vector<OptimizerDescription> StepPlan::optimizers() const {
-  const OptimizerDescription own = shard_.optimizer(optimizer_);
+  OptimizerDescription own = shard_.optimizer(optimizer_);
+  own.gradients_are_sharded = shards_gradients();
   if (own.has_masters && own.gradient_dtype == DType::fp32) return {own};
   const std::size_t middle = table_.n_in_compute_type();
   OptimizerDescription narrow = own, wide = own;
@@ -363,11 +497,18 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   m.compute_dtype = compute_dtype();
   m.shards_masters = shards_masters();
   m.shards_optimizer = !shard_.is_whole();
+  m.shards_gradients = shards_gradients();
   if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
   m.nf4_weights = table_.n_nf4_bytes();
   m.n_in_nf4 = table_.n_in_nf4();
   m.gradients = graph::aligned(gradient_layout().size_bytes());
-  if (batch_.is_tree) {
+  if (shards_gradients()) {
+    int n_sums = 1;
+    for (int number = 0; number < batch_.n_micro_batches; ++number)
+      n_sums = std::max(n_sums, round_of(number).n_after());
+    m.gradients += summed_bytes();
+    m.partial_sums = static_cast<std::size_t>(n_sums - 1) * summed_bytes();
+  } else if (batch_.is_tree) {
     const int n_partial_sums = max_open_sums(batch_.order_in_rank());
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();
   }

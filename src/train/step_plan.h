@@ -84,9 +84,10 @@ struct PlannedGraph {
   std::vector<data::Field> batch;       // the fields of the data set whose batches it processes
   std::vector<graph::TensorId> fields;  // where the data of each of them goes
   std::size_t sums_offset = 0;          // of StepSums in exchange memory
+  std::size_t sums_bytes = 0;           // with the losses of all micro-batches behind them (StepPlan::n_losses)
 
   /// Whether ranks exchange something in the middle of it (synchronised statistics), and not only at the step's end.
-  bool has_exchanges() const { return graph->exchange_bytes() > graph::aligned(sizeof(StepSums)); }
+  bool has_exchanges() const { return graph->exchange_bytes() > graph::aligned(sums_bytes); }
 };
 
 /// Bytes of memory of a rank, by kind.
@@ -94,9 +95,9 @@ struct MemoryReport {
   std::size_t parameters = 0;       // fp32 masters, of this rank's shard where they are sharded, and running statistics
   std::size_t compute_weights = 0;  // the same in compute_dtype; 0 in fp32
   DType compute_dtype = DType::fp32;
-  std::size_t nf4_weights = 0;                            // of a base, in NF4
-  std::int64_t n_in_nf4 = 0;                              // their parameters
-  bool shards_masters = false, shards_optimizer = false;  // train.shard
+  std::size_t nf4_weights = 0;                                                      // of a base, in NF4
+  std::int64_t n_in_nf4 = 0;                                                        // their parameters
+  bool shards_masters = false, shards_optimizer = false, shards_gradients = false;  // train.shard
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t second_workspace = 0;         // of weight gradients on a second stream
   std::size_t low_precision_gradients = 0;  // in compute_dtype, of weights whose ops write no fp32
@@ -120,6 +121,15 @@ struct StateRound {
   int state = StateTensor::kNoState;
   std::size_t bucket = 0;
   std::size_t begin = 0, n_elements = 0;  // of each shard
+};
+
+/// With train.shard=gradients: the memory for the gradients of buckets that are complete at the same time, which later
+/// ones use again. It begins with what the buckets before have left over of their last tensor.
+struct GradientSlot {
+  std::size_t first_bucket = 0, n_buckets = 0;
+  ElementRange range{};   // of the arena
+  ElementRange memory{};  // bytes
+  int last_tensor = 0;
 };
 
 enum class MemoryOf : std::uint8_t { training_and_evaluation, training };
@@ -166,7 +176,24 @@ class StepPlan {
   }
   /// Whether the arena of masters has all parameters, so that it alone tells whether replicas are equal.
   bool has_all_masters() const { return !shards_masters() && has_masters(); }
+  /// Where ops write gradients.
   graph::GradientLayout gradient_layout() const;
+  /// Whether a rank keeps only the sums of its shard of the gradients.
+  bool shards_gradients() const { return config_.train.shard == "gradients" && batch_.ranks > 1; }
+  /// How often gradients are summed over ranks in a step.
+  int n_sums() const { return shards_gradients() ? batch_.n_micro_batches : 1; }
+  /// The slots of sharded buckets, and one for all others, which is not used by any other one.
+  const std::vector<GradientSlot>& gradient_slots() const { return slots_; }
+  /// The sums of gradients that a rank keeps, as its states are stored, and then those that every rank has.
+  graph::GradientLayout summed_layout() const;
+  /// The element of that layout; the rank has the sum.
+  std::size_t summed_at(std::size_t element) const;
+  /// From one set of these sums to the next: sums of a tree that wait for their other half.
+  std::size_t summed_bytes() const { return graph::aligned(summed_layout().size_bytes()); }
+  /// The part of the order of sums that a micro-batch of each rank adds.
+  SumRound round_of(int micro_batch) const;
+  /// The losses of micro-batches that ranks exchange one by one; 0: each rank sends their sum.
+  int n_losses() const { return batch_.is_interleaved ? batch_.n_shards() : 0; }
   /// The updates of this rank: one, or one for each type of gradients or of parameters.
   std::vector<OptimizerDescription> optimizers() const;
   /// Elements of the arena of fp32 masters.
@@ -199,6 +226,10 @@ class StepPlan {
   /// sharded bucket. Of any other one, those that are complete with it, since the buckets before it are summed, too.
   ElementRange range_of_norm(std::size_t bucket) const;
   std::vector<PlannedGraph*> all();
+  /// The elements of a slot that ops may not write: those between tensors, and tensors whose layout has padding.
+  std::vector<ElementRange> padding_of(const GradientSlot& slot) const;
+  /// The tensors of gradients in the order of the arena: their elements.
+  std::vector<ElementRange> gradient_tensors() const;
   /// Whether weight gradients run on a second stream (cuda.weight_gradient_stream; auto counts as on).
   bool uses_second_stream() const;
 
@@ -206,6 +237,7 @@ class StepPlan {
   using Key = std::pair<std::int64_t, std::int64_t>;  // samples of this rank's micro-batch, of all ranks'
   PlannedGraph build(graph::Mode mode, std::vector<data::Field> fields, std::int64_t batch, std::int64_t global,
                      Backend& backend);
+  void make_slots();
 
   Config config_;
   const tasks::Task& task_;
@@ -221,6 +253,10 @@ class StepPlan {
   std::vector<OptimizerGroup> groups_;
   std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
+  std::vector<GradientSlot> slots_;
+  std::vector<graph::GradientLayout::Place> places_;
+  std::size_t slots_bytes_ = 0;
+  SumOrder order_;  // over all micro-batches, with train.shard=gradients
   graph::Shard shard_;
   std::size_t exchange_bytes_ = 0;  // of the graphs
   std::size_t loader_bytes_ = 0;

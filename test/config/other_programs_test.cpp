@@ -77,6 +77,7 @@ TEST_F(OtherPrograms, DeepSpeedsKeysAreTranslated) {
       {R"({"zero_optimization": {"stage": 0, "cpu_offload": false, "offload_optimizer": {"device": "none"}}})", {}},
       {R"({"zero_optimization": {"stage": 1, "reduce_bucket_size": 26214400, "overlap_comm": true}})",
        {{"train.shard", "optimizer"}, {"comm.bucket_mb", "100"}}},
+      {R"({"zero_optimization": {"stage": 2}})", {{"train.shard", "gradients"}}},
       {R"({"bf16": {"enabled": true}, "fp16": {"enabled": false, "loss_scale": 128}})", {{"precision", "bf16"}}},
       {R"({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto", "loss_scale": 0}, "wandb": {"enabled": false}})",
        {}},

@@ -171,6 +171,30 @@ TEST(Loader, ReturnsTheGlobalOrderForAnyNumberOfRanksMicroBatchesAndReaders) {
           }
 }
 
+/// Ranks run micro-batches in turn: those of all ranks, one of each after another, are the global order.
+TEST(Loader, ReturnsTheGlobalOrderOfInterleavedMicroBatches) {
+  const auto set = std::make_shared<MemorySet>(53);
+  constexpr int kShards = 6, kSteps = 9;
+  for (const bool drop_last : {true, false})
+    for (const int size : {1, 2, 3, 6}) {
+      LoaderOptions options = options_for(13, kShards);  // of unequal micro-batches
+      options.drop_last = drop_last;
+      options.n_shards = options.n_micro_batches = kShards / size;
+      options.shard_stride = size;
+      std::vector<std::unique_ptr<Loader>> loaders;
+      for (options.first_shard = 0; options.first_shard < size; ++options.first_shard)
+        loaders.push_back(std::make_unique<Loader>(set, options));
+      std::vector<std::vector<std::uint32_t>> together(kSteps);
+      for (auto& step : together)
+        for (int micro_batch = 0; micro_batch < options.n_micro_batches; ++micro_batch)
+          for (const auto& loader : loaders) {
+            const auto ids = checked(loader->next(), set->info(), options.capacity);
+            step.insert(step.end(), ids.begin(), ids.end());
+          }
+      EXPECT_EQ(together, expected_steps(53, options, kSteps)) << size << " ranks";
+    }
+}
+
 // Micro-batches of 17 to 67 samples are read by several readers at once.
 TEST(Loader, ReturnsTheSameBatchesWhenReadersShareThem) {
   const auto set = std::make_shared<MemorySet>(300);

@@ -2,6 +2,7 @@
 // before a node reads them, and everything that starts is waited for.
 #include "train/micro_batch.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ std::size_t place(const graph::StepList& list, Do what, int index) {
 }
 
 TEST(MicroBatch, SumsOfBucketsStartWhenTheirGradientsAreComplete) {
-  for (const std::string shard : {"none", "optimizer"}) {
+  for (const std::string shard : {"none", "optimizer", "gradients"}) {
     Planned planned(config_of(shard), 2);
     const graph::StepList list = planned.list({.number = 0, .is_last = true});
     const graph::Graph& graph = *planned.plan.largest().graph;
@@ -72,7 +73,7 @@ TEST(MicroBatch, SumsOfBucketsStartWhenTheirGradientsAreComplete) {
       EXPECT_LT(last_writer, start) << exchange.label;
       if (n_checked == 1) {
         std::size_t next = start + 1;  // a tensor may be divided into several buckets
-        while (list.actions()[next].what == Do::start) ++next;
+        while (list.actions()[next].what == Do::start || list.actions()[next].what == Do::run) ++next;
         EXPECT_EQ(list.actions()[next].what, Do::backward) << "it does not overlap";
       }
     }
@@ -81,7 +82,7 @@ TEST(MicroBatch, SumsOfBucketsStartWhenTheirGradientsAreComplete) {
 }
 
 TEST(MicroBatch, WaitsOnceForEverythingThatStarts) {
-  for (const std::string shard : {"none", "optimizer"})
+  for (const std::string shard : {"none", "optimizer", "gradients"})
     for (const bool is_last : {false, true}) {
       Planned planned(config_of(shard), 2);
       const graph::StepList list = planned.list({.number = 0, .is_last = is_last});
@@ -96,6 +97,52 @@ TEST(MicroBatch, WaitsOnceForEverythingThatStarts) {
       EXPECT_EQ(started.size(), std::set<int>(started.begin(), started.end()).size());
       EXPECT_EQ(list.exchanges().empty(), shard == "none" && !is_last);
     }
+}
+
+/// The memory of a slot is written again only after the exchanges that read it have been waited for.
+TEST(MicroBatch, SlotsOfGradientsAreFreeBeforeTheyAreWritten) {
+  Planned planned(config_of("gradients"), 2);
+  const StepPlan& plan = planned.plan;
+  const graph::StepList list = planned.list({.number = 0, .is_last = false});
+  const graph::Graph& graph = *plan.largest().graph;
+  const graph::ParameterTable& table = plan.parameters();
+  const std::vector<GradientSlot>& slots = plan.gradient_slots();
+  ASSERT_GT(slots.size(), 4u);
+  std::size_t n_shared = 0, size_bytes = 0;
+  for (const GradientSlot& slot : slots) {
+    size_bytes += slot.memory.n_elements;
+    for (int node = 0; node < graph.n_nodes(); ++node) {
+      const bool writes = std::ranges::any_of(graph.nodes()[static_cast<std::size_t>(node)]->written_parameters(),
+                                              [&](const graph::ParameterUse* use) {
+                                                return use->exists() && table[use->id()].trainable &&
+                                                       overlap({table[use->id()].begin, 1}, slot.range).n_elements > 0;
+                                              });
+      if (!writes) continue;
+      const std::size_t write = place(list, Do::backward, node);
+      for (const GradientSlot& other : slots) {
+        if (&other == &slot || overlap(other.memory, slot.memory).n_elements == 0) continue;
+        for (std::size_t b = other.first_bucket; b < other.first_bucket + other.n_buckets; ++b) {
+          const auto exchange =
+              std::ranges::find(list.exchanges(), fmt::format("bucket {} of {}", b + 1, plan.buckets().size()),
+                                &graph::PlannedExchange::label) -
+              list.exchanges().begin();
+          const std::size_t start = place(list, Do::start, static_cast<int>(exchange)),
+                            wait = place(list, Do::wait, static_cast<int>(exchange));
+          EXPECT_TRUE(wait < write || write < start) << graph.nodes()[static_cast<std::size_t>(node)]->name();
+          ++n_shared;
+        }
+      }
+    }
+  }
+  EXPECT_GT(n_shared, 0u);
+  EXPECT_LT(plan.gradient_layout().size_bytes(), size_bytes) << "no slots share memory";
+  for (const comm::Bucket& bucket : plan.buckets()) {
+    const GradientSlot& slot =
+        *(std::ranges::upper_bound(slots, bucket.begin, {}, [](const GradientSlot& s) { return s.range.begin; }) - 1);
+    EXPECT_LE(bucket.end(), slot.range.end());
+    EXPECT_EQ(plan.gradient_layout().offset_bytes(bucket.begin),
+              slot.memory.begin + (bucket.begin - slot.range.begin) * sizeof(float));
+  }
 }
 
 TEST(MicroBatch, GatheredWeightsAreThereBeforeANodeReadsThem) {
