@@ -27,20 +27,17 @@ struct Arenas {
   void* second_state = nullptr;  // second moment
   const StepScalars* scalars = nullptr;
   bool aligned = false;
-  bool parameters_are_sharded = false, gradients_are_sharded = false;
+  bool parameters_are_sharded = false;
 };
 
 /// The positions of element i in the arenas. In an arena that holds only this rank's shard, they are relative to the
 /// shard.
 struct Places {
-  std::size_t element = 0, parameter = 0, gradient = 0, state = 0;
+  std::size_t element = 0, parameter = 0, state = 0;
 };
 __device__ Places places_of(const SegmentTable& table, const Arenas& arenas, std::size_t i) {
   const std::size_t stored = i + table.stored_shift;
-  return {.element = i,
-          .parameter = arenas.parameters_are_sharded ? stored : i,
-          .gradient = arenas.gradients_are_sharded ? stored : i,
-          .state = stored};
+  return {.element = i, .parameter = arenas.parameters_are_sharded ? stored : i, .state = stored};
 }
 
 /// Stores new parameters, and a copy that is rounded to Weight. If Weight is float, there is no copy.
@@ -70,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads)
   for_elements<4>(tile, arenas.aligned, [&](auto width, std::size_t i) {
     const Places at = places_of(table, arenas, i);
     Floats<width> w = load_floats<width>(arenas.parameters + at.parameter);
-    const Floats<width> gradients = load_floats<width>(static_cast<const float*>(arenas.gradients) + at.gradient);
+    const Floats<width> gradients = load_floats<width>(static_cast<const float*>(arenas.gradients) + i);
     Floats<width> velocities = {};
     [[maybe_unused]] auto* const state = static_cast<float*>(arenas.first_state) + at.state;
     if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(state);
@@ -157,7 +154,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)  // without this 4, ptxas cho
       w = load_floats<width>(arenas.parameters + at.parameter);
     else
       w = load_floats<width>(weights);
-    const Floats<width> gradients = load_floats<width>(static_cast<const G*>(arenas.gradients) + at.gradient);
+    const Floats<width> gradients = load_floats<width>(static_cast<const G*>(arenas.gradients) + i);
     auto* const first_moment = static_cast<M*>(arenas.first_state) + at.state;
     auto* const second_moment = static_cast<M*>(arenas.second_state) + at.state;
     Floats<width> first = load_floats<width>(first_moment);
@@ -277,14 +274,17 @@ class CudaOptimizer final : public CudaOp<OptimizerDescription> {
                                       ? static_cast<std::byte*>(args.state) + d.n_elements * size_bytes(d.state_dtype)
                                       : nullptr,
                   .scalars = args.scalars,
-                  .parameters_are_sharded = d.parameters_are_sharded,
-                  .gradients_are_sharded = d.gradients_are_sharded};
+                  .parameters_are_sharded = d.parameters_are_sharded};
     arenas.aligned =
         are_aligned(arenas.parameters, arenas.weights, arenas.gradients, arenas.first_state, arenas.second_state);
     const SgdFactors* factors =
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
     dispatch(d.weight_dtype, [&]<typename Weight>(Weight*) {
       for (const SegmentTable& table : tables_) {
+        // The pointer is shifted here, since one more place in the kernel would cost registers.
+        if (d.gradients_are_sharded)
+          arenas.gradients = static_cast<const std::byte*>(args.gradients) +
+                             static_cast<std::ptrdiff_t>(table.stored_shift * size_bytes(d.gradient_dtype));
         const std::size_t of_element = (d.has_masters ? 2 * sizeof(float) : sizeof(Weight)) +
                                        size_bytes(d.gradient_dtype) +
                                        2 * static_cast<std::size_t>(d.n_states()) * size_bytes(d.state_dtype) +

@@ -19,6 +19,7 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
       layout_(gradients.layout),
       result_{gradients.data, loss} {
   sum_losses_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
+  if (plan.n_losses() > 0) loss_merges_ = plan.batch().order().merges;
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
   const auto parts = layout_.parts();
@@ -79,14 +80,16 @@ void GradientAccumulator::add_loss(int micro_batch, Stream& stream) {
 }
 
 void GradientAccumulator::sum_losses(Stream& stream) {
-  const std::vector<int> merges = plan_.batch().order().merges;
-  std::vector<const void*> open;
-  for (std::size_t i = 0; i < merges.size(); ++i) {
-    const auto n_merged = static_cast<std::size_t>(merges[i]);
-    LossSums* const target = i + 1 == merges.size() ? result_.loss : losses_ + i;
-    if (n_merged > 0 || target == result_.loss) add(losses_ + i, std::span(open).last(n_merged), target, stream);
-    open.resize(open.size() - n_merged);
-    open.push_back(target);
+  const auto n_leaves = static_cast<std::size_t>(plan_.n_losses());
+  std::array<const void*, OrderedSumCalls::Open::kMax> open;  // a stack
+  std::size_t n_open = 0;
+  for (std::size_t i = 0; i < n_leaves; ++i) {
+    n_open -= static_cast<std::size_t>(loss_merges_[i]);
+    const std::span<const void* const> merged =
+        std::span(open).subspan(n_open, static_cast<std::size_t>(loss_merges_[i]));
+    LossSums* const target = i + 1 == n_leaves ? result_.loss : losses_ + i;
+    if (target != losses_ + i || !merged.empty()) add(losses_ + i, merged, target, stream);
+    open[n_open++] = target;
   }
 }
 

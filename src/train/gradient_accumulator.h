@@ -55,6 +55,7 @@ class GradientAccumulator {
   Backend& backend_;
   bool is_tree_;
   LossSums* losses_;
+  std::vector<int> loss_merges_;  // the order of their sum
   LossSums* local_;
   graph::GradientLayout layout_;
   Buffer result_;

@@ -35,6 +35,8 @@ equal gradients_in_bf16 "3" "${text[@]}" precision=bf16 train.gradient_type=bf16
 equal images "2 3" "${images[@]}" data.drop_last=false data.end=64 train.max_steps=3 train.epochs=2
 equal ema "3" "${text[@]}" precision=bf16 ema.decay=0.5
 equal frozen "4" "${text[@]}" precision=bf16 train.freeze=[model.embed_tokens]
+qlora=(model.lora.rank=4 model.base_precision=nf4)
+equal nf4 "2" "${text[@]/#model.config=*/model.from=$work/bf16/model}" precision=bf16 "${qlora[@]}"
 equal lora "3" "${text[@]/#model.config=*/model.from=$work/bf16/model}" precision=bf16 model.lora.rank=4
 keys=("${text[@]}" precision=bf16)
 check "trains by MPI alone" train 3 mpi "${keys[@]}" train.shard=gradients comm.backend=mpi
