@@ -115,7 +115,7 @@ DeviceExchange::Chunk DeviceExchange::unrounded(Chunk chunk) {
 
 void DeviceExchange::reduce(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream) {
   scatter(chunk, group, network, stream);
-  chunk.round.exists() ? continue_sum(chunk, group, stream) : sum_mine(chunk, group, stream);
+  sum_mine(chunk, group, stream);
 }
 
 void DeviceExchange::sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream) {
@@ -222,56 +222,33 @@ std::byte* DeviceExchange::value_of(const Chunk& chunk, const Group& group, cons
   return static_cast<std::byte*>(incoming_->data()) + place * element_bytes;
 }
 
-// Each value is added to the entries of the stack that it completes. The sum takes the place of the lowest of them.
-void DeviceExchange::continue_sum(const Chunk& chunk, const Group& group, Stream& stream) {
-  OrderedSum& sum = sum_of(chunk.dtype);
-  for_pieces(chunk, group, group.mine, [&](const Piece& mine) {
-    const bool is_all_reduce = chunk.stride == 0;
-    const OpenSums entries = open_sums(chunk.round, is_all_reduce ? mine.range.begin : 0, chunk.dtype);
-    open_.clear();
-    while (std::ssize(open_) < entries.n_before) open_.push_back(entries.at(open_.size()));
-    for (int source = 0; source < group.size(); ++source) {
-      const auto n_merged = static_cast<std::size_t>(chunk.round.merges[static_cast<std::size_t>(source)]);
-      std::byte* const target = entries.at(open_.size() - n_merged);
-      sum.apply({.value = value_of(chunk, group, mine, source),
-                 .open = std::span<const void* const>(open_).last(n_merged),
-                 .target = target,
-                 .n_elements = mine.range.n_elements},
-                {}, stream);
-      open_.resize(open_.size() - n_merged);
-      open_.push_back(target);
-    }
-    if (!is_all_reduce) return;
-    sum.apply({.value = entries.first,
-               .target = value_of(chunk, group, mine, group.mine),
-               .n_elements = mine.range.n_elements},
-              {}, stream);
-  });
-}
-
+// In a round, sums take the places of the lowest entries of the stack that they complete, and all are kept.
 void DeviceExchange::sum_mine(const Chunk& chunk, const Group& group, Stream& stream) {
   OrderedSum& sum = sum_of(chunk.dtype);
+  const bool is_round = chunk.round.exists(), is_all_reduce = chunk.stride == 0;
+  const std::span<const int> merges = is_round ? chunk.round.merges : group.order.merges;
   for_pieces(chunk, group, group.mine, [&](const Piece& mine) {
+    const OpenSums kept = open_sums(chunk.round, is_all_reduce ? mine.range.begin : 0, chunk.dtype);
     std::byte* const own = value_of(chunk, group, mine, group.mine);
     open_.clear();
+    while (std::ssize(open_) < kept.n_before) open_.push_back(kept.at(open_.size()));
     for (int source = 0; source < group.size(); ++source) {
       std::byte* const value = value_of(chunk, group, mine, source);
-      const auto n_merged = static_cast<std::size_t>(group.order.merges[static_cast<std::size_t>(source)]);
+      const auto n_merged = static_cast<std::size_t>(merges[static_cast<std::size_t>(source)]);
       const bool is_last = source + 1 == group.size();
-      if (n_merged == 0 && !is_last) {
-        open_.push_back(value);
-        continue;
-      }
-      // A sum overwrites its last source; the final one is the result.
-      std::byte* const target = is_last ? own : value;
-      sum.apply({.value = value,
-                 .open = std::span<const void* const>(open_).last(n_merged),
-                 .target = target,
-                 .n_elements = mine.range.n_elements},
-                {}, stream);
+      // Without rounds, a sum overwrites its last source; the final one is the result.
+      std::byte* const target = is_round ? kept.at(open_.size() - n_merged) : is_last ? own : value;
+      if (n_merged > 0 || target != value)
+        sum.apply({.value = value,
+                   .open = std::span<const void* const>(open_).last(n_merged),
+                   .target = target,
+                   .n_elements = mine.range.n_elements},
+                  {}, stream);
       open_.resize(open_.size() - n_merged);
       open_.push_back(target);
     }
+    if (is_round && is_all_reduce)
+      sum.apply({.value = kept.first, .target = own, .n_elements = mine.range.n_elements}, {}, stream);
     if (!chunk.is_narrow()) return;
     narrow(chunk, mine, stream);
     widen(chunk, mine, stream);

@@ -118,7 +118,6 @@ class DeviceExchange {
   void reduce(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void scatter(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
   void sum_mine(const Chunk& chunk, const Group& group, Stream& stream);
-  void continue_sum(const Chunk& chunk, const Group& group, Stream& stream);
   std::byte* value_of(const Chunk& chunk, const Group& group, const Piece& mine, int source) const;
   OrderedSum& sum_of(DType dtype) const;
   void gather(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
