@@ -87,14 +87,13 @@ struct Loader::State {
   State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& loader_options)
       : set(std::move(dataset)), fields(set->fields()), options(loader_options) {
     const LoaderOptions& o = options;
-    require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.n_shards > 0 &&
-                o.first_shard + (o.n_shards - 1) * o.shard_stride < o.total_shards && o.readers > 0 && o.prefetch > 0 &&
-                o.first_step >= 0 && o.max_samples >= 0,
+    require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.shard_stride >= 0 &&
+                o.first_shard + (o.n_micro_batches - 1) * o.shard_stride < o.total_shards && o.readers > 0 &&
+                o.prefetch > 0 && o.first_step >= 0 && o.max_samples >= 0,
             ErrorCode::internal, "the options of the loader are not possible");
-    const std::int64_t n_mine = shards_of(o.global_batch, o.first_shard, o.n_shards, o.total_shards).size();
-    require(o.capacity >= (n_mine + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
-            "a capacity of {} samples does not hold one of {} micro-batches of {} samples", o.capacity,
-            o.n_micro_batches, n_mine);
+    const std::int64_t n_largest = micro_batch_of(o.global_batch, 0).size();
+    require(o.capacity >= n_largest, ErrorCode::internal, "a capacity of {} samples does not hold {}, a micro-batch",
+            o.capacity, n_largest);
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (fields[i].packing == Packing::packed) packed = static_cast<int>(i);
       if (fields[i].packing == Packing::place) place = static_cast<int>(i);
@@ -190,18 +189,21 @@ struct Loader::State {
     }
   }
 
+  /// Positions in a global batch.
+  Shard micro_batch_of(std::int64_t batch, int number) const {
+    const LoaderOptions& o = options;
+    const Shard shard = shard_of(batch, o.first_shard + number * o.shard_stride, o.total_shards);
+    if (o.shard_stride > 0) return shard;
+    const Shard part = shard_of(shard.size(), number, o.n_micro_batches);
+    return {shard.begin + part.begin, shard.begin + part.end};
+  }
+
   Samples samples_of(std::int64_t micro_batch) const {
     const std::int64_t step = options.first_step + micro_batch / options.n_micro_batches;
     const std::int64_t begin = step % epoch_steps * options.global_batch;
     const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
-    const int number = static_cast<int>(micro_batch % options.n_micro_batches);
-    Shard mine = shards_of(batch, options.first_shard, options.n_shards, options.total_shards);
-    Shard own = shard_of(mine.size(), number, options.n_micro_batches);
-    if (options.shard_stride > 1) {
-      mine = shard_of(batch, options.first_shard + number * options.shard_stride, options.total_shards);
-      own = {0, mine.size()};
-    }
-    return {.step = step, .epoch = step / epoch_steps, .first = begin + mine.begin + own.begin, .n = own.size()};
+    const Shard own = micro_batch_of(batch, static_cast<int>(micro_batch % options.n_micro_batches));
+    return {.step = step, .epoch = step / epoch_steps, .first = begin + own.begin, .n = own.size()};
   }
 
   /// The caller holds the lock, and the slot of next_micro_batch is free.

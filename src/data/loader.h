@@ -25,15 +25,14 @@ struct Batch {
 };
 
 /// What the loader returns: for each step in turn, the samples at positions [step * global_batch, min((step+1) *
-/// global_batch, n)) of the epoch's order. The batch is divided into total_shards shards, of which this rank processes
-/// n_shards, beginning with first_shard. With n_micro_batches > 1 (accumulation), they are divided again into that many
-/// consecutive micro-batches, and each call of next() returns one.
+/// global_batch, n)) of the epoch's order. The batch is divided into total_shards shards. Micro-batch i of this
+/// rank is shard first_shard + i * shard_stride; with a stride of 0 (accumulation), first_shard is divided again into
+/// n_micro_batches consecutive ones. Each call of next() returns one.
 struct LoaderOptions {
   std::int64_t global_batch = 0;
   std::int64_t capacity = 0;  // samples of the largest micro-batch
   int n_micro_batches = 1;
-  int first_shard = 0, n_shards = 1, total_shards = 1;
-  int shard_stride = 1;  // n: micro-batches are shards first_shard, first_shard + n, ... instead
+  int first_shard = 0, shard_stride = 0, total_shards = 1;
   std::uint32_t seed = 0;
   bool shuffle = true;
   bool balance = false;          // draw samples of all classes of the set equally often (balanced_order)

@@ -96,8 +96,4 @@ Shard shard_of(std::int64_t batch, int rank, int size) {
   return {begin, begin + base + (rank < more ? 1 : 0)};
 }
 
-Shard shards_of(std::int64_t batch, int first, int n_shards, int size) {
-  return {shard_of(batch, first, size).begin, shard_of(batch, first + n_shards - 1, size).end};
-}
-
 }  // namespace lockstep::data

@@ -29,7 +29,5 @@ struct Shard {
   std::int64_t size() const { return end - begin; }
 };
 Shard shard_of(std::int64_t batch, int rank, int size);
-/// Shards [first, first + n_shards) of `size` as one.
-Shard shards_of(std::int64_t batch, int first, int n_shards, int size);
 
 }  // namespace lockstep::data

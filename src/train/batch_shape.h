@@ -30,6 +30,8 @@ struct BatchShape {
     return is_interleaved ? micro_batch * ranks + of_rank
                           : first_shard[static_cast<std::size_t>(of_rank)] + micro_batch;
   }
+  /// From a micro-batch's shard to that of the rank's next one; 0: micro-batches divide one shard.
+  int shard_stride() const { return !is_tree ? 0 : is_interleaved ? ranks : 1; }
   int micro_batches_of_all() const { return is_tree ? n_shards() : ranks * n_micro_batches; }
   /// Positions in the global batch.
   data::Shard samples(int of_rank, int micro_batch) const;

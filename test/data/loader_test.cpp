@@ -179,7 +179,7 @@ TEST(Loader, ReturnsTheGlobalOrderOfInterleavedMicroBatches) {
     for (const int size : {1, 2, 3, 6}) {
       LoaderOptions options = options_for(13, kShards);  // of unequal micro-batches
       options.drop_last = drop_last;
-      options.n_shards = options.n_micro_batches = kShards / size;
+      options.n_micro_batches = kShards / size;
       options.shard_stride = size;
       std::vector<std::unique_ptr<Loader>> loaders;
       for (options.first_shard = 0; options.first_shard < size; ++options.first_shard)

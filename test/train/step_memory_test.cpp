@@ -60,8 +60,8 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
                             .capacity = plan.batch().largest_micro_batch(),
                             .n_micro_batches = plan.batch().n_micro_batches,
-                            .first_shard = plan.batch().first_shard[static_cast<std::size_t>(world.rank())],
-                            .n_shards = plan.batch().shards_of(world.rank()),
+                            .first_shard = plan.batch().shard_of(world.rank(), 0),
+                            .shard_stride = plan.batch().shard_stride(),
                             .total_shards = plan.batch().n_shards(),
                             .seed = 1});
   for (int step = 0; step < steps; ++step) {
