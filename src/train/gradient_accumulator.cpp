@@ -9,8 +9,9 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 
 }  // namespace
 
-GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients,
-                                         LossSums* loss, LossSums* losses, LossSums* local)
+GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, Stream& stream,
+                                         const graph::GradientArena& gradients, LossSums* loss, LossSums* losses,
+                                         LossSums* local)
     : plan_(plan),
       backend_(backend),
       is_tree_(plan.batch().is_tree && !plan.shards_gradients()),
@@ -20,11 +21,17 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
       result_{gradients.data, loss} {
   sum_losses_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
   if (plan.n_losses() > 0) loss_merges_ = plan.batch().order().merges;
-  if (!is_tree_) return;
-  memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
+  if (!is_tree_ && !plan.shards_gradients()) return;
   const auto parts = layout_.parts();
   for (std::size_t part = 0; part < parts.size(); ++part)
     sum_gradients_[part] = backend.make(OrderedSumDescription{.dtype = part == 0 ? layout_.narrow : DType::fp32});
+  if (plan.shards_gradients()) {
+    const std::size_t size_bytes = static_cast<std::size_t>(plan.n_kept_sums()) * plan.summed_bytes();
+    memory_ = backend.allocate(size_bytes, "sums of gradients");
+    backend.fill_zero(memory_->data(), size_bytes, stream);  // clears the padding between tensors
+    return;
+  }
+  memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
   const auto buffer = [&](std::size_t number) {
     std::byte* begin = static_cast<std::byte*>(memory_->data()) + number * plan.partial_sum_bytes();
     return Buffer{begin,
@@ -91,6 +98,34 @@ void GradientAccumulator::sum_losses(Stream& stream) {
     if (target != losses_ + i || !merged.empty()) add(losses_ + i, merged, target, stream);
     open[n_open++] = target;
   }
+}
+
+TypedPointer GradientAccumulator::sum_at(std::size_t element) const {
+  if (!plan_.shards_gradients()) return graph::GradientArena{result_.gradients, layout_}.at(element);
+  return graph::GradientArena{static_cast<std::byte*>(memory_->data()), plan_.summed_layout()}.at(
+      plan_.summed_at(element));
+}
+
+const void* GradientAccumulator::gradients_of(const OptimizerDescription& update) const {
+  if (!update.gradients_are_sharded) return sum_at(update.first).data;
+  const graph::GradientLayout layout = plan_.summed_layout();  // which the update counts from the first element on
+  const std::size_t first = update.gradient_dtype == DType::fp32 ? layout.n_narrow : 0;
+  return static_cast<const std::byte*>(memory_->data()) + layout.offset_bytes(first) -
+         first * size_bytes(update.gradient_dtype);
+}
+
+void GradientAccumulator::keep_sum(std::size_t bucket, bool is_first, Stream& stream) {
+  const comm::Bucket& b = plan_.buckets()[bucket];
+  const ElementRange mine = b.is_sharded() ? b.shard(plan_.batch().rank) : ElementRange{b.begin, b.n_elements};
+  const std::size_t part = b.begin < layout_.n_narrow ? 0 : 1;
+  const std::byte* const first = result_.gradients + layout_.offset_bytes(b.begin);
+  const TypedPointer kept = sum_at(mine.begin);
+  const std::array<const void*, 1> before{kept.data};
+  sum_gradients_[part]->apply({.value = first + (mine.begin - b.begin) * size_bytes(b.dtype),
+                               .open = std::span(before).first(is_first ? 0 : 1),
+                               .target = kept.data,
+                               .n_elements = mine.n_elements},
+                              {}, stream);
 }
 
 void GradientAccumulator::add_gradients(int micro_batch, ElementRange range, Stream& stream) {

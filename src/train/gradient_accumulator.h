@@ -6,7 +6,7 @@
 // begins such a sum writes its gradients there; every other one writes them to the communicator's memory, and the open
 // sums are added. The result of the last micro-batch stays there, and the same tree continues over ranks.
 //   With train.shard=gradients, the sums over ranks of each micro-batch are what is added, by exchanges in rounds or by
-// Replica::keep_sum(). Here, only losses are added: those of this rank one after another, for its report. In a tree,
+// keep_sum(). Here, only losses are added: those of this rank one after another, for its report. In a tree,
 // ranks exchange the losses of all micro-batches, and every rank adds them.
 #pragma once
 
@@ -24,8 +24,8 @@ class GradientAccumulator {
   /// `gradients` and `loss`: where the sums go, in the communicator's memory.
   /// `losses`: those of all micro-batches (StepPlan::n_losses). `local`: where that of this rank is kept. Both with
   /// train.shard=gradients.
-  GradientAccumulator(const StepPlan& plan, Backend& backend, const graph::GradientArena& gradients, LossSums* loss,
-                      LossSums* losses, LossSums* local);
+  GradientAccumulator(const StepPlan& plan, Backend& backend, Stream& stream, const graph::GradientArena& gradients,
+                      LossSums* loss, LossSums* losses, LossSums* local);
 
   /// Where micro-batch number `micro_batch` of the step writes its gradients.
   graph::ParameterGradients target(int micro_batch) const;
@@ -35,6 +35,12 @@ class GradientAccumulator {
   void add_gradients(int micro_batch, ElementRange range, Stream& stream);
   /// The losses of all micro-batches, which ranks have exchanged, become that of the step.
   void sum_losses(Stream& stream);
+  /// With train.shard=gradients: the sum over ranks of a bucket is added to the one that is kept, or replaces it.
+  void keep_sum(std::size_t bucket, bool is_first, Stream& stream);
+  /// Where the sum of an element's gradient is after the last micro-batch and its exchanges, if this rank has it.
+  TypedPointer sum_at(std::size_t element) const;
+  /// The same for an update: Optimizer::Apply::gradients.
+  const void* gradients_of(const OptimizerDescription& update) const;
 
  private:
   struct Buffer {
@@ -59,7 +65,7 @@ class GradientAccumulator {
   LossSums* local_;
   graph::GradientLayout layout_;
   Buffer result_;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Memory> memory_;  // of partial sums; with train.shard=gradients, of all that are kept
   std::array<std::unique_ptr<OrderedSum>, 2> sum_gradients_;  // of the parts
   std::unique_ptr<OrderedSum> sum_losses_;
   std::vector<Leaf> leaves_;  // of each micro-batch

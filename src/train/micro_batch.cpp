@@ -89,7 +89,7 @@ class MicroBatchWeaver {
       const graph::Entry entry = graph_.order().entries()[i];
       if (plan_.shards_gradients() && entry.phase == graph::Phase::backward)
         for (const graph::ParameterUse* use : node_at(i).written_parameters())
-          if (use->exists() && table()[use->id()].trainable) begin_slot(slot_of(table()[use->id()].begin));
+          if (use->exists() && table()[use->id()].trainable) begin_slot(plan_.slot_of(table()[use->id()].begin));
       list_.add_entry(i);
       if (!done || entry.phase != graph::Phase::backward) continue;
       for (const graph::ParameterId id : graph_.finished_by(entry.node)) done(id);
@@ -118,12 +118,12 @@ class MicroBatchWeaver {
     const Range range{bucket.begin, bucket.n_elements};
     if (!plan_.shards_gradients())
       add_sum(range, range);
-    else if (next_ == slots()[slot_of(bucket.begin)].first_bucket || !bucket.is_sharded())
+    else if (next_ == slots()[plan_.slot_of(bucket.begin)].first_bucket || !bucket.is_sharded())
       widen(bucket);
     SumRound round = round_;
     if (round.exists() && replica_) {
       const Range mine = bucket.is_sharded() ? bucket.shard(plan_.batch().rank) : range;
-      round.open = replica_->sum_at(mine.begin).data;
+      round.open = replica_->accumulator_->sum_at(mine.begin).data;
       round.stride = plan_.summed_bytes() / size_bytes(bucket.dtype);
     }
     void* const data = replica_ ? replica_->gradients().at(bucket.begin).data : nullptr;
@@ -142,13 +142,6 @@ class MicroBatchWeaver {
   // With train.shard=gradients
 
   const std::vector<GradientSlot>& slots() const { return plan_.gradient_slots(); }
-  /// The slot of a tensor or bucket that begins with this element.
-  std::size_t slot_of(std::size_t element) const {
-    const auto next =
-        std::ranges::upper_bound(slots(), element, {}, [](const GradientSlot& slot) { return slot.range.begin; });
-    return static_cast<std::size_t>(next - slots().begin()) - 1;
-  }
-
   /// Before the first gradient is written to a slot: waits for the exchanges of what its memory had before, and clears
   /// what ops do not write but the norm of the gradients reads.
   void begin_slot(std::size_t number) {
@@ -162,7 +155,8 @@ class MicroBatchWeaver {
         if (b < next_)
           wait_for(b);
         else
-          require(!slot_has_begun_[slot_of(buckets()[b].begin)], ErrorCode::internal, "two slots of gradients overlap");
+          require(!slot_has_begun_[plan_.slot_of(buckets()[b].begin)], ErrorCode::internal,
+                  "two slots of gradients overlap");
       }
     }
     for (const Range& padding : plan_.padding_of(slot))
@@ -179,7 +173,7 @@ class MicroBatchWeaver {
 
   /// What the buckets of a slot leave over goes to the next one.
   void end_slot_after(const comm::Bucket& bucket) {
-    const std::size_t number = slot_of(bucket.begin);
+    const std::size_t number = plan_.slot_of(bucket.begin);
     if (next_ + 1 < slots()[number].first_bucket + slots()[number].n_buckets) return;
     const std::size_t begin = bucket.end(), end = slots()[number].range.end();
     begin_slot(number + 1);
@@ -198,8 +192,9 @@ class MicroBatchWeaver {
     list_.add_wait(exchanges_[bucket]);
     if (!plan_.shards_gradients() || (round_.exists() && (buckets()[bucket].is_sharded() || !role_.is_last))) return;
     const bool is_first = role_.number == 0 || round_.exists();
-    add_task(Kind::backward, "sum of micro-batches",
-             [bucket, is_first](Replica& replica, Stream& stream) { replica.keep_sum(bucket, is_first, stream); });
+    add_task(Kind::backward, "sum of micro-batches", [bucket, is_first](Replica& replica, Stream& stream) {
+      replica.accumulator_->keep_sum(bucket, is_first, stream);
+    });
   }
 
   /// Widens the gradients that ops have written in 16 bits, and adds earlier micro-batches.

@@ -33,13 +33,6 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   const MemoryReport memory = plan.memory();
   const std::size_t gradient_bytes = graph::aligned(plan.gradient_layout().size_bytes());
   gradients_ = communicator.allocate(gradient_bytes + plan.exchange_bytes(), "gradients");
-  if (plan.shards_gradients()) {
-    const std::size_t size_bytes = memory.gradients - gradient_bytes + memory.partial_sums;
-    summed_gradients_ = backend.allocate(size_bytes, "sums of gradients");
-    backend.fill_zero(summed_gradients_->data(), size_bytes, *stream_);  // clears the padding between tensors
-    sum_fp32_ = backend.make(OrderedSumDescription{.dtype = DType::fp32});
-    sum_bf16_ = backend.make(OrderedSumDescription{.dtype = DType::bf16});
-  }
   if (memory.low_precision_gradients > 0) {
     low_precision_gradients_ = backend.allocate(memory.low_precision_gradients, "gradients in 16 bits");
     backend.fill_zero(low_precision_gradients_->data(), memory.low_precision_gradients,
@@ -86,7 +79,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   // The sums of all graphs are at the same position.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
-  accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradients(), &sums_->loss,
+  accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, *stream_, gradients(), &sums_->loss,
                                                        reinterpret_cast<LossSums*>(sums_ + 1), &state_->report.local);
   if (!plan.shard().is_whole()) weight_gather_ = gather_list(plan, shared_weights());
   if (PlannedGraph* planned = plan.evaluation()) {
@@ -199,11 +192,6 @@ void Replica::widen_gradients(int micro_batch, ElementRange range, Stream& strea
                 {}, stream);
 }
 
-TypedPointer Replica::sum_at(std::size_t element) const {
-  return graph::GradientArena{static_cast<std::byte*>(summed_gradients_->data()), plan_.summed_layout()}.at(
-      plan_.summed_at(element));
-}
-
 void Replica::clear_gradients(ElementRange range, Stream& stream) {
   const TypedPointer at = gradients().at(range.begin);
   backend_.fill_zero(at.data, range.n_elements * size_bytes(at.dtype), stream);
@@ -213,19 +201,6 @@ void Replica::copy_gradients(std::size_t slot, ElementRange range, Stream& strea
   const TypedPointer from = gradients().at(slot);
   backend_.copy(gradients().at(range.begin).data, from.as<std::byte>() + (range.begin - slot) * size_bytes(from.dtype),
                 range.n_elements * size_bytes(from.dtype), stream);
-}
-
-void Replica::keep_sum(std::size_t bucket, bool is_first, Stream& stream) {
-  const comm::Bucket& b = plan_.buckets()[bucket];
-  const ElementRange mine = b.is_sharded() ? b.shard(communicator_.rank()) : ElementRange{b.begin, b.n_elements};
-  const TypedPointer first = gradients().at(b.begin), kept = sum_at(mine.begin);
-  const std::array<const void*, 1> before{kept.data};
-  (b.dtype == DType::fp32 ? sum_fp32_ : sum_bf16_)
-      ->apply({.value = first.as<std::byte>() + (mine.begin - b.begin) * size_bytes(b.dtype),
-               .open = std::span(before).first(is_first ? 0 : 1),
-               .target = kept.data,
-               .n_elements = mine.n_elements},
-              {}, stream);
 }
 
 void Replica::report_local(Stream& stream) {
@@ -238,7 +213,7 @@ void Replica::clear_tiles(Stream& stream) { backend_.fill_zero(tile_sums_, plan_
 
 void Replica::sum_tiles(std::size_t bucket, Stream& stream) {
   const ElementRange range = plan_.range_of_norm(bucket);
-  const TypedPointer first = plan_.shards_gradients() ? sum_at(range.begin) : gradients().at(range.begin);
+  const TypedPointer first = accumulator_->sum_at(range.begin);
   clip_norm_->sum_tiles({.gradients = {first.data, first.dtype}, .tile_sums = tile_sums_, .range = range}, stream);
 }
 
@@ -263,26 +238,17 @@ void Replica::apply_optimizer(Stream& stream) {
     if (d.has_masters && !d.parameters_are_sharded) parameters += d.first - parameter_arena_.first_master();
     update.op->apply({.parameters = parameters,
                       .weights = weights ? weights + d.first * size_bytes(plan_.compute_dtype()) : nullptr,
-                      .gradients = gradients_of(d),
+                      .gradients = accumulator_->gradients_of(d),
                       .state = optimizer_state(),
                       .scalars = &state_->scalars},
                      {workspace_->data(), nullptr}, stream);
   }
 }
 
-const void* Replica::gradients_of(const OptimizerDescription& update) const {
-  if (!update.gradients_are_sharded) return gradients().at(update.first).data;
-  const graph::GradientLayout layout = plan_.summed_layout();  // which the update counts from the first element on
-  const std::size_t first = update.gradient_dtype == DType::fp32 ? layout.n_narrow : 0;
-  return static_cast<const std::byte*>(summed_gradients_->data()) + layout.offset_bytes(first) -
-         first * size_bytes(update.gradient_dtype);
-}
-
 void Replica::update_statistics(Stream& stream) {
   const std::size_t statistics = parameters().n_trainable();
-  const TypedPointer batch = plan_.shards_gradients() ? sum_at(statistics) : gradients().at(statistics);
   moving_average_->apply({.running = parameter_arena_.update().masters + (statistics - parameter_arena_.first_master()),
-                          .batch = batch.as<float>(),
+                          .batch = accumulator_->sum_at(statistics).as<float>(),
                           .scalars = &state_->scalars},
                          {workspace_->data(), nullptr}, stream);
 }

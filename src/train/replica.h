@@ -166,13 +166,9 @@ class Replica {
   /// Adds the gradients that ops have written in 16 bits to those in fp32, or overwrites them.
   void widen_gradients(int micro_batch, ElementRange range, Stream& stream);
   // With train.shard=gradients
-  /// Where the sum of an element's gradient is kept, of those that this rank keeps.
-  TypedPointer sum_at(std::size_t element) const;
   void clear_gradients(ElementRange range, Stream& stream);
   /// From the slot that begins with element `slot` to the place of `range`, which is that of the next one.
   void copy_gradients(std::size_t slot, ElementRange range, Stream& stream);
-  /// The sum over ranks of a bucket is added to the one that is kept, or replaces it.
-  void keep_sum(std::size_t bucket, bool is_first, Stream& stream);
   void report_local(Stream& stream);
   void add_evaluated(Stream& stream);
   void clear_tiles(Stream& stream);
@@ -181,7 +177,6 @@ class Replica {
   /// The norm of the gradients, by which the device decides whether the step is applied.
   void apply_norm(Stream& stream);
   void apply_optimizer(Stream& stream);
-  const void* gradients_of(const OptimizerDescription& update) const;
   void update_statistics(Stream& stream);
   void update_averages(Stream& stream);
   /// Starts copying the result of the step to the host.
@@ -209,15 +204,14 @@ class Replica {
   std::unique_ptr<Stream> copy_stream_;             // of the copies for checkpoints
   std::unique_ptr<Event> is_complete_, is_copied_;  // the state that is copied; its copies so far
   graph::ParameterArena parameter_arena_;
-  std::unique_ptr<Memory> gradients_, summed_gradients_, low_precision_gradients_, optimizer_memory_, activations_,
-      workspace_, second_workspace_;
+  std::unique_ptr<Memory> gradients_, low_precision_gradients_, optimizer_memory_, activations_, workspace_,
+      second_workspace_;
   struct ParameterUpdate {
     OptimizerDescription description;
     std::unique_ptr<Optimizer> op;
   };
   std::vector<ParameterUpdate> updates_;
   std::unique_ptr<Cast> widen_;  // null: no gradients are in 16 bits
-  std::unique_ptr<OrderedSum> sum_fp32_, sum_bf16_;
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
   std::unique_ptr<Hash> hash_;

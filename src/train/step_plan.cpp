@@ -304,6 +304,11 @@ std::vector<ElementRange> StepPlan::padding_of(const GradientSlot& slot) const {
   return padding;
 }
 
+std::size_t StepPlan::slot_of(std::size_t element) const {
+  const auto begin_of = [](const GradientSlot& slot) { return slot.range.begin; };
+  return static_cast<std::size_t>(std::ranges::upper_bound(slots_, element, {}, begin_of) - slots_.begin()) - 1;
+}
+
 // A slot is used from the first gradient, or from what the slot before it leaves over, until the next one is complete:
 // its buckets are exchanged while the next one is written.
 void StepPlan::make_slots() {
@@ -318,16 +323,9 @@ void StepPlan::make_slots() {
     }
     ++slots_.back().n_buckets;
   }
-  const graph::ExecutionOrder& order = training_.begin()->second.graph->order();
-  std::vector<int> first(slots_.size(), std::numeric_limits<int>::max()), complete(slots_.size());
-  const auto slot_of = [&](std::size_t element) {  // of a tensor that begins there
-    return static_cast<std::size_t>(
-               std::ranges::upper_bound(slots_, element, {},
-                                        [](const GradientSlot& slot) { return slot.range.begin; }) -
-               slots_.begin()) -
-           1;
-  };
   const graph::Graph& graph = *training_.begin()->second.graph;
+  const graph::ExecutionOrder& order = graph.order();
+  std::vector<int> first(slots_.size(), std::numeric_limits<int>::max()), complete(slots_.size());
   for (std::size_t i = order.n_forward(); i < order.entries().size(); ++i) {
     const graph::Entry entry = order.entries()[i];
     if (entry.phase != graph::Phase::backward) continue;
@@ -375,7 +373,12 @@ void StepPlan::make_slots() {
   rest.memory.n_elements = end - begin;
   slots_.push_back(rest);
   slots_bytes_ = end;
-  order_ = batch_.is_tree ? batch_.order() : SumOrder{};
+  if (!batch_.is_tree) return;
+  order_ = batch_.order();
+  const auto n_ranks = static_cast<std::size_t>(batch_.ranks);
+  for (std::size_t source = 0; source < order_.merges.size(); source += n_ranks)
+    rounds_.push_back({.merges = std::span(order_.merges).subspan(source, n_ranks),
+                       .n_before = rounds_.empty() ? 0 : rounds_.back().n_after()});
 }
 
 graph::GradientLayout StepPlan::summed_layout() const {
@@ -392,18 +395,10 @@ std::size_t StepPlan::summed_at(std::size_t element) const {
   return piece->stored + (element - piece->begin);
 }
 
-SumRound StepPlan::round_of(int micro_batch) const {
-  if (!batch_.is_interleaved) return {};
-  const auto n_ranks = static_cast<std::size_t>(batch_.ranks);
-  const auto part = [&](int number) {
-    return std::span(order_.merges).subspan(static_cast<std::size_t>(number) * n_ranks, n_ranks);
-  };
-  SumRound round{.merges = part(0)};
-  for (int number = 1; number <= micro_batch; ++number) {
-    round.n_before = round.n_after();
-    round.merges = part(number);
-  }
-  return round;
+int StepPlan::n_kept_sums() const {
+  int n = 1;
+  for (const SumRound& round : rounds_) n = std::max(n, round.n_after());
+  return n;
 }
 
 std::vector<StateRound> StepPlan::rounds() const {
@@ -503,11 +498,8 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   m.n_in_nf4 = table_.n_in_nf4();
   m.gradients = graph::aligned(gradient_layout().size_bytes());
   if (shards_gradients()) {
-    int n_sums = 1;
-    for (int number = 0; number < batch_.n_micro_batches; ++number)
-      n_sums = std::max(n_sums, round_of(number).n_after());
     m.gradients += summed_bytes();
-    m.partial_sums = static_cast<std::size_t>(n_sums - 1) * summed_bytes();
+    m.partial_sums = static_cast<std::size_t>(n_kept_sums() - 1) * summed_bytes();
   } else if (batch_.is_tree) {
     const int n_partial_sums = max_open_sums(batch_.order_in_rank());
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();

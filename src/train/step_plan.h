@@ -184,6 +184,8 @@ class StepPlan {
   int n_sums() const { return shards_gradients() ? batch_.n_micro_batches : 1; }
   /// The slots of sharded buckets, and one for all others, which is not used by any other one.
   const std::vector<GradientSlot>& gradient_slots() const { return slots_; }
+  /// The slot of a tensor or bucket that begins with this element.
+  std::size_t slot_of(std::size_t element) const;
   /// The sums of gradients that a rank keeps, as its states are stored, and then those that every rank has.
   graph::GradientLayout summed_layout() const;
   /// The element of that layout; the rank has the sum.
@@ -191,7 +193,11 @@ class StepPlan {
   /// From one set of these sums to the next: sums of a tree that wait for their other half.
   std::size_t summed_bytes() const { return graph::aligned(summed_layout().size_bytes()); }
   /// The part of the order of sums that a micro-batch of each rank adds.
-  SumRound round_of(int micro_batch) const;
+  SumRound round_of(int micro_batch) const {
+    return rounds_.empty() ? SumRound{} : rounds_[static_cast<std::size_t>(micro_batch)];
+  }
+  /// How many sets of these sums a rank keeps at once.
+  int n_kept_sums() const;
   /// The losses of micro-batches that ranks exchange one by one; 0: each rank sends their sum.
   int n_losses() const { return batch_.is_interleaved ? batch_.n_shards() : 0; }
   /// The updates of this rank: one, or one for each type of gradients or of parameters.
@@ -256,7 +262,8 @@ class StepPlan {
   std::vector<GradientSlot> slots_;
   std::vector<graph::GradientLayout::Place> places_;
   std::size_t slots_bytes_ = 0;
-  SumOrder order_;  // over all micro-batches, with train.shard=gradients
+  SumOrder order_;                // over all micro-batches, with train.shard=gradients
+  std::vector<SumRound> rounds_;  // its parts; empty: micro-batches are not summed in a tree
   graph::Shard shard_;
   std::size_t exchange_bytes_ = 0;  // of the graphs
   std::size_t loader_bytes_ = 0;

@@ -137,8 +137,7 @@ TEST(MicroBatch, SlotsOfGradientsAreFreeBeforeTheyAreWritten) {
   EXPECT_GT(n_shared, 0u);
   EXPECT_LT(plan.gradient_layout().size_bytes(), size_bytes) << "no slots share memory";
   for (const comm::Bucket& bucket : plan.buckets()) {
-    const GradientSlot& slot =
-        *(std::ranges::upper_bound(slots, bucket.begin, {}, [](const GradientSlot& s) { return s.range.begin; }) - 1);
+    const GradientSlot& slot = slots[plan.slot_of(bucket.begin)];
     EXPECT_LE(bucket.end(), slot.range.end());
     EXPECT_EQ(plan.gradient_layout().offset_bytes(bucket.begin),
               slot.memory.begin + (bucket.begin - slot.range.begin) * sizeof(float));
