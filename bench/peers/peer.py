@@ -73,23 +73,36 @@ class Masters:
             parameter.grad = None if set_to_none or parameter.grad is None else parameter.grad.zero_()
 
 
+def fully_shard_layers(net, args):
+    """FSDP2. zero2: weights are gathered once per step; zero3: also for the backward pass."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    policy = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+    options = {"reshard_after_forward": args.shard == "zero3", **(policy if args.variant == "autocast" else {})}
+    for layer in net.model.layers:
+        fully_shard(layer, **options)
+    fully_shard(net, **options)
+
+
 def language(args):
     torch.manual_seed(1)
     net = torch_peer.smollm(use_cache=False, attn_implementation="sdpa").train()
     if args.variant == "masters":
         net = net.bfloat16()
-    make = Masters if args.variant == "masters" else torch.optim.AdamW
-    optimizer = make(list(net.parameters()), lr=1e-4, weight_decay=0.1, fused=True)
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
-        net = DDP(net, gradient_as_bucket_view=True, static_graph=True)
+        if args.shard == "none":
+            net = DDP(net, gradient_as_bucket_view=True, static_graph=True)
+        else:
+            fully_shard_layers(net, args)
+    make = Masters if args.variant == "masters" else torch.optim.AdamW
+    optimizer = make(list(net.parameters()), lr=1e-4, weight_decay=0.1, fused=True)
     torch.manual_seed(100 + RANK)
     tokens = torch.randint(49152, (args.batch, args.sequence))
 
     def step():
         # DDP keeps its buckets; without it, freed gradients are faster than zeroed ones.
         optimizer.zero_grad(set_to_none=RANKS == 1)
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.variant == "autocast"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.variant == "autocast" and args.shard == "none"):
             loss = net(input_ids=tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()
@@ -105,6 +118,7 @@ def main():
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     torch_peer.add_network(parser, depth=18, stem="cifar", image_size=32, precision="fp32")
     parser.add_argument("--variant", choices=("fp32", "autocast", "masters"), default="fp32")
+    parser.add_argument("--shard", choices=("none", "zero2", "zero3"), default="none", help="FSDP2 instead of DDP")
     parser.add_argument("--sequence", type=int, default=256)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -90,7 +90,7 @@ struct Config {
     std::int64_t batch_per_rank = 0;    // 0: global_batch is in effect; kAuto: what fits
     int accumulate = 1;                 // micro-batches per rank and step; kAuto: as few as fit
     int micro_batches = 0;              // per step on all ranks, summed by one fixed tree; 0: off
-    std::string shard = "none";         // none | optimizer
+    std::string shard = "none";         // none | optimizer | gradients | parameters
     DType gradient_type = DType::fp32;  // fp32 | bf16
     double label_smoothing = 0.0;
     std::vector<double> class_weights;              // of the loss; empty: all 1
@@ -99,6 +99,8 @@ struct Config {
     std::int64_t check_replicas_every_steps = 200;  // 0: never
     double spike_z_score = 0.0;                     // 0: losses are not checked for spikes
     int max_skipped_in_a_row = 10;
+
+    bool shards_gradients() const { return shard == "gradients" || shard == "parameters"; }
   } train;
 
   struct LossScale {

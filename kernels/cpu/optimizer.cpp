@@ -94,7 +94,8 @@ class CpuOptimizer final : public CpuOp<OptimizerDescription> {
 
   bool writes_weights() const { return d_.weight_dtype != DType::fp32; }
   Bf16* weights_of(const Apply& args, const ParameterSegment& block) const {
-    return writes_weights() ? static_cast<Bf16*>(args.weights) + (block.begin - d_.first) : nullptr;
+    if (!writes_weights()) return nullptr;
+    return static_cast<Bf16*>(args.weights) + (d_.weights_are_sharded ? block.stored() : block.begin - d_.first);
   }
   std::size_t place_of_parameters(const ParameterSegment& block) const {
     return d_.parameters_are_sharded ? block.stored() : block.begin - d_.first;

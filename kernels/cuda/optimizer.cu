@@ -281,7 +281,10 @@ class CudaOptimizer final : public CudaOp<OptimizerDescription> {
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
     dispatch(d.weight_dtype, [&]<typename Weight>(Weight*) {
       for (const SegmentTable& table : tables_) {
-        // The pointer is shifted here, since one more place in the kernel would cost registers.
+        // The pointers are shifted here, since more places in the kernel would cost registers.
+        if (d.weights_are_sharded && args.weights != nullptr)
+          arenas.weights =
+              static_cast<std::byte*>(args.weights) + static_cast<std::ptrdiff_t>(table.stored_shift * sizeof(Weight));
         if (d.gradients_are_sharded)
           arenas.gradients = static_cast<const std::byte*>(args.gradients) +
                              static_cast<std::ptrdiff_t>(table.stored_shift * size_bytes(d.gradient_dtype));

@@ -25,9 +25,15 @@ class Cutter {
     std::size_t end = begin_;
     for (std::size_t i = first; i < tensors_.size() && tensors_[i].begin < part.end(); ++i) {
       const std::size_t n_parts = parts_of(i);
-      if (n_parts > 1) close(end);
+      const bool is_border = unit_ > 1 && i > first && tensors_[i].unit != tensors_[i - 1].unit;
+      if (n_parts > 1 || is_border) close(end);
+      is_shared_ = (is_shared_ || is_border) && end > begin_;
       if (begin_ == end && unit_ == 1) begin_ = std::max(begin_, tensors_[i].begin);
       end = std::min(tensors_[i].begin + tensors_[i].n_elements, part.end());
+      if (is_shared_ && end - begin_ >= unit_) {
+        close(begin_ + unit_);
+        is_shared_ = false;
+      }
       for (std::size_t left = n_parts; left > 1; --left) close(begin_ + rounded((end - begin_) / left));
       if (n_parts > 1 || (end - begin_) * size_bytes(tensors_[i].dtype) >= bucket_bytes_) close(end);
     }
@@ -74,7 +80,8 @@ class Cutter {
   const std::size_t bucket_bytes_;
   const int n_shards_;
   const std::size_t unit_;
-  std::size_t begin_ = 0;  // of the next bucket
+  std::size_t begin_ = 0;   // of the next bucket
+  bool is_shared_ = false;  // the next bucket begins with the end of another unit
 };
 
 }  // namespace
@@ -116,7 +123,8 @@ double exchanged_bytes(std::span<const Bucket> buckets) {
   return sum;
 }
 
-Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights, int n_sums) {
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights,
+                              const Passes& passes) {
   if (topology.n_nodes() < 2) return {};
   const double n_nodes = topology.n_nodes(), n_ranks = topology.n_ranks();
   std::size_t largest = 0, smallest = topology.nodes[0].size();
@@ -132,8 +140,14 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
     traffic.per_rank += per_rank;
   };
   const auto add_divided = [&](double per_node) { add(per_node, per_node / local); };
+  const double frozen_bytes = passes.n_gathers * passes.frozen_bytes;
+  if (topology.transport != Transport::nccl)
+    add(among_nodes * frozen_bytes, among_nodes * frozen_bytes);
+  else
+    add_divided(among_ranks * frozen_bytes);
   for (const Bucket& bucket : buckets) {
-    const double sum_bytes = n_sums * bytes_of(bucket, bucket.wire), gathered_bytes = bytes_of(bucket, weights);
+    const double sum_bytes = passes.n_sums * bytes_of(bucket, bucket.wire),
+                 gathered_bytes = passes.n_gathers * bytes_of(bucket, weights);
     if (topology.transport != Transport::nccl) {
       const double of_leader = among_nodes * (bucket.is_sharded() ? sum_bytes + gathered_bytes : 2 * sum_bytes);
       add(of_leader, of_leader);

@@ -8,7 +8,8 @@
 // Where the optimizer is sharded (train.shard), a bucket is reduce-scattered instead, and each rank gets the sum of its
 // shard. Shards are equal and consist of whole tiles of the gradient norm (ClipNorm), so these buckets end at tiles of
 // the arena, wherever tensors end. What is left of the tensors that can be sharded is less than one tile per rank. It
-// is all-reduced, and every rank keeps its state.
+// is all-reduced, and every rank keeps its state. Between two units of tensors, a bucket of one tile per rank has the
+// end of one and the beginning of the other, so that a unit whose weights are gathered needs little of its neighbours.
 #pragma once
 
 #include <cstddef>
@@ -48,10 +49,12 @@ struct GradientTensor {
   DType dtype = DType::fp32;
   DType wire = DType::fp32;
   bool can_be_sharded = false;
+  int unit = 0;  // graph::Parameter::unit
 };
 
 /// Cuts the arena into buckets. The batch statistics at its end count as tensors too. `n_shards`: the number of shards
 /// of each bucket that can be sharded; 1: no bucket is sharded. The tensors that can be sharded come first.
+/// A sharded bucket ends where the unit changes.
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
                                  int n_shards = 1);
 
@@ -66,8 +69,13 @@ struct Traffic {
   double per_rank = 0;  // of the rank that sends most; with one network card per rank, what that card sends
 };
 
+/// How often a step sums gradients and gathers weights.
+struct Passes {
+  int n_sums = 1, n_gathers = 1;
+  double frozen_bytes = 0;  // of weights without gradients that each gather has, too
+};
+
 /// The traffic for the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
-/// `n_sums`: how often gradients are summed in a step.
 ///
 /// N nodes of L ranks each, n = N L, and a bucket of B bytes in the type in which it travels:
 ///   NCCL's ring          2 (n-1)/n B per node, divided among its ranks
@@ -75,6 +83,7 @@ struct Traffic {
 ///   fixed order          2 (n-L)/n B per rank
 ///   CPUs, or staged      2 (N-1)/N B per node, by its leader
 /// A reduce-scatter or an all-gather sends half of an all-reduce.
-Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights, int n_sums = 1);
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights,
+                              const Passes& passes = {});
 
 }  // namespace lockstep::comm

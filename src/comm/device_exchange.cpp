@@ -222,7 +222,23 @@ std::byte* DeviceExchange::value_of(const Chunk& chunk, const Group& group, cons
   return static_cast<std::byte*>(incoming_->data()) + place * element_bytes;
 }
 
-// In a round, sums take the places of the lowest entries of the stack that they complete, and all are kept.
+namespace {
+
+/// Whether the entry of the stack that ends with this source is still there after the last one.
+bool is_left_by(std::span<const int> merges, int source, std::size_t entry) {
+  std::size_t n = entry + 1;
+  for (const int merged : merges.subspan(static_cast<std::size_t>(source) + 1)) {
+    n -= static_cast<std::size_t>(merged);
+    if (n <= entry) return false;
+    ++n;
+  }
+  return true;
+}
+
+}  // namespace
+
+// Sums overwrite their last source. In a round, the entries that it leaves on the stack are written where they are
+// kept; others are merged before its end.
 void DeviceExchange::sum_mine(const Chunk& chunk, const Group& group, Stream& stream) {
   OrderedSum& sum = sum_of(chunk.dtype);
   const bool is_round = chunk.round.exists(), is_all_reduce = chunk.stride == 0;
@@ -235,16 +251,17 @@ void DeviceExchange::sum_mine(const Chunk& chunk, const Group& group, Stream& st
     for (int source = 0; source < group.size(); ++source) {
       std::byte* const value = value_of(chunk, group, mine, source);
       const auto n_merged = static_cast<std::size_t>(merges[static_cast<std::size_t>(source)]);
-      const bool is_last = source + 1 == group.size();
-      // Without rounds, a sum overwrites its last source; the final one is the result.
-      std::byte* const target = is_round ? kept.at(open_.size() - n_merged) : is_last ? own : value;
+      const std::size_t entry = open_.size() - n_merged;
+      std::byte* const target = is_round && is_left_by(merges, source, entry) ? kept.at(entry)
+                                : !is_round && source + 1 == group.size()     ? own
+                                                                              : value;
       if (n_merged > 0 || target != value)
         sum.apply({.value = value,
                    .open = std::span<const void* const>(open_).last(n_merged),
                    .target = target,
                    .n_elements = mine.range.n_elements},
                   {}, stream);
-      open_.resize(open_.size() - n_merged);
+      open_.resize(entry);
       open_.push_back(target);
     }
     if (is_round && is_all_reduce)

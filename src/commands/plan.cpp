@@ -126,7 +126,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
-                                                planned.plan->compute_dtype(), planned.plan->n_sums());
+                                                planned.plan->compute_dtype(), planned.plan->passes());
   if (!device.empty()) {
     planned.launches = list_launches(*planned.plan, *planned.backend);
     planned.decoding = grouped(planned.task->list_decoding(config.precision, *planned.backend));
@@ -199,6 +199,7 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
            {{"parameters", m.parameters},
             {"compute_weights", m.compute_weights},
             {"nf4_weights", m.nf4_weights},
+            {"gathered_weights", m.gathered_weights},
             {"gradients", m.gradients},
             {"low_precision_gradients", m.low_precision_gradients},
             {"partial_sums", m.partial_sums},

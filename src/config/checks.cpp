@@ -142,6 +142,12 @@ void check_training(const Config& c) {
       "{}optimizer.nesterov: true requires optimizer.kind: sgd or lars, and optimizer.momentum greater than 0, found "
       "{} and {}",
       c.places({"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind, c.optimizer.momentum);
+  require(c.train.shard != "parameters" || (c.evaluation.generate.empty() && c.evaluation.answers == 0),
+          ErrorCode::config_conflict,
+          "{}with train.shard=parameters, no rank has all weights to generate text in evaluations: set "
+          "evaluation.generate=[] and evaluation.answers=0, and run lockstep generate or lockstep evaluate on a "
+          "checkpoint",
+          c.places({"evaluation.generate", "evaluation.answers", "train.shard"}));
   require(c.train.shard == "none" || c.optimizer.kind != "lars", ErrorCode::config_conflict,
           "{}lars needs the norms of whole layers, of which each rank has only a part with train.shard: set "
           "train.shard to none, or optimizer.kind to sgd or adamw",

@@ -37,7 +37,7 @@ struct Row {
 
 constexpr std::string_view kOff = "false= 0= none= null=";
 constexpr std::string_view kMemory =
-    "this release cannot; zero_optimization.stage=1 shards the optimizer, and adapters (model.lora.rank), "
+    "this release cannot; zero_optimization.stage=3 shards everything over the ranks, and adapters (model.lora.rank), "
     "model.base_precision=nf4, model.recompute=block and smaller micro-batches (a smaller train.batch_per_rank with a "
     "greater train.accumulate) save more memory";
 constexpr std::string_view kNumber = "a number is expected";
@@ -50,7 +50,7 @@ constexpr std::array kRows{
     Row{"gradient_accumulation_steps", "train.accumulate"},
     Row{"train_batch_size", "train.global_batch"},
     Row{"gradient_clipping", "train.clip_norm"},
-    Row{"zero_optimization.stage", "train.shard", "0=none 1=optimizer 2=gradients 3=parameters", kMemory},
+    Row{"zero_optimization.stage", "train.shard", "0=none 1=optimizer 2=gradients 3=parameters"},
     Row{"zero_optimization.cpu_offload zero_optimization.cpu_offload_params zero_optimization.offload_optimizer.device "
         "zero_optimization.offload_param.device activation_checkpointing.cpu_checkpointing",
         "", kOff, kMemory},

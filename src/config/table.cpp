@@ -217,11 +217,12 @@ std::vector<Row> train_keys() {
        "Split the global batch into this many micro-batches on any number of ranks up to that, and sum them in a fixed "
        "order. With reproducible, results are then bitwise identical on any number of ranks. 0: the shard of a rank is "
        "one micro-batch, or train.accumulate of them."},
-      {kNone, "", choice(KEY(train.shard), {"none", "optimizer", "gradients"}),
+      {kNone, "", choice(KEY(train.shard), {"none", "optimizer", "gradients", "parameters"}),
        "What is sharded over the ranks instead of replicated. optimizer (ZeRO-1): the optimizer state and, with "
-       "precision=bf16 or fp16, the fp32 master weights; each rank updates its shard. gradients (ZeRO-2): the summed gradients, too, which are "
-       "summed in each micro-batch. With reproducible and train.micro_batches, the results are the same. gradients needs "
-       "a number of ranks that divides train.micro_batches."},
+       "precision=bf16 or fp16, the fp32 master weights; each rank updates its shard. gradients (ZeRO-2): the summed "
+       "gradients, too, which are summed in each micro-batch. parameters (ZeRO-3): the weights, too, and those of a "
+       "base, which are gathered layer by layer, forward and backward. With reproducible and train.micro_batches, the "
+       "results are the same. gradients and parameters need a number of ranks that divides train.micro_batches."},
       {kLearning, "", number_type(KEY(train.gradient_type)),
        "Type of the gradients of weights, in which micro-batches and ranks are summed too. bf16 is for language models "
        "that are trained in full with adamw and precision=bf16; norms keep fp32."},

@@ -87,9 +87,14 @@ struct Bindings {
   /// The fp32 masters. Elements of the arena before `first_parameter` are not stored here; another rank may have them.
   const float* parameters = nullptr;
   std::size_t first_parameter = 0;
-  const void* compute_weights = nullptr;    // the parameters rounded to compute_dtype, each at the same element
-  DType compute_dtype = DType::fp32;        // fp32: there are no rounded weights
-  const std::byte* nf4_weights = nullptr;   // matrices in NF4: Parameter::nf4_begin
+  /// The parameters rounded to compute_dtype, from element `first_weight` of the arena on.
+  const void* compute_weights = nullptr;
+  std::size_t first_weight = 0;
+  DType compute_dtype = DType::fp32;       // fp32: there are no rounded weights
+  const std::byte* nf4_weights = nullptr;  // matrices in NF4: Parameter::nf4_begin
+  /// With train.shard=parameters, of each parameter: where its values are while nodes use it, in the type in which they
+  /// read it; null for one that every rank has. Null: every rank has all of them.
+  const std::byte* const* gathered = nullptr;
   void* low_precision_gradients = nullptr;  // in compute_dtype, where ops write some: Graph::low_precision_gradients()
   std::byte* exchange = nullptr;            // small sums between ranks
   std::byte* activations = nullptr;
@@ -155,11 +160,20 @@ class ParameterUse {
   const void* weights(const Run& run) const {
     if (!exists()) return nullptr;
     if (dtype_ == DType::fp32) return master(run);
-    return static_cast<const std::byte*>(run.at.compute_weights) + run.parameters[id_].begin * size_bytes(dtype_);
+    if (const std::byte* values = gathered(run)) return values;
+    return static_cast<const std::byte*>(run.at.compute_weights) +
+           (run.parameters[id_].begin - run.at.first_weight) * size_bytes(dtype_);
   }
   /// For a parameter in NF4, instead of weights().
-  const std::byte* nf4_weights(const Run& run) const { return run.at.nf4_weights + run.parameters[id_].nf4_begin; }
-  const float* master(const Run& run) const { return exists() ? run.at.master(run.parameters[id_].begin) : nullptr; }
+  const std::byte* nf4_weights(const Run& run) const {
+    const std::byte* const values = gathered(run);
+    return values ? values : run.at.nf4_weights + run.parameters[id_].nf4_begin;
+  }
+  const float* master(const Run& run) const {
+    if (!exists()) return nullptr;
+    const std::byte* const values = gathered(run);
+    return values ? reinterpret_cast<const float*>(values) : run.at.master(run.parameters[id_].begin);
+  }
   /// Null where the parameter is frozen. For ops whose gradients are always fp32.
   float* gradient(const Run& run) const { return typed_gradient(run).as<float>(); }
   TypedPointer typed_gradient(const Run& run) const {
@@ -175,6 +189,9 @@ class ParameterUse {
 
  private:
   friend class Graph;
+  const std::byte* gathered(const Run& run) const {
+    return run.at.gathered ? run.at.gathered[static_cast<std::size_t>(id_)] : nullptr;
+  }
   bool is_trained(const Run& run) const { return exists() && run.parameters[id_].trainable; }
 
   ParameterId id_;
@@ -239,6 +256,8 @@ class Node {
   virtual std::vector<ParameterUse*> parameters() { return {}; }
   /// Those whose gradients backward() writes: also those of a node whose work it does, too.
   virtual std::vector<ParameterUse*> written_parameters() { return parameters(); }
+  /// Whether backward() reads the values of its parameters.
+  virtual bool backward_reads_weights() const { return true; }
   virtual Recomputation recomputation() const { return Recomputation::repeat; }
 
   const std::string& name() const { return name_; }

@@ -13,21 +13,25 @@ constexpr std::size_t kRoundedElements = std::size_t{1} << 18;  // at a time: fe
 }
 
 ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend)
-    : ParameterArena(table, compute_dtype, backend, table.n_with_masters(), {}, nullptr) {}
+    : ParameterArena(table, compute_dtype, backend, table.n_with_masters(), {}, StoredWeights::all(table), nullptr) {}
 
 ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend,
-                               std::size_t n_masters, const Shard& shard, Communicator* communicator)
+                               std::size_t n_masters, const Shard& shard, StoredWeights weights,
+                               Communicator* communicator)
     : backend_(backend),
       compute_dtype_(compute_dtype),
       n_with_masters_(table.n_with_masters()),
       first_master_(table.n_with_masters() - n_masters),
-      shard_(shard) {
+      shard_(shard),
+      weights_(std::move(weights)) {
+  const std::size_t last = n_with_masters_ > 0 ? n_with_masters_ - 1 : 0;  // every rank has it
+  first_weight_ = last - weights_.at(last);
   const auto allocate = [&](std::size_t size_bytes, bool is_gathered, const std::string& purpose) {
-    return !shard.is_whole() && is_gathered ? communicator->allocate(size_bytes, purpose)
-                                            : backend.allocate(size_bytes, purpose);
+    return communicator && is_gathered ? communicator->allocate(size_bytes, purpose)
+                                       : backend.allocate(size_bytes, purpose);
   };
   const bool has_weights = compute_dtype_ != DType::fp32;
-  if (table.n_nf4_bytes() > 0) nf4_weights_ = backend.allocate(table.n_nf4_bytes(), "weights in NF4");
+  if (weights_.n_nf4_bytes > 0) nf4_weights_ = backend.allocate(weights_.n_nf4_bytes, "weights in NF4");
   masters_ = allocate(n_masters * sizeof(float), !has_weights, "parameters");
   const std::unique_ptr<Stream> stream = backend.make_stream();
   for (const Constant& c : table.constants())
@@ -35,7 +39,7 @@ ParameterArena::ParameterArena(const ParameterTable& table, DType compute_dtype,
                  *stream);
   stream->synchronize();
   if (!has_weights) return;
-  compute_weights_ = allocate(table.n_total() * size_bytes(compute_dtype_), true, "weights in the compute type");
+  compute_weights_ = allocate(weights_.n_elements * size_bytes(compute_dtype_), true, "weights in the compute type");
   cast_ = backend.make(CastDescription{.from = DType::fp32, .to = compute_dtype_});
 }
 
@@ -71,8 +75,12 @@ void ParameterArena::write_nf4(const Parameter& parameter, std::span<const float
     const ParameterPart& part = parameter.parts[i];
     quantize_nf4(values.subspan(part.begin, part.n_elements()), parameter.nf4.matrices[i], quantised);
   }
-  auto* const target = static_cast<std::byte*>(nf4_weights_->data()) + parameter.nf4_begin;
-  backend_.copy(target, quantised.data(), quantised.size(), stream);
+  for (const ShardPiece& piece : weights_.nf4_pieces) {
+    const ElementRange mine = overlap({piece.begin, piece.n_elements}, {parameter.nf4_begin, quantised.size()});
+    if (mine.n_elements > 0)
+      backend_.copy(static_cast<std::byte*>(nf4_weights_->data()) + piece.stored + (mine.begin - piece.begin),
+                    quantised.data() + (mine.begin - parameter.nf4_begin), mine.n_elements, stream);
+  }
   stream.synchronize();
 }
 
@@ -81,16 +89,20 @@ void ParameterArena::write_without_master(std::size_t begin, std::span<const flo
           "element {} of the parameters has an fp32 master", begin);
   const std::unique_ptr<Memory> rounded =
       backend_.allocate(std::min(kRoundedElements, values.size()) * sizeof(float), "weights to be rounded");
-  for (std::size_t n = 0; !values.empty(); values = values.subspan(n), begin += n) {
-    n = std::min(kRoundedElements, values.size());
-    backend_.copy(rounded->data(), values.data(), n * sizeof(float), stream);
-    round(masters_of(*rounded), begin, n, stream);
+  for (const ShardPiece& piece : weights_.pieces) {
+    const ElementRange mine = overlap({piece.begin, piece.n_elements}, {begin, values.size()});
+    for (std::size_t i = mine.begin, n = 0; i < mine.end(); i += n) {
+      n = std::min(kRoundedElements, mine.end() - i);
+      backend_.copy(rounded->data(), values.data() + (i - begin), n * sizeof(float), stream);
+      round(masters_of(*rounded), i, n, stream);
+    }
   }
   stream.synchronize();
 }
 
 void ParameterArena::round(const float* values, std::size_t begin, std::size_t n_elements, Stream& stream) {
-  auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
+  auto* const target =
+      static_cast<std::byte*>(compute_weights_->data()) + stored_weight(begin) * size_bytes(compute_dtype_);
   cast_->apply({.source = values, .target = target, .n_elements = n_elements}, {}, stream);
 }
 

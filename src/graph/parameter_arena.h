@@ -24,10 +24,10 @@ namespace lockstep::graph {
 
 class ParameterArena {
  public:
-  /// `n_masters`: elements of the arena of masters. Collective if something is sharded: what ranks gather is in the
-  /// memory of `communicator`.
+  /// `n_masters`: elements of the arena of masters. `shard`: their part. `communicator`: if ranks gather weights in the
+  /// arena, which is in its memory; the call is then collective. Otherwise null.
   ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend, std::size_t n_masters,
-                 const Shard& shard, Communicator* communicator);
+                 const Shard& shard, StoredWeights weights, Communicator* communicator);
   /// The order of `table` is fixed. Ops compute in `compute_dtype`. Constants get their values; everything else is
   /// undefined.
   ParameterArena(const ParameterTable& table, DType compute_dtype, Backend& backend);
@@ -40,6 +40,8 @@ class ParameterArena {
   /// In compute_dtype(); null where that is fp32.
   const void* compute_weights() const { return compute_weights_ ? compute_weights_->data() : nullptr; }
   DType compute_dtype() const { return compute_dtype_; }
+  /// The place in compute_weights() of an element that this rank has.
+  std::size_t stored_weight(std::size_t element) const { return weights_.at(element); }
   /// The matrices in NF4; null if there are none.
   const std::byte* nf4_weights() const {
     return nf4_weights_ ? static_cast<const std::byte*>(nf4_weights_->data()) : nullptr;
@@ -50,6 +52,7 @@ class ParameterArena {
     return {.parameters = masters(),
             .first_parameter = first_master_,
             .compute_weights = compute_weights(),
+            .first_weight = first_weight_,
             .compute_dtype = compute_dtype_,
             .nf4_weights = nf4_weights()};
   }
@@ -77,15 +80,17 @@ class ParameterArena {
 
  private:
   void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
-  /// Queues it: `values`, in the backend's memory, become the weights from element `begin` of the arena on.
+  /// Queues it: `values`, in the backend's memory, become the weights from element `begin` of the arena on. This rank
+  /// has all of them.
   void round(const float* values, std::size_t begin, std::size_t n_elements, Stream& stream);
   void write_nf4(const Parameter& parameter, std::span<const float> values, Stream& stream);
   static float* masters_of(const Memory& memory) { return static_cast<float*>(memory.data()); }
 
   Backend& backend_;
   DType compute_dtype_;
-  std::size_t n_with_masters_, first_master_;
+  std::size_t n_with_masters_, first_master_, first_weight_;
   Shard shard_;
+  StoredWeights weights_;
   std::unique_ptr<Memory> masters_, compute_weights_;  // the second null where ops compute in fp32
   std::unique_ptr<Memory> nf4_weights_;                // null if there are none
   std::unique_ptr<Cast> cast_;                         // likewise

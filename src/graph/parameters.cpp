@@ -61,7 +61,8 @@ ParameterId ParameterTable::parameter(const ParameterDescription& description) {
                          .trainable = trainable,
                          .is_base = is_base,
                          .is_in_nf4 = d.is_in_nf4,
-                         .parts = std::move(parts)});
+                         .parts = std::move(parts),
+                         .unit = unit_});
   by_name_[d.name] = id;
   return id;
 }

@@ -91,6 +91,7 @@ struct Parameter {
   std::vector<ParameterPart> parts{};               // at least one
   std::shared_ptr<const ParameterLayout> layout{};  // null: canonical
   std::size_t begin = 0, n_elements = 0;            // in the arena; n_elements as the layout has it
+  int unit = 0;                                     // ParameterTable::begin_unit()
 };
 
 /// Mean and variance of one norm, (2, C).
@@ -118,6 +119,9 @@ class ParameterTable {
   const std::string& freeze_source() const { return freeze_source_; }
   /// Parameters that are added later and for which `is_base` returns true belong to a base: they are frozen.
   void set_base(std::function<bool(const std::string& name)> is_base) { is_base_ = std::move(is_base); }
+  /// Parameters that are added later form a unit, such as a layer: with train.shard=parameters, they are gathered
+  /// together. No pending activation (graph.h) passes from one unit to another.
+  void begin_unit() { ++unit_; }
   /// The parameter of this name, which is added if it is new. Layers that use the same name share it (tied weights). A
   /// different description with the same name is an internal error.
   ParameterId parameter(const ParameterDescription& description);
@@ -179,6 +183,7 @@ class ParameterTable {
   std::vector<ParameterId> order_, finished_;
   std::size_t n_in_compute_type_ = 0, n_trainable_ = 0, n_gradients_ = 0, n_with_masters_ = 0, n_total_ = 0;
   std::size_t n_nf4_bytes_ = 0;
+  int unit_ = 0;
   bool fixed_ = false;
 };
 

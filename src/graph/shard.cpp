@@ -1,5 +1,7 @@
 #include "graph/shard.h"
 
+#include <algorithm>
+
 #include "graph/memory_plan.h"
 
 namespace lockstep::graph {
@@ -12,6 +14,18 @@ Shard::Shard(const ParameterTable& table, std::span<const ElementRange> pieces, 
   n_own_ = pieces_.size();
   whole_stored_ = n_stored_;
   add(whole_begin_, table.n_trainable() - whole_begin_);
+}
+
+StoredWeights StoredWeights::all(const ParameterTable& table) {
+  return {.pieces = {{0, table.n_total(), 0}},
+          .nf4_pieces = {{0, table.n_nf4_bytes(), 0}},
+          .n_elements = table.n_total(),
+          .n_nf4_bytes = table.n_nf4_bytes()};
+}
+
+std::size_t StoredWeights::at(std::size_t element) const {
+  const ShardPiece& piece = *(std::ranges::upper_bound(pieces, element, {}, &ShardPiece::begin) - 1);
+  return piece.stored + (element - piece.begin);
 }
 
 void Shard::add(std::size_t begin, std::size_t n_elements) {

@@ -132,6 +132,12 @@ void StepList::start(const PlannedExchange& planned, InFlight& events, Stream& s
   const Slice& slice = planned.exchange.slice;
   if (planned.copied != kNoTensor)
     backend_->copy(slice.data, graph_->tensor(planned.copied), slice.n_elements * size_bytes(slice.dtype), stream);
+  if (planned.shard != nullptr) {
+    const std::size_t n_bytes =
+        slice.n_elements / static_cast<std::size_t>(communicator_->size()) * size_bytes(slice.dtype);
+    backend_->copy(static_cast<std::byte*>(slice.data) + static_cast<std::size_t>(communicator_->rank()) * n_bytes,
+                   planned.shard, n_bytes, stream);
+  }
   events.ready->record(stream);
   communicator_->exchange_async(planned.exchange, *events.ready, *events.done, planned.label);
   events.is_pending = true;

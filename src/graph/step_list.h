@@ -40,6 +40,7 @@ struct PlannedExchange {
   std::string label;            // for messages
   bool is_timed = false;        // the wait for it is exposed communication
   TensorId copied = kNoTensor;  // a tensor whose values are copied to the slice first
+  const void* shard = nullptr;  // of an all-gather: this rank's shard, which is copied to its place in the slice first
 };
 
 /// Work besides the nodes of the graph.

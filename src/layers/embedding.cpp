@@ -42,6 +42,7 @@ class EmbeddingNode final : public Node {
   }
   std::vector<const Op*> ops() const override { return {op_.get()}; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
+  bool backward_reads_weights() const override { return false; }
 
  private:
   TensorId ids_;

@@ -39,6 +39,7 @@ class Decoder {
         options_(options),
         positions_(rotary_positions(false)),
         local_positions_(config.local_rope_theta > 0 ? rotary_positions(true) : positions_) {
+    graph.parameters().begin_unit();
     stream_.residual = layers::embedding(graph, inputs.tokens, kEmbedding,
                                          {.sequence = inputs.sequence_length,
                                           .vocabulary = config.vocabulary,
@@ -55,6 +56,7 @@ class Decoder {
 
   void layer(std::int64_t number) {
     const std::string name = "model.layers." + std::to_string(number);
+    graph_.parameters().begin_unit();
     if (options_.recompute == Recompute::block) add_up();  // so that one tensor is kept instead of two
     const int first = graph_.n_nodes();
     adapter_.targets = lora_layers(options_.lora, name);
@@ -70,7 +72,11 @@ class Decoder {
               ".post_feedforward_layernorm");
     if (options_.recompute == Recompute::block) graph_.recompute(first, graph_.n_nodes() - 1);
   }
-  ActivationId end() { return normalized("model.norm"); }
+  ActivationId end() {
+    const ActivationId out = normalized("model.norm");
+    graph_.parameters().begin_unit();  // the head
+    return out;
+  }
 
  private:
   void add_up() {

@@ -42,11 +42,13 @@ std::string memory_text(const MemoryReport& m, MemorySpace space) {
   };
   constexpr const char* kShard = "of this rank's shard";
   line("parameters", m.parameters, m.shards_masters ? kShard : "");
-  if (m.compute_weights > 0) line(fmt::format("weights ({})", name(m.compute_dtype)), m.compute_weights, "");
+  if (m.compute_weights > 0)
+    line(fmt::format("weights ({})", name(m.compute_dtype)), m.compute_weights, m.shards_weights ? kShard : "");
   if (m.nf4_weights > 0)
     line("base (nf4)", m.nf4_weights,
          fmt::format("{:.3f} bytes for each of {} parameters",
                      static_cast<double>(m.nf4_weights) / static_cast<double>(m.n_in_nf4), m.n_in_nf4));
+  if (m.shards_weights) line("gathered weights", m.gathered_weights, "of a few layers at a time");
   line("gradients", m.gradients, m.shards_gradients ? "sums of this rank's shard, and of buckets before that" : "");
   if (m.low_precision_gradients > 0)
     line(fmt::format("gradients ({})", name(m.compute_dtype)), m.low_precision_gradients, "before conversion to fp32");

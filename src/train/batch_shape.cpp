@@ -76,16 +76,16 @@ BatchShape tree_shape(const Config& config, int rank, int ranks) {
           "{}train.micro_batches={} is less than one for each of {} ranks: use at most {} ranks, or more micro-batches",
           config.places({"train.micro_batches"}), n_shards, ranks, n_shards);
   BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
-  shape.is_interleaved = config.train.shard == "gradients" && ranks > 1;
+  shape.is_interleaved = config.train.shards_gradients() && ranks > 1;
   if (shape.is_interleaved && n_shards % ranks != 0) {
     std::vector<int> possible;
     for (int n = 1; n <= n_shards; ++n)
       if (n_shards % n == 0) possible.push_back(n);
     fail(ErrorCode::config_conflict,
-         "{}with train.shard=gradients, every rank runs as many of the train.micro_batches={}, which {} ranks cannot: "
+         "{}with train.shard={}, every rank runs as many of the train.micro_batches={}, which {} ranks cannot: "
          "use {} ranks, or train.micro_batches={}",
-         config.places({"train.micro_batches", "train.shard"}), n_shards, ranks, fmt::join(possible, " or "),
-         (n_shards + ranks - 1) / ranks * ranks);
+         config.places({"train.micro_batches", "train.shard"}), config.train.shard, n_shards, ranks,
+         fmt::join(possible, " or "), (n_shards + ranks - 1) / ranks * ranks);
   }
   shape.first_shard = {0};
   const std::vector<int> sizes = shape.is_interleaved ? std::vector(static_cast<std::size_t>(ranks), n_shards / ranks)

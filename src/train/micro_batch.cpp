@@ -24,7 +24,12 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 class MicroBatchWeaver {
  public:
   MicroBatchWeaver(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica)
-      : plan_(plan), graph_(*planned.graph), role_(role), replica_(replica), list_(&graph_) {}
+      : plan_(plan),
+        graph_(*planned.graph),
+        role_(role),
+        replica_(replica),
+        list_(&graph_),
+        units_(list_, plan, graph_, replica) {}
 
   StepList weave() {
     add_forward();
@@ -62,7 +67,7 @@ class MicroBatchWeaver {
   void add_forward() {
     list_.begin_part(Kind::forward, "forward");
     std::vector<Gather> gathers;  // that nothing waits for yet
-    if (is_sharded() && role_.number == 0)
+    if (is_sharded() && !plan_.shards_weights() && role_.number == 0)
       gathers = add_gathers(list_, plan_, replica_ ? replica_->shared_weights() : nullptr);
     const auto wait_for = [&](const Range& read) {
       std::erase_if(gathers, [&](const Gather& gather) {
@@ -74,6 +79,7 @@ class MicroBatchWeaver {
     for (std::size_t i = 0; i < graph_.order().n_forward(); ++i) {
       for (const graph::ParameterUse* use : node_at(i).parameters())
         if (use->exists()) wait_for({table()[use->id()].begin, table()[use->id()].n_elements});
+      units_.add_before(i);
       list_.add_entry(i);
     }
     wait_for({0, table().n_total()});
@@ -90,6 +96,7 @@ class MicroBatchWeaver {
       if (plan_.shards_gradients() && entry.phase == graph::Phase::backward)
         for (const graph::ParameterUse* use : node_at(i).written_parameters())
           if (use->exists() && table()[use->id()].trainable) begin_slot(plan_.slot_of(table()[use->id()].begin));
+      units_.add_before(i);
       list_.add_entry(i);
       if (!done || entry.phase != graph::Phase::backward) continue;
       for (const graph::ParameterId id : graph_.finished_by(entry.node)) done(id);
@@ -271,6 +278,7 @@ class MicroBatchWeaver {
   Role role_;
   Replica* replica_;
   StepList list_;
+  UnitGathers units_;
   std::size_t next_ = 0;        // bucket
   std::vector<int> exchanges_;  // of each bucket
   std::vector<bool> is_waited_for_, slot_has_begun_;
@@ -280,6 +288,48 @@ class MicroBatchWeaver {
 
 StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica) {
   return MicroBatchWeaver(plan, planned, role, replica).weave();
+}
+
+UnitGathers::UnitGathers(StepList& list, const StepPlan& plan, const graph::Graph& graph, Replica* replica)
+    : UnitGathers(list, plan, replica) {
+  uses_ = plan.weights().uses_in(graph);
+}
+
+void UnitGathers::add_before(std::size_t position) {
+  for (; n_started_ < uses_.size() && uses_[n_started_].gathered <= position; ++n_started_) start(uses_[n_started_]);
+  for (; n_waited_ < uses_.size() && uses_[n_waited_].first <= position; ++n_waited_) wait(uses_[n_waited_]);
+}
+
+// What the memory of the unit had before is no longer read: the exchange begins when the stream has come here.
+void UnitGathers::start(const UnitUse& use) {
+  const WeightUnit& unit = plan_.weights().units()[use.unit];
+  std::vector<int>& exchanges = exchanges_[use.unit];
+  exchanges.clear();
+  for (const GatheredPart& part : unit.parts)
+    exchanges.push_back(list_.add_start(
+        {.exchange = {.collective = Collective::all_gather,
+                      .slice = {.data = replica_ ? replica_->gathered_weights() + unit.offset + part.offset : nullptr,
+                                .n_elements = part.n_elements,
+                                .dtype = part.dtype}},
+         .label = fmt::format("weights from {} on", unit.name),
+         .is_timed = true,
+         .shard = replica_ ? replica_->stored_weights(part.is_nf4) + part.stored : nullptr}));
+}
+
+void UnitGathers::wait(const UnitUse& use) {
+  const WeightUnit& unit = plan_.weights().units()[use.unit];
+  for (const int exchange : exchanges_[use.unit]) list_.add_wait(exchange);
+  if (unit.rest_bytes > 0)
+    list_.add_task({Kind::forward, "weights that every rank has",
+                    [replica = replica_, &unit](Stream& stream) { replica->copy_rest_of(unit, stream); }});
+}
+
+StepList UnitGathers::list_of(const StepPlan& plan, std::size_t unit, Replica* replica) {
+  StepList list;
+  UnitGathers gathers(list, plan, replica);
+  gathers.start({.unit = unit});
+  gathers.wait({.unit = unit});
+  return list;
 }
 
 std::vector<Gather> add_gathers(StepList& list, const StepPlan& plan, void* weights) {

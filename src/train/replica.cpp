@@ -1,6 +1,7 @@
 #include "train/replica.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -28,7 +29,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       is_complete_(backend.make_event()),
       is_copied_(backend.make_event()),
       parameter_arena_(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard_of_masters(),
-                       &communicator) {
+                       plan.weights().stored(),
+                       plan.shard().is_whole() || plan.shards_weights() ? nullptr : &communicator) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
   const std::size_t gradient_bytes = graph::aligned(plan.gradient_layout().size_bytes());
@@ -38,6 +40,14 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
     backend.fill_zero(low_precision_gradients_->data(), memory.low_precision_gradients,
                       *stream_);  // clears the padding between tensors
     widen_ = backend.make(CastDescription{.from = plan.compute_dtype(), .to = DType::fp32});
+  }
+  if (plan.shards_weights()) {
+    gathered_ = communicator.allocate(memory.gathered_weights, "gathered weights");
+    for (std::size_t i = 0; i < table.parameters().size(); ++i) {
+      const std::optional<std::size_t> place = plan.weights().place_of(static_cast<graph::ParameterId>(i));
+      gathered_parameters_.push_back(place ? gathered_weights() + *place : nullptr);
+    }
+    hash_of_unit_ = backend.make(HashDescription{.size_bytes = memory.gathered_weights});
   }
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
@@ -49,9 +59,10 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   moving_average_ =
       backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
   if (plan.averages() == Averages::kept) averages_ = std::make_unique<WeightAverages>(plan, backend);
-  hash_ =
-      backend.make(HashDescription{.size_bytes = plan.has_all_masters() ? memory.parameters : memory.compute_weights});
+  hash_ = backend.make(HashDescription{.size_bytes = hashed().size()});
   std::size_t workspace_bytes = std::max(memory.workspace, hash_->memory_requirements().forward_workspace_bytes);
+  if (hash_of_unit_)
+    workspace_bytes = std::max(workspace_bytes, hash_of_unit_->memory_requirements().forward_workspace_bytes);
   for (const ParameterUpdate& update : updates_)
     workspace_bytes = std::max(workspace_bytes, update.op->memory_requirements().forward_workspace_bytes);
   workspace_ = backend.allocate(workspace_bytes, "workspace");
@@ -65,6 +76,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   set_loss_scale({.scale = static_cast<float>(plan.config().loss_scale.initial)});
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + gradient_bytes;
   graph::Bindings bindings = parameter_arena_.bindings();
+  bindings.gathered = gathered_ ? gathered_parameters_.data() : nullptr;
   bindings.low_precision_gradients = low_precision_gradients_ ? low_precision_gradients_->data() : nullptr;
   bindings.exchange = exchange;
   bindings.activations = static_cast<std::byte*>(activations_->data());
@@ -81,10 +93,15 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
   accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, *stream_, gradients(), &sums_->loss,
                                                        reinterpret_cast<LossSums*>(sums_ + 1), &state_->report.local);
-  if (!plan.shard().is_whole()) weight_gather_ = gather_list(plan, shared_weights());
+  if (!plan.shard().is_whole() && !plan.shards_weights()) weight_gather_ = gather_list(plan, shared_weights());
   if (PlannedGraph* planned = plan.evaluation()) {
-    evaluation_ = {graph::StepList(planned->graph.get()), backend.make_captured_graph()};
-    for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) evaluation_.list.add_entry(i);
+    evaluation_.list = graph::StepList(planned->graph.get());
+    UnitGathers gathers(evaluation_.list, plan, *planned->graph, this);
+    for (std::size_t i = 0; i < planned->graph->order().n_forward(); ++i) {
+      gathers.add_before(i);
+      evaluation_.list.add_entry(i);
+    }
+    evaluation_.captured = make_captured(evaluation_.list);
     sum_evaluation_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
     evaluation_.list.add_task(
         {.kind = trace::Kind::evaluation, .name = "loss sums", .work = [this](Stream& s) { add_evaluated(s); }});
@@ -156,12 +173,13 @@ Replica::MicroBatch& Replica::micro_batch(PlannedGraph& planned) {
   if (const auto found = micro_batches_.find(key); found != micro_batches_.end()) return found->second;
   graph::StepList list = list_of(plan_, planned, {running_.micro_batch, running_.is_last()}, this);
   list.bind(backend_, &communicator_);
-  std::unique_ptr<CapturedGraph> captured;
-  if (communicator_.is_capturable() || list.exchanges().empty())
-    captured = backend_.make_captured_graph();
-  else
-    captured = std::make_unique<EagerGraph>();
+  std::unique_ptr<CapturedGraph> captured = make_captured(list);
   return micro_batches_.emplace(key, MicroBatch{std::move(list), std::move(captured)}).first->second;
+}
+
+std::unique_ptr<CapturedGraph> Replica::make_captured(const graph::StepList& list) const {
+  if (communicator_.is_capturable() || list.exchanges().empty()) return backend_.make_captured_graph();
+  return std::make_unique<EagerGraph>();
 }
 
 void Replica::run(const data::Batch& batch) {
@@ -236,12 +254,13 @@ void Replica::apply_optimizer(Stream& stream) {
     const OptimizerDescription& d = update.description;
     float* parameters = d.has_masters ? arena.masters : nullptr;
     if (d.has_masters && !d.parameters_are_sharded) parameters += d.first - parameter_arena_.first_master();
-    update.op->apply({.parameters = parameters,
-                      .weights = weights ? weights + d.first * size_bytes(plan_.compute_dtype()) : nullptr,
-                      .gradients = accumulator_->gradients_of(d),
-                      .state = optimizer_state(),
-                      .scalars = &state_->scalars},
-                     {workspace_->data(), nullptr}, stream);
+    update.op->apply(
+        {.parameters = parameters,
+         .weights = weights && !d.weights_are_sharded ? weights + d.first * size_bytes(plan_.compute_dtype()) : weights,
+         .gradients = accumulator_->gradients_of(d),
+         .state = optimizer_state(),
+         .scalars = &state_->scalars},
+        {workspace_->data(), nullptr}, stream);
   }
 }
 
@@ -288,7 +307,7 @@ void Replica::begin_evaluation() {
 }
 
 void Replica::evaluate(const data::Batch& batch) {
-  if (batch.n_samples == 0) return;
+  if (batch.n_samples == 0 && !plan_.shards_weights()) return;  // otherwise, it gathers weights for others
   prepare(*plan_.evaluation(), batch);
   queue(evaluation_, {});
   if (!device_trace_) return;
@@ -334,21 +353,51 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
 }
 
 void Replica::gather_weights() {
-  if (plan_.shard().is_whole() || weights_are_gathered_) return;
+  if (plan_.shard().is_whole() || plan_.shards_weights() || weights_are_gathered_) return;
   parameter_arena_.refresh(*stream_);
   queue_alone(weight_gather_);
   weights_are_gathered_ = true;
 }
 
+const std::byte* Replica::stored_weights(bool is_nf4) const {
+  if (is_nf4) return parameter_arena_.nf4_weights();
+  const void* const weights = parameter_arena_.compute_weights();
+  return static_cast<const std::byte*>(weights ? weights : parameter_arena_.masters());
+}
+
+void Replica::copy_rest_of(const WeightUnit& unit, Stream& stream) {
+  backend_.copy(gathered_weights() + unit.offset + unit.rest_offset, stored_weights(false) + unit.rest_stored,
+                unit.rest_bytes, stream);
+}
+
+std::span<const std::byte> Replica::hashed() const {
+  const std::span masters(reinterpret_cast<const std::byte*>(parameter_arena_.masters()),
+                          plan_.n_masters() * sizeof(float));
+  if (plan_.has_all_masters()) return masters;
+  if (plan_.shards_weights()) return masters.subspan(plan_.shard_of_masters().whole_stored() * sizeof(float));
+  return {static_cast<const std::byte*>(parameter_arena_.compute_weights()), plan_.memory().compute_weights};
+}
+
 std::uint64_t Replica::hash() {
+  parameter_arena_.refresh(*stream_);
   gather_weights();
-  const void* const data = plan_.has_all_masters() ? parameter_arena_.masters() : parameter_arena_.compute_weights();
-  hash_->apply({.data = data, .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
-  std::uint64_t hash = 0;
-  backend_.copy(&hash, &state_->hash, sizeof(hash), *stream_);
-  stream_->synchronize();
-  communicator_.check();
-  return hash;
+  std::uint64_t all = 0;
+  const auto add = [&](Hash& op, const void* data) {
+    op.apply({.data = data, .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
+    std::uint64_t hash = 0;
+    backend_.copy(&hash, &state_->hash, sizeof(hash), *stream_);
+    stream_->synchronize();
+    communicator_.check();
+    all = std::rotl(all, 1) ^ hash;
+  };
+  add(*hash_, hashed().data());
+  for (std::size_t i = 0; plan_.shards_weights() && i < plan_.weights().units().size(); ++i) {
+    graph::StepList list = UnitGathers::list_of(plan_, i, this);
+    list.bind(backend_, &communicator_);
+    queue_alone(list);
+    add(*hash_of_unit_, gathered_->data());
+  }
+  return all;
 }
 
 }  // namespace lockstep::train

@@ -102,7 +102,8 @@ class Replica {
   LossScale loss_scale() const;
   void set_loss_scale(const LossScale& loss_scale);
   /// Hash of what must be equal on all ranks: parameters and running statistics; the weights in 16 bits instead, if
-  /// every rank has only its shard of the masters. Collective with train.shard.
+  /// every rank has only its shard of the masters; with train.shard=parameters, masters that every rank has, and
+  /// gathered weights. Collective with train.shard.
   std::uint64_t hash();
   /// Makes the averages copies of the weights. Does nothing without ema.decay.
   void start_averages();
@@ -127,6 +128,7 @@ class Replica {
  private:
   friend class test::ReplicaProbe;
   friend class MicroBatchWeaver;
+  friend class UnitGathers;
 
   std::vector<StateTensor> tensors() const;
   std::vector<checkpoint::TensorSource> sources(Stream& stream, bool waits) const;
@@ -159,6 +161,10 @@ class Replica {
   std::byte* optimizer_state() const;
   /// The weights that ops read, of all ranks.
   void* shared_weights();
+  /// With train.shard=parameters: the memory that stores this rank's shard of a part, and that of gathered weights.
+  const std::byte* stored_weights(bool is_nf4) const;
+  std::byte* gathered_weights() const { return static_cast<std::byte*>(gathered_->data()); }
+  void copy_rest_of(const WeightUnit& unit, Stream& stream);
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.
   void prepare(const PlannedGraph& planned, const data::Batch& batch);
 
@@ -194,6 +200,9 @@ class Replica {
   };
   /// That which is running.
   MicroBatch& micro_batch(PlannedGraph& planned);
+  std::unique_ptr<CapturedGraph> make_captured(const graph::StepList& list) const;
+  /// What hash() reads as it is stored. Gathered weights come in addition.
+  std::span<const std::byte> hashed() const;
   void queue(MicroBatch& micro_batch, const graph::ParameterGradients& gradients);
   void queue_alone(graph::StepList& list);
 
@@ -204,6 +213,8 @@ class Replica {
   std::unique_ptr<Stream> copy_stream_;             // of the copies for checkpoints
   std::unique_ptr<Event> is_complete_, is_copied_;  // the state that is copied; its copies so far
   graph::ParameterArena parameter_arena_;
+  std::unique_ptr<Memory> gathered_;                   // null unless weights are sharded
+  std::vector<const std::byte*> gathered_parameters_;  // Bindings::gathered
   std::unique_ptr<Memory> gradients_, low_precision_gradients_, optimizer_memory_, activations_, workspace_,
       second_workspace_;
   struct ParameterUpdate {
@@ -214,8 +225,8 @@ class Replica {
   std::unique_ptr<Cast> widen_;  // null: no gradients are in 16 bits
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
-  std::unique_ptr<Hash> hash_;
-  std::unique_ptr<WeightAverages> averages_;  // null: there are none
+  std::unique_ptr<Hash> hash_, hash_of_unit_;  // the second null unless weights are sharded
+  std::unique_ptr<WeightAverages> averages_;   // null: there are none
   std::unique_ptr<GradientAccumulator> accumulator_;
   graph::StepList weight_gather_;  // empty if nothing is sharded
   MicroBatch evaluation_;          // empty without an evaluation graph

@@ -16,12 +16,14 @@ std::vector<StateTensor> Replica::tensors() const { return plan_.state(); }
 
 bool Replica::is_in_pieces(const StateTensor& tensor) const {
   const graph::Shard& shard = plan_.shard();
-  const bool is_sharded = tensor.state == StateTensor::kNoState ? plan_.shards_masters() : !shard.is_whole();
+  const bool is_sharded = tensor.state == StateTensor::kNoState ? plan_.shards_parameters() : !shard.is_whole();
   return is_sharded && tensor.begin < shard.whole_begin();
 }
 
 TypedPointer Replica::stored(int state) const {
-  if (state == StateTensor::kNoState) return const_cast<float*>(parameter_arena_.masters());
+  if (state == StateTensor::kNoState && plan_.has_masters()) return const_cast<float*>(parameter_arena_.masters());
+  if (state == StateTensor::kNoState)
+    return {const_cast<void*>(parameter_arena_.compute_weights()), plan_.compute_dtype()};
   if (state == plan_.optimizer().n_states()) return averages_->data();
   const DType dtype = plan_.optimizer().state_dtype;
   return {optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored() * size_bytes(dtype), dtype};
@@ -36,9 +38,8 @@ std::byte* element(TypedPointer arena, std::size_t i) { return arena.as<std::byt
 std::byte* Replica::place_of(const StateTensor& tensor) const {
   if (tensor.state != StateTensor::kNoState)
     return element(stored(tensor.state), tensor.begin - plan_.shard().whole_begin() + plan_.shard().whole_stored());
-  if (tensor.dtype != DType::fp32)
-    return element({const_cast<void*>(parameter_arena_.compute_weights()), tensor.dtype}, tensor.begin);
-  return element(stored(tensor.state), tensor.begin - parameter_arena_.first_master());
+  if (tensor.dtype != DType::fp32) return element(stored(tensor.state), parameter_arena_.stored_weight(tensor.begin));
+  return element(const_cast<float*>(parameter_arena_.masters()), tensor.begin - parameter_arena_.first_master());
 }
 
 std::vector<Replica::StoredPart> Replica::stored_parts(const StateTensor& tensor) const {
@@ -154,10 +155,11 @@ void Replica::initialize(std::uint32_t seed) {
     TypedPointer target;
   };
   std::vector<Drawn> drawn;
+  const auto stored_bytes = [&](std::size_t i) { return parameter_arena_.stored_weight(i) * sizeof(Bf16); };
   const auto draw = [&](const graph::Parameter& p, ElementRange range) {  // of the arena
     const bool has_master = plan_.has_masters() || p.begin >= first;
     const TypedPointer target = has_master ? TypedPointer(masters + (range.begin - first))
-                                           : TypedPointer{weights + range.begin * sizeof(Bf16), DType::bf16};
+                                           : TypedPointer{weights + stored_bytes(range.begin), DType::bf16};
     drawn.push_back({&p, {range.begin - p.begin, range.n_elements}, target});
   };
   const std::int64_t n_canonical = table.n_canonical_trainable();
@@ -298,7 +300,7 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) {
     if (checkpoint::is_of_model(source.path)) model.push_back(std::move(source));
   begin_round(0);
   std::vector<std::vector<float>> copies(model.size());
-  for (int round = 1; plan_.shards_masters() && round <= std::ssize(rounds_); ++round) {
+  for (int round = 1; plan_.shards_parameters() && round <= std::ssize(rounds_); ++round) {
     if (rounds_[static_cast<std::size_t>(round) - 1].state != StateTensor::kNoState) break;
     begin_round(round);
     for (std::size_t i = 0; i < model.size() && communicator_.rank() == 0; ++i) {

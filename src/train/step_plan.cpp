@@ -166,7 +166,8 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
                        .n_elements = table[id].n_elements,
                        .dtype = layout.dtype(table[id].begin),
                        .wire = layout.dtype(table[id].begin) == DType::fp32 ? wire : DType::bf16,
-                       .can_be_sharded = table[id].begin < table.n_in_compute_type()});
+                       .can_be_sharded = table[id].begin < table.n_in_compute_type(),
+                       .unit = config.train.shard == "parameters" ? table[id].unit : 0});
   for (const graph::RunningStatistic& s : table.statistics())
     if (s.trainable)
       tensors.push_back({.name = s.name, .begin = s.begin, .n_elements = 2 * static_cast<std::size_t>(s.channels)});
@@ -228,6 +229,14 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   }
   shard_ = pieces.empty() && !shards_gradients() ? graph::Shard(table_) : graph::Shard(table_, pieces, sharded_end);
   if (shards_gradients()) make_slots();
+  if (shards_weights()) {
+    weights_.emplace(table_, compute_dtype(), shard_, buckets_, batch_.rank, batch_.ranks);
+    std::vector<const graph::Graph*> graphs;
+    for (const PlannedGraph* planned : all()) graphs.push_back(planned->graph.get());
+    weights_->place(graphs);
+  } else {
+    weights_.emplace(table_);
+  }
   loader_bytes_ = data::Loader::buffer_bytes(fields, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }
@@ -404,10 +413,13 @@ int StepPlan::n_kept_sums() const {
 std::vector<StateRound> StepPlan::rounds() const {
   std::vector<StateRound> rounds;
   const int n_states = optimizer_.n_states();
-  for (int state = shards_masters() ? StateTensor::kNoState : 0; state < n_states + (n_averages() > 0 ? 1 : 0);
+  for (int state = shards_parameters() ? StateTensor::kNoState : 0; state < n_states + (n_averages() > 0 ? 1 : 0);
        ++state) {
     const bool is_of_optimizer = state != StateTensor::kNoState && state < n_states;
-    const std::size_t element_bytes = is_of_optimizer ? size_bytes(optimizer_.state_dtype) : sizeof(float);
+    const DType parameters = has_masters() ? DType::fp32 : compute_dtype();
+    const std::size_t element_bytes = size_bytes(is_of_optimizer                  ? optimizer_.state_dtype
+                                                 : state == StateTensor::kNoState ? parameters
+                                                                                  : DType::fp32);
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       if (!buckets_[bucket].is_sharded()) continue;
       const std::size_t n_parts = std::max<std::size_t>(element_bytes / size_bytes(buckets_[bucket].dtype), 1);
@@ -451,6 +463,8 @@ graph::GradientLayout StepPlan::gradient_layout() const {
 std::vector<OptimizerDescription> StepPlan::optimizers() const {
   OptimizerDescription own = shard_.optimizer(optimizer_);
   own.gradients_are_sharded = shards_gradients();
+  own.weights_are_sharded = shards_weights();
+  if (shards_weights()) own.parameters_are_sharded = true;
   if (own.has_masters && own.gradient_dtype == DType::fp32) return {own};
   const std::size_t middle = table_.n_in_compute_type();
   OptimizerDescription narrow = own, wide = own;
@@ -493,8 +507,10 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   m.shards_masters = shards_masters();
   m.shards_optimizer = !shard_.is_whole();
   m.shards_gradients = shards_gradients();
-  if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
-  m.nf4_weights = table_.n_nf4_bytes();
+  m.shards_weights = shards_weights();
+  if (m.compute_dtype != DType::fp32) m.compute_weights = weights().stored().n_elements * size_bytes(m.compute_dtype);
+  m.nf4_weights = weights().stored().n_nf4_bytes;
+  m.gathered_weights = weights().size_bytes();
   m.n_in_nf4 = table_.n_in_nf4();
   m.gradients = graph::aligned(gradient_layout().size_bytes());
   if (shards_gradients()) {

@@ -25,6 +25,7 @@
 #include "tasks/task.h"
 #include "train/batch_shape.h"
 #include "train/state_tensors.h"
+#include "train/weight_units.h"
 
 namespace lockstep::train {
 
@@ -95,9 +96,10 @@ struct MemoryReport {
   std::size_t parameters = 0;       // fp32 masters, of this rank's shard where they are sharded, and running statistics
   std::size_t compute_weights = 0;  // the same in compute_dtype; 0 in fp32
   DType compute_dtype = DType::fp32;
-  std::size_t nf4_weights = 0;                                                      // of a base, in NF4
-  std::int64_t n_in_nf4 = 0;                                                        // their parameters
-  bool shards_masters = false, shards_optimizer = false, shards_gradients = false;  // train.shard
+  std::size_t nf4_weights = 0;       // of a base, in NF4
+  std::int64_t n_in_nf4 = 0;         // their parameters
+  std::size_t gathered_weights = 0;  // of a few units at a time
+  bool shards_masters = false, shards_optimizer = false, shards_gradients = false, shards_weights = false;
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t second_workspace = 0;         // of weight gradients on a second stream
   std::size_t low_precision_gradients = 0;  // in compute_dtype, of weights whose ops write no fp32
@@ -109,9 +111,9 @@ struct MemoryReport {
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + compute_weights + nf4_weights + gradients + low_precision_gradients + partial_sums + optimizer +
-           averages + activations + workspace + second_workspace + exchange + node_buffers + uploads + loader +
-           checkpoint;
+    return parameters + compute_weights + nf4_weights + gathered_weights + gradients + low_precision_gradients +
+           partial_sums + optimizer + averages + activations + workspace + second_workspace + exchange + node_buffers +
+           uploads + loader + checkpoint;
   }
 };
 
@@ -168,8 +170,16 @@ class StepPlan {
   const graph::Shard& shard() const { return shard_; }
   /// Whether weights that ops read in 16 bits have fp32 masters, if there are such weights (optimizer.masters).
   bool has_masters() const { return optimizer_.has_masters; }
-  /// Whether a rank has only its shard of the fp32 masters: ops read weights in 16 bits, which all ranks have.
-  bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32 && has_masters(); }
+  /// Whether a rank stores only its shards of the weights that ops read.
+  bool shards_weights() const { return config_.train.shard == "parameters" && batch_.ranks > 1; }
+  /// Where they are stored, and when they are gathered.
+  const WeightUnits& weights() const { return *weights_; }
+  /// Whether a rank has only its shard of the fp32 masters: ops read other weights.
+  bool shards_masters() const {
+    return !shard_.is_whole() && (compute_dtype() != DType::fp32 || shards_weights()) && has_masters();
+  }
+  /// Whether a rank has only its shard of what checkpoints store of the parameters.
+  bool shards_parameters() const { return shards_masters() || shards_weights(); }
   /// The part of the masters that a rank has.
   graph::Shard shard_of_masters() const {
     return has_masters() ? shard_ : graph::Shard(table_, {}, table_.n_in_compute_type());
@@ -179,9 +189,16 @@ class StepPlan {
   /// Where ops write gradients.
   graph::GradientLayout gradient_layout() const;
   /// Whether a rank keeps only the sums of its shard of the gradients.
-  bool shards_gradients() const { return config_.train.shard == "gradients" && batch_.ranks > 1; }
+  bool shards_gradients() const { return config_.train.shards_gradients() && batch_.ranks > 1; }
   /// How often gradients are summed over ranks in a step.
   int n_sums() const { return shards_gradients() ? batch_.n_micro_batches : 1; }
+  /// With train.shard=parameters, weights are gathered for the forward and for the backward pass. (A tied embedding is
+  /// gathered once more, and the last layer once less.)
+  comm::Passes passes() const {
+    return {.n_sums = n_sums(),
+            .n_gathers = shards_weights() ? 2 * batch_.n_micro_batches : 1,
+            .frozen_bytes = weights().frozen_bytes()};
+  }
   /// The slots of sharded buckets, and one for all others, which is not used by any other one.
   const std::vector<GradientSlot>& gradient_slots() const { return slots_; }
   /// The slot of a tensor or bucket that begins with this element.
@@ -259,6 +276,7 @@ class StepPlan {
   std::vector<OptimizerGroup> groups_;
   std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
+  std::optional<WeightUnits> weights_;
   std::vector<GradientSlot> slots_;
   std::vector<graph::GradientLayout::Place> places_;
   std::size_t slots_bytes_ = 0;

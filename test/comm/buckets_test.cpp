@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -123,6 +124,34 @@ TEST(Buckets, AreDividedIntoShards) {
     }
 }
 
+/// Between two units, there is a bucket of one tile per rank that has elements of both.
+TEST(Buckets, EndWhereUnitsEnd) {
+  constexpr std::size_t kTile = kTileElements, kBorder = 2 * kTile;
+  std::vector<GradientTensor> tensors = tensors_of({20 * kTile + 7, 5, 9 * kTile, kTile / 2, 100, 40 * kTile});
+  const std::vector<int> units{0, 0, 1, 2, 2, 3};  // the third one is smaller than a bucket between units
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].can_be_sharded = true;
+    tensors[i].unit = units[i];
+  }
+  const std::vector<Bucket> buckets = make_buckets(tensors, std::size_t{1} << 40, 2);
+  ASSERT_GE(buckets.size(), 5u);
+  std::size_t end = 0;
+  for (const Bucket& bucket : buckets) {
+    if (!bucket.is_sharded()) continue;
+    EXPECT_EQ(bucket.begin, end) << "without gaps";
+    end = bucket.end();
+    std::set<int> has;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (overlap({tensors[i].begin, tensors[i].n_elements}, {bucket.begin, bucket.n_elements}).n_elements > 0)
+        has.insert(units[i]);
+    if (bucket.n_elements != kBorder) {
+      EXPECT_EQ(has.size(), 1u) << bucket.first_name;
+    }
+  }
+  EXPECT_EQ(buckets[0].end(), 20 * kTile);
+  EXPECT_EQ(buckets[1].n_elements, kBorder);
+}
+
 TEST(Buckets, RejectTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
 
 TEST(BucketSums, SumsEveryTensorInEveryStep) {
@@ -164,9 +193,8 @@ TEST(BucketSums, OverlapsCommunicationWithBackwardPass) {
   reference::ReferenceBackend backend;
   const auto stream = backend.make_stream();
   const auto work = [](std::size_t, Stream&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
-  graph::StepList list =
-      list_of_buckets(make_buckets(tensors, 20000 * sizeof(float)), 8, static_cast<float*>(memory->data()), work,
-                      *communicator, backend);
+  graph::StepList list = list_of_buckets(make_buckets(tensors, 20000 * sizeof(float)), 8,
+                                         static_cast<float*>(memory->data()), work, *communicator, backend);
   const auto begin = std::chrono::steady_clock::now();
   list.queue(*stream);
   const double exposed_seconds = list.exposed_seconds();

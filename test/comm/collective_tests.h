@@ -139,6 +139,9 @@ inline void test_rounds(Communicator& communicator, std::size_t length, const Ev
       const SumOrder order = tree_order(n_rounds * size);
       const auto done = communicator.make_event();
       SumRound round{.open = open->data(), .stride = collective == Collective::all_reduce ? n : length};
+      const std::span kept(static_cast<float*>(open->data()), 8 * n);
+      std::ranges::fill(kept, -1.0f);
+      int most = 0;  // entries that a round leaves
       for (int i = 0; i < n_rounds; ++i) {
         round.merges =
             std::span(order.merges).subspan(static_cast<std::size_t>(i * size), static_cast<std::size_t>(size));
@@ -147,8 +150,12 @@ inline void test_rounds(Communicator& communicator, std::size_t length, const Ev
         communicator.exchange_async({collective, {data, n}, round}, ready, *done, "round");
         done->synchronize();
         round.n_before = round.n_after();
+        most = std::max(most, round.n_before);
       }
       ASSERT_EQ(round.n_before, 1);
+      EXPECT_EQ(std::ranges::count(kept.subspan(static_cast<std::size_t>(most) * round.stride), -1.0f),
+                std::ssize(kept) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(most) * round.stride))
+          << "other memory was written in " << n_rounds << " rounds";
       std::vector<std::vector<float>> values;
       std::vector<const std::byte*> sources;
       for (int source = 0; source < order.size(); ++source) {

@@ -19,8 +19,7 @@ using graph::Do;
 
 struct Planned {
   explicit Planned(const Config& config, int ranks)
-      : set(test::synthetic_set(config)),
-        task(tasks::make_image_classification(config, set, nullptr)),
+      : task(test::task_of(config)),
         plan(config, *task, batch_shape(config, 0, ranks), *backend,
              comm::topology_of(config.comm, comm::planned_ranks(ranks, 1), {}, backend->memory_space())) {}
   graph::StepList list(const Role& role) {
@@ -30,7 +29,6 @@ struct Planned {
   }
 
   std::unique_ptr<Backend> backend = make_backend({.device = "cpu", .threads = 1});
-  std::shared_ptr<const data::ImageSet> set;
   std::unique_ptr<tasks::Task> task;
   StepPlan plan;
 };
@@ -82,7 +80,7 @@ TEST(MicroBatch, SumsOfBucketsStartWhenTheirGradientsAreComplete) {
 }
 
 TEST(MicroBatch, WaitsOnceForEverythingThatStarts) {
-  for (const std::string shard : {"none", "optimizer", "gradients"})
+  for (const std::string shard : {"none", "optimizer", "gradients", "parameters"})
     for (const bool is_last : {false, true}) {
       Planned planned(config_of(shard), 2);
       const graph::StepList list = planned.list({.number = 0, .is_last = is_last});
@@ -141,6 +139,66 @@ TEST(MicroBatch, SlotsOfGradientsAreFreeBeforeTheyAreWritten) {
     EXPECT_LE(bucket.end(), slot.range.end());
     EXPECT_EQ(plan.gradient_layout().offset_bytes(bucket.begin),
               slot.memory.begin + (bucket.begin - slot.range.begin) * sizeof(float));
+  }
+}
+
+/// Follows a list: what the memory of gathered weights has when a node reads it.
+TEST(MicroBatch, UnitsOfWeightsAreThereWhileNodesReadThem) {
+  for (const char* recompute : {"none", "block", "selective"}) {
+    Config config = test::small_text_config(5, 4);
+    config.train.shard = "parameters";
+    config.model.recompute = recompute;
+    Planned planned(config, 2);
+    const WeightUnits& weights = planned.plan.weights();
+    const graph::ParameterTable& table = planned.plan.parameters();
+    const graph::StepList list = planned.list({.number = 0, .is_last = true});
+    const graph::Graph& graph = *planned.plan.largest().graph;
+    enum class Memory : std::uint8_t { has_others, is_on_its_way, is_there };
+    std::vector<Memory> memory(weights.units().size());
+    std::vector<int> n_gathers(weights.units().size());
+    const auto find_unit = [&](const auto& is_it) {
+      return static_cast<std::size_t>(std::ranges::find_if(weights.units(), is_it) - weights.units().begin());
+    };
+    const auto unit_of = [&](int exchange) {
+      const std::string& label = list.exchanges()[static_cast<std::size_t>(exchange)].label;
+      return find_unit([&](const WeightUnit& unit) { return label == "weights from " + unit.name + " on"; });
+    };
+    std::size_t newest = memory.size();
+    for (const Action& action : list.actions()) {
+      if (action.what == Do::start || action.what == Do::wait) {
+        const std::size_t unit = unit_of(action.index);
+        if (unit == memory.size()) continue;  // another exchange
+        memory[unit] = action.what == Do::start ? Memory::is_on_its_way : Memory::is_there;
+        if (action.what == Do::wait) continue;
+        n_gathers[unit] += unit != newest ? 1 : 0;  // bucket by bucket
+        newest = unit;
+        const WeightUnit& mine = weights.units()[unit];
+        for (std::size_t other = 0; other < memory.size(); ++other) {
+          const WeightUnit& theirs = weights.units()[other];
+          if (other == unit ||
+              overlap({mine.offset, mine.size_bytes}, {theirs.offset, theirs.size_bytes}).n_elements == 0)
+            continue;
+          EXPECT_NE(memory[other], Memory::is_on_its_way) << theirs.name << " and " << mine.name;
+          memory[other] = Memory::has_others;
+        }
+      }
+      if (action.what != Do::forward && action.what != Do::recompute && action.what != Do::backward) continue;
+      graph::Node& node = *graph.nodes()[static_cast<std::size_t>(action.index)];
+      if (action.what == Do::backward && !node.backward_reads_weights()) continue;
+      for (const graph::ParameterUse* use : node.parameters()) {
+        if (!use->exists() || !weights.place_of(use->id())) continue;
+        const std::size_t unit = find_unit([&](const WeightUnit& u) {
+          return std::ranges::find(table.parameters(), u.name, &graph::Parameter::name)->unit == table[use->id()].unit;
+        });
+        EXPECT_EQ(memory[unit], Memory::is_there) << node.name() << " reads " << weights.units()[unit].name;
+      }
+    }
+    std::size_t size_bytes = 0;
+    for (const WeightUnit& unit : weights.units()) size_bytes += unit.size_bytes;
+    EXPECT_LT(weights.size_bytes(), size_bytes * 3 / 4) << "units do not share memory";
+    // Layers for each pass, the last of which stays in memory for its backward pass; the tied embedding twice, too.
+    EXPECT_EQ(std::ranges::count(n_gathers, 2), 5) << recompute;
+    EXPECT_EQ(std::ranges::max(n_gathers), 2) << recompute;
   }
 }
 

@@ -175,13 +175,13 @@ void sharding_changes_no_bits(World& world) {
       config.train.global_batch = 24;
       config.train.micro_batches = 12;
       std::vector<std::vector<float>> of_tree;
-      for (const char* shard : {"none", "gradients"}) {
+      for (const char* shard : {"none", "gradients", "parameters"}) {
         config.train.shard = shard;
         const train::BatchShape shape = train::batch_shape(config, world.rank(), world.size());
         const auto in_order = comm::make_communicator(config.comm, world, *backend, shape.order_over_ranks());
         const auto state = state_after_steps(config, *backend, *in_order);
         check(of_tree.empty() || state == of_tree, world.rank(),
-              std::string("sharded gradients change the bits of ") + kind + " in " + std::string(name(precision)));
+              std::string("shards change the bits of ") + kind + " in " + std::string(name(precision)));
         of_tree = state;
       }
     }

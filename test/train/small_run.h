@@ -10,6 +10,7 @@
 #include "data/image_set.h"
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
+#include "models/family.h"
 #include "tasks/task.h"
 #include "train/replica.h"
 #include "train/schedule.h"
@@ -44,6 +45,24 @@ inline Config resnet50_config(int image_size, std::int64_t global_batch) {
   config.data.synthetic_samples = 256;
   config.train.global_batch = global_batch;
   config.cpu.threads = 1;
+  return config;
+}
+
+/// A small Llama with as many layers as given, on synthetic text.
+inline Config small_text_config(int n_layers, std::int64_t global_batch) {
+  Config config;
+  config.model.family = "llama";
+  config.model.config = fmt::format(
+      R"({{"architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 64, "intermediate_size": 128,
+          "num_hidden_layers": {}, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+          "tie_word_embeddings": true}})",
+      n_layers);
+  config.data.train = "synthetic";
+  config.data.sequence_length = 8;
+  config.train.global_batch = global_batch;
+  config.optimizer.kind = "adamw";
+  config.cpu.threads = 1;
+  config.comm.bucket_mb = 0.0625;
   return config;
 }
 
@@ -107,13 +126,21 @@ inline std::shared_ptr<const data::ImageSet> synthetic_set(const Config& config)
                                   config.data.image_size, 3, config.model.classes, "train");
 }
 
+/// The task of the configuration, whose train set is open.
+inline std::unique_ptr<tasks::Task> task_of(const Config& config, std::shared_ptr<const data::ImageSet> set = nullptr) {
+  if (!models::is_language_model(config.model.family))
+    return tasks::make_image_classification(config, set ? std::move(set) : synthetic_set(config), nullptr);
+  std::unique_ptr<tasks::Task> task = tasks::make_task(config);
+  task->open_train_set();
+  return task;
+}
+
 class SmallRun {
  public:
-  /// A run on images; uses the set of the configuration if none is given.
+  /// A run on images, or on the text that the configuration names; uses the set of the configuration if none is given.
   SmallRun(const Config& config, Backend& backend, Communicator& communicator,
            std::shared_ptr<const data::ImageSet> set = nullptr)
-      : SmallRun(config, backend, communicator,
-                 tasks::make_image_classification(config, set ? std::move(set) : synthetic_set(config), nullptr)) {}
+      : SmallRun(config, backend, communicator, task_of(config, std::move(set))) {}
   /// A run of a task whose train set is open.
   SmallRun(const Config& config, Backend& backend, Communicator& communicator, std::unique_ptr<tasks::Task> task)
       : set_(task->train_set()),

@@ -62,8 +62,8 @@ struct OptimizerDescription {
   /// A rank keeps only its shard of the state: segments are cut to it, and their state is at stored_begin. The
   /// parameters may be kept in the same way. Not for lars, whose norms are over whole segments.
   bool parameters_are_sharded = false;
-  /// The same for the gradients.
-  bool gradients_are_sharded = false;
+  /// The same for the gradients, and for the weights in weight_dtype.
+  bool gradients_are_sharded = false, weights_are_sharded = false;
 
   /// Throws internal if the state of a segment is outside of the arena, and not_supported for types that only other
   /// optimizers have.
@@ -122,7 +122,7 @@ inline std::string optimizer_text(const OptimizerDescription& d) {
 struct OptimizerCalls {
   struct Apply {
     float* parameters = nullptr;      // null without masters
-    void* weights = nullptr;          // in weight_dtype, at the same offsets as the parameters
+    void* weights = nullptr;          // in weight_dtype
     const void* gradients = nullptr;  // in gradient_dtype
     void* state = nullptr;            // in state_dtype, zero before step 0; (n_states, n_elements)
     const StepScalars* scalars = nullptr;
