@@ -35,8 +35,9 @@ struct Bucket {
   std::size_t end() const { return begin + n_elements; }
   std::size_t size_bytes() const { return n_elements * lockstep::size_bytes(dtype); }
   bool is_sharded() const { return n_shards > 1; }
-  /// Elements of the arena.
+  /// Elements of the arena: what the rank gets the sum of.
   ElementRange shard(int rank) const {
+    if (!is_sharded()) return {begin, n_elements};
     const ElementRange shard = equal_shard(n_elements, n_shards, rank);
     return {begin + shard.begin, shard.n_elements};
   }

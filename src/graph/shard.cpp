@@ -23,7 +23,7 @@ StoredWeights StoredWeights::all(const ParameterTable& table) {
           .n_nf4_bytes = table.n_nf4_bytes()};
 }
 
-std::size_t StoredWeights::at(std::size_t element) const {
+std::size_t stored_at(std::span<const ShardPiece> pieces, std::size_t element) {
   const ShardPiece& piece = *(std::ranges::upper_bound(pieces, element, {}, &ShardPiece::begin) - 1);
   return piece.stored + (element - piece.begin);
 }
@@ -38,7 +38,6 @@ OptimizerDescription Shard::optimizer(const OptimizerDescription& whole) const {
   if (is_whole_) return whole;
   OptimizerDescription own = whole;
   own.n_elements = n_stored_;
-  own.parameters_are_sharded = own.weight_dtype != DType::fp32;
   own.segments.clear();
   for (const ShardPiece& piece : pieces_) {
     for (ParameterSegment& segment : cut_to(whole.segments, {piece.begin, piece.n_elements})) {

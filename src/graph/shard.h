@@ -1,10 +1,9 @@
 // A rank's part of what is sharded with train.shard: the states of the optimizer and, where ops compute in 16 bits, the
 // fp32 masters (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, stage
 // 1); with train.shard=gradients also the sums of gradients (stage 2), and with train.shard=parameters all weights that
-// ops read (stage 3). It follows the buckets: a rank keeps the piece
-// of each reduce-scattered bucket whose gradients it gets. What buckets with shards leave over is small, and so are the
-// parameters that ops read in fp32 although they compute in 16 bits, such as the scales of norms: every rank has and
-// updates them all.
+// ops read (stage 3). It follows the buckets: a rank keeps the piece of each reduce-scattered bucket whose gradients it
+// gets. What buckets with shards leave over is small, and so are the parameters that ops read in fp32 although they
+// compute in 16 bits, such as the scales of norms: every rank has and updates them all.
 //
 //   arenas that every rank has (gradients, weights)   [ bucket 1 | bucket 2 | ... | whole                ]
 //   of rank 1 of 2                                         ^^^^       ^^^^          ^^^^^
@@ -26,6 +25,9 @@ struct ShardPiece {
   std::size_t stored = 0;                 // in the stored ones
 };
 
+/// The place of an element in an arena that stores these pieces, which are ascending. One of them has the element.
+std::size_t stored_at(std::span<const ShardPiece> pieces, std::size_t element);
+
 /// Where a rank stores the weights that ops read: the elements of the arena, and the bytes of matrices in NF4. With
 /// train.shard=parameters (stage 3), it has its shards only.
 struct StoredWeights {
@@ -35,7 +37,7 @@ struct StoredWeights {
   /// All of them.
   static StoredWeights all(const ParameterTable& table);
   /// The place of an element that the rank has.
-  std::size_t at(std::size_t element) const;
+  std::size_t at(std::size_t element) const { return stored_at(pieces, element); }
 };
 
 class Shard {

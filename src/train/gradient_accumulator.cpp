@@ -116,7 +116,7 @@ const void* GradientAccumulator::gradients_of(const OptimizerDescription& update
 
 void GradientAccumulator::keep_sum(std::size_t bucket, bool is_first, Stream& stream) {
   const comm::Bucket& b = plan_.buckets()[bucket];
-  const ElementRange mine = b.is_sharded() ? b.shard(plan_.batch().rank) : ElementRange{b.begin, b.n_elements};
+  const ElementRange mine = b.shard(plan_.batch().rank);
   const std::size_t part = b.begin < layout_.n_narrow ? 0 : 1;
   const std::byte* const first = result_.gradients + layout_.offset_bytes(b.begin);
   const TypedPointer kept = sum_at(mine.begin);

@@ -129,8 +129,7 @@ class MicroBatchWeaver {
       widen(bucket);
     SumRound round = round_;
     if (round.exists() && replica_) {
-      const Range mine = bucket.is_sharded() ? bucket.shard(plan_.batch().rank) : range;
-      round.open = replica_->accumulator_->sum_at(mine.begin).data;
+      round.open = replica_->accumulator_->sum_at(bucket.shard(plan_.batch().rank).begin).data;
       round.stride = plan_.summed_bytes() / size_bytes(bucket.dtype);
     }
     void* const data = replica_ ? replica_->gradients().at(bucket.begin).data : nullptr;

@@ -375,7 +375,8 @@ std::span<const std::byte> Replica::hashed() const {
                           plan_.n_masters() * sizeof(float));
   if (plan_.has_all_masters()) return masters;
   if (plan_.shards_weights()) return masters.subspan(plan_.shard_of_masters().whole_stored() * sizeof(float));
-  return {static_cast<const std::byte*>(parameter_arena_.compute_weights()), plan_.memory().compute_weights};
+  return {static_cast<const std::byte*>(parameter_arena_.compute_weights()),
+          plan_.weights().stored().n_elements * size_bytes(plan_.compute_dtype())};
 }
 
 std::uint64_t Replica::hash() {

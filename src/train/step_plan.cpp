@@ -400,8 +400,7 @@ graph::GradientLayout StepPlan::summed_layout() const {
 
 std::size_t StepPlan::summed_at(std::size_t element) const {
   if (element >= shard_.whole_begin()) return shard_.whole_stored() + element - shard_.whole_begin();
-  const auto piece = std::ranges::upper_bound(shard_.own_pieces(), element, {}, &graph::ShardPiece::begin) - 1;
-  return piece->stored + (element - piece->begin);
+  return graph::stored_at(shard_.own_pieces(), element);
 }
 
 int StepPlan::n_kept_sums() const {
@@ -464,11 +463,10 @@ std::vector<OptimizerDescription> StepPlan::optimizers() const {
   OptimizerDescription own = shard_.optimizer(optimizer_);
   own.gradients_are_sharded = shards_gradients();
   own.weights_are_sharded = shards_weights();
-  if (shards_weights()) own.parameters_are_sharded = true;
+  own.parameters_are_sharded = shards_masters();
   if (own.has_masters && own.gradient_dtype == DType::fp32) return {own};
   const std::size_t middle = table_.n_in_compute_type();
   OptimizerDescription narrow = own, wide = own;
-  narrow.parameters_are_sharded = wide.parameters_are_sharded = shards_masters();
   wide.gradient_dtype = DType::fp32;
   wide.has_masters = true;
   wide.first = middle;
