@@ -107,6 +107,12 @@ class Backend {
     std::atomic_ref(h_progress->count).fetch_add(1);
   }
 
+  /// Queues `work` on `stream`: a thread of the host does it when the stream reaches this point. It must not call this
+  /// backend. Not in a captured graph.
+  virtual void run_on_host(std::function<void()> work, Stream& /*stream*/) { work(); }
+  /// A backend for ops on memory of the host: this one, or one with the cores of the rank beside a device.
+  virtual Backend& host() { return *this; }
+
   /// The layout in which an activation of this shape is fastest inside a graph.
   virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;
   /// Throws not_supported if the device cannot compute in this precision. Otherwise returns a warning for the user, or

@@ -91,6 +91,7 @@ struct Config {
     int accumulate = 1;                 // micro-batches per rank and step; kAuto: as few as fit
     int micro_batches = 0;              // per step on all ranks, summed by one fixed tree; 0: off
     std::string shard = "none";         // none | optimizer | gradients | parameters
+    std::string offload = "none";       // none | optimizer
     DType gradient_type = DType::fp32;  // fp32 | bf16
     double label_smoothing = 0.0;
     std::vector<double> class_weights;              // of the loss; empty: all 1

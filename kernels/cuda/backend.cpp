@@ -109,7 +109,12 @@ CudaContext make_context(const BackendOptions& options) {
 class CudaBackend final : public OpsBackend {
  public:
   explicit CudaBackend(const BackendOptions& options)
-      : OpsBackend(make_context(options), options.algorithms), records_steps_(options.records_steps) {
+      : OpsBackend(make_context(options), options.algorithms),
+        records_steps_(options.records_steps),
+        host_options_{.device = "cpu",
+                      .threads = options.threads,
+                      .local_rank = options.local_rank,
+                      .local_size = options.local_size} {
     std::size_t free_bytes = 0, total_bytes = 0;
     LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     info_.name = context().device_name;
@@ -159,6 +164,19 @@ class CudaBackend final : public OpsBackend {
     return std::make_unique<CudaGraph>(std::make_unique<FewRows>(context(), /*together=*/true));
   }
   std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
+  void run_on_host(std::function<void()> work, Stream& stream) override {
+    const auto run = [](void* data) {
+      const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(data));
+      (*owned)();
+    };
+    auto owned = std::make_unique<std::function<void()>>(std::move(work));
+    LOCKSTEP_CUDA_CHECK(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream.native()), run, owned.get()));
+    (void)owned.release();
+  }
+  Backend& host() override {
+    if (!host_) host_ = lockstep::make_backend(host_options_);
+    return *host_;
+  }
   void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {
     cuda::record_progress(h_progress, what, stream);
   }
@@ -179,6 +197,8 @@ class CudaBackend final : public OpsBackend {
  private:
   DeviceInfo info_;
   bool records_steps_;
+  BackendOptions host_options_;
+  std::unique_ptr<Backend> host_;
   bool frozen_ = false;
 };
 

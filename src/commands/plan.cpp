@@ -213,6 +213,7 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
             {"node_buffers", m.node_buffers},
             {"uploads", m.uploads},
             {"loader", m.loader},
+            {"offloaded", m.offloaded},
             {"checkpoint", m.checkpoint},
             {"total_on_device", of_device},
             {"total_on_host", m.total() - of_device},

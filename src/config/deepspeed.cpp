@@ -51,8 +51,10 @@ constexpr std::array kRows{
     Row{"train_batch_size", "train.global_batch"},
     Row{"gradient_clipping", "train.clip_norm"},
     Row{"zero_optimization.stage", "train.shard", "0=none 1=optimizer 2=gradients 3=parameters"},
-    Row{"zero_optimization.cpu_offload zero_optimization.cpu_offload_params zero_optimization.offload_optimizer.device "
-        "zero_optimization.offload_param.device activation_checkpointing.cpu_checkpointing",
+    Row{"zero_optimization.cpu_offload", "train.offload", "true=optimizer false=none"},
+    Row{"zero_optimization.offload_optimizer.device", "train.offload", "cpu=optimizer none=none", kMemory},
+    Row{"zero_optimization.cpu_offload_params zero_optimization.offload_param.device "
+        "activation_checkpointing.cpu_checkpointing",
         "", kOff, kMemory},
     Row{"zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients optimizer.params.amsgrad "
         "bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states fp16.fp16_master_weights_and_grads",

@@ -223,6 +223,12 @@ std::vector<Row> train_keys() {
        "gradients, too, which are summed in each micro-batch. parameters (ZeRO-3): the weights, too, and those of a "
        "base, which are gathered layer by layer, forward and backward. With reproducible and train.micro_batches, the "
        "results are the same. gradients and parameters need a number of ranks that divides train.micro_batches."},
+      {kNone, "", choice(KEY(train.offload), {"none", "optimizer"}),
+       "What is kept in the memory of the host instead of the device. optimizer: the fp32 master weights and the "
+       "optimizer "
+       "state, 12 bytes per parameter, or their shard with train.shard. The processor updates them, while the next "
+       "forward "
+       "pass begins. The results are the same. Needs precision=bf16."},
       {kLearning, "", number_type(KEY(train.gradient_type)),
        "Type of the gradients of weights, in which micro-batches and ranks are summed too. bf16 is for language models "
        "that are trained in full with adamw and precision=bf16; norms keep fp32."},

@@ -62,6 +62,7 @@ std::string memory_text(const MemoryReport& m, MemorySpace space) {
   if (m.node_buffers > 0) line("node buffers", m.node_buffers, "in host memory: for gradients that nodes exchange");
   line("uploaded batches", m.uploads, "");
   line("prefetched batches", m.loader, "in host memory");
+  if (m.offloaded > 0) line("offloaded", m.offloaded, "in host memory: the optimizer, with buffers for its copies");
   line("checkpoint", m.checkpoint, "in host memory: the copy that is written while training continues");
   const std::size_t of_device = memory_of_device(m, space);
   line(space == MemorySpace::device ? "total on the device" : "total", of_device, "");

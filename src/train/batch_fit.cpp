@@ -85,7 +85,7 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
 }
 
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space) {
-  const std::size_t of_host = memory.loader + memory.checkpoint + memory.node_buffers;
+  const std::size_t of_host = memory.loader + memory.checkpoint + memory.node_buffers + memory.offloaded;
   return memory.total() - (space == MemorySpace::device ? of_host : 0);
 }
 

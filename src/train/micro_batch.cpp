@@ -66,27 +66,64 @@ class MicroBatchWeaver {
 
   void add_forward() {
     list_.begin_part(Kind::forward, "forward");
-    std::vector<Gather> gathers;  // that nothing waits for yet
-    if (is_sharded() && !plan_.shards_weights() && role_.number == 0)
-      gathers = add_gathers(list_, plan_, replica_ ? replica_->shared_weights() : nullptr);
-    const auto wait_for = [&](const Range& read) {
-      std::erase_if(gathers, [&](const Gather& gather) {
-        if (overlap(gather.range, read).n_elements == 0) return false;
-        list_.add_wait(gather.exchange);
-        return true;
-      });
-    };
+    if (role_.number == 0) begin_gathers();
     for (std::size_t i = 0; i < graph_.order().n_forward(); ++i) {
       for (const graph::ParameterUse* use : node_at(i).parameters())
-        if (use->exists()) wait_for({table()[use->id()].begin, table()[use->id()].n_elements});
+        if (use->exists() && !plan_.weights().place_of(use->id()))  // otherwise, it belongs to a unit
+          wait_for_weights({table()[use->id()].begin, table()[use->id()].n_elements});
       units_.add_before(i);
       list_.add_entry(i);
     }
-    wait_for({0, table().n_total()});
+    wait_for_weights({0, table().n_total()});
     if (plan_.batch().is_tree || plan_.shards_gradients())
       add_task(Kind::forward, "sum of losses", [number = role_.number](Replica& replica, Stream& stream) {
         replica.accumulator_->add_loss(number, stream);
       });
+  }
+
+  // Of the first micro-batch
+
+  /// The weights that are sharded are gathered in the reverse order of the backward pass. That is about the order of
+  /// the forward pass, so that the first layers run while the weights of later ones are on their way. Those that are on
+  /// their way from the host are gathered shortly before they are read.
+  void begin_gathers() {
+    if (is_sharded() && !plan_.shards_weights())
+      for (const comm::Bucket& bucket : buckets())
+        if (bucket.is_sharded()) not_gathered_.push_back(&bucket);
+    if (!plan_.offloads()) return start_gathers(not_gathered_.size());
+    is_updated_.resize(buckets().size());
+    units_.before_gather = [this](const Range& range) { wait_for_update(range); };
+    start_gathers(2);
+  }
+  void start_gathers(std::size_t n) {
+    for (; n > 0 && !not_gathered_.empty(); --n) {
+      const comm::Bucket& bucket = *not_gathered_.back();
+      not_gathered_.pop_back();
+      wait_for_update({bucket.begin, bucket.n_elements});
+      gathers_.push_back(add_gather(list_, plan_, bucket, replica_ ? replica_->shared_weights() : nullptr));
+    }
+  }
+  /// With train.offload: waits for the new weights of this rank.
+  void wait_for_update(const Range& range) {
+    for (std::size_t b = 0; b < is_updated_.size(); ++b) {
+      if (is_updated_[b] || overlap({buckets()[b].begin, buckets()[b].n_elements}, range).n_elements == 0) continue;
+      is_updated_[b] = true;
+      add_task(Kind::wait, "weights from the host",
+               [b](Replica& replica, Stream& stream) { replica.offload_->wait_for_weights(b, stream); });
+    }
+  }
+  void wait_for_weights(const Range& range) {
+    wait_for_update(range);
+    const auto is_read = [&](const Range& other) { return overlap(other, range).n_elements > 0; };
+    while (std::ranges::any_of(not_gathered_, [&](const comm::Bucket* b) {
+      return is_read({b->begin, b->n_elements});
+    }))
+      start_gathers(1);
+    start_gathers(std::erase_if(gathers_, [&](const Gather& gather) {
+      if (!is_read(gather.range)) return false;
+      list_.add_wait(gather.exchange);
+      return true;
+    }));
   }
 
   /// Calls `done` after an entry that completes the gradient of a parameter, once for each.
@@ -262,7 +299,7 @@ class MicroBatchWeaver {
     // the host.
     add_task(Kind::update, "gradient norm", &Replica::apply_norm);
     add_task(Kind::wait, "copy for a checkpoint", &Replica::wait_for_copy);
-    add_task(Kind::update, "optimizer", &Replica::apply_optimizer);
+    if (!plan_.offloads()) add_task(Kind::update, "optimizer", &Replica::apply_optimizer);
     if (table().n_trained_statistics() > 0) add_task(Kind::update, "running statistics", &Replica::update_statistics);
     if (plan_.averages() == Averages::kept)
       add_task(Kind::update, "averages of the weights", &Replica::update_averages);
@@ -283,6 +320,9 @@ class MicroBatchWeaver {
   std::vector<bool> is_waited_for_, slot_has_begun_;
   std::size_t widened_ = 0;  // tensors
   SumRound round_;
+  std::vector<const comm::Bucket*> not_gathered_;  // the next one last
+  std::vector<Gather> gathers_;                    // that nothing waits for yet
+  std::vector<bool> is_updated_;                   // buckets; empty: nothing is updated on the host
 };
 
 StepList list_of(StepPlan& plan, PlannedGraph& planned, const Role& role, Replica* replica) {
@@ -304,7 +344,9 @@ void UnitGathers::start(const UnitUse& use) {
   const WeightUnit& unit = plan_.weights().units()[use.unit];
   std::vector<int>& exchanges = exchanges_[use.unit];
   exchanges.clear();
-  for (const GatheredPart& part : unit.parts)
+  if (before_gather) before_gather(unit.rest);
+  for (const GatheredPart& part : unit.parts) {
+    if (before_gather) before_gather(part.range);
     exchanges.push_back(list_.add_start(
         {.exchange = {.collective = Collective::all_gather,
                       .slice = {.data = replica_ ? replica_->gathered_weights() + unit.offset + part.offset : nullptr,
@@ -313,12 +355,13 @@ void UnitGathers::start(const UnitUse& use) {
          .label = fmt::format("weights from {} on", unit.name),
          .is_timed = true,
          .shard = replica_ ? replica_->stored_weights(part.is_nf4) + part.stored : nullptr}));
+  }
 }
 
 void UnitGathers::wait(const UnitUse& use) {
   const WeightUnit& unit = plan_.weights().units()[use.unit];
   for (const int exchange : exchanges_[use.unit]) list_.add_wait(exchange);
-  if (unit.rest_bytes > 0)
+  if (unit.rest.n_elements > 0)
     list_.add_task({Kind::forward, "weights that every rank has",
                     [replica = replica_, &unit](Stream& stream) { replica->copy_rest_of(unit, stream); }});
 }
@@ -331,24 +374,20 @@ StepList UnitGathers::list_of(const StepPlan& plan, std::size_t unit, Replica* r
   return list;
 }
 
-std::vector<Gather> add_gathers(StepList& list, const StepPlan& plan, void* weights) {
+Gather add_gather(StepList& list, const StepPlan& plan, const comm::Bucket& bucket, void* weights) {
   const DType dtype = plan.compute_dtype();
-  std::vector<Gather> gathers;
-  for (const comm::Bucket& bucket : std::views::reverse(plan.buckets())) {
-    if (!bucket.is_sharded()) continue;
-    void* const data = weights ? static_cast<std::byte*>(weights) + bucket.begin * size_bytes(dtype) : nullptr;
-    const int exchange =
-        list.add_start({.exchange = {.collective = Collective::all_gather,
-                                     .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype}},
-                        .label = fmt::format("weights, {} to {}", bucket.first_name, bucket.last_name)});
-    gathers.push_back({{bucket.begin, bucket.n_elements}, exchange});
-  }
-  return gathers;
+  void* const data = weights ? static_cast<std::byte*>(weights) + bucket.begin * size_bytes(dtype) : nullptr;
+  const int exchange =
+      list.add_start({.exchange = {.collective = Collective::all_gather,
+                                   .slice = {.data = data, .n_elements = bucket.n_elements, .dtype = dtype}},
+                      .label = fmt::format("weights, {} to {}", bucket.first_name, bucket.last_name)});
+  return {{bucket.begin, bucket.n_elements}, exchange};
 }
 
 StepList gather_list(const StepPlan& plan, void* weights) {
   StepList list;
-  for (const Gather& gather : add_gathers(list, plan, weights)) list.add_wait(gather.exchange);
+  for (const comm::Bucket& bucket : std::views::reverse(plan.buckets()))
+    if (bucket.is_sharded()) list.add_wait(add_gather(list, plan, bucket, weights).exchange);
   return list;
 }
 

@@ -1,6 +1,7 @@
 // What a micro-batch of training queues, from the gathering of sharded weights to the update of the optimizer.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -27,6 +28,8 @@ class UnitGathers {
   UnitGathers(graph::StepList& list, const StepPlan& plan, const graph::Graph& graph, Replica* replica);
   /// To be called before the entry of the execution order at this position is added.
   void add_before(std::size_t position);
+  /// Called with elements of the arena before they are gathered.
+  std::function<void(const ElementRange&)> before_gather;
 
   /// Gathers one unit, and waits.
   static graph::StepList list_of(const StepPlan& plan, std::size_t unit, Replica* replica);
@@ -51,11 +54,9 @@ struct Gather {
   int exchange = 0;
 };
 
-/// With train.shard: gathers the weights that are sharded, in the reverse order of the backward pass. That is about the
-/// order of the forward pass, so that the first layers run while the weights of later ones are on their way. Starts
-/// only.
-std::vector<Gather> add_gathers(graph::StepList& list, const StepPlan& plan, void* weights);
-/// The same with waits.
+/// With train.shard: starts to gather the weights of a bucket.
+Gather add_gather(graph::StepList& list, const StepPlan& plan, const comm::Bucket& bucket, void* weights);
+/// Gathers all weights that are sharded, with waits.
 graph::StepList gather_list(const StepPlan& plan, void* weights);
 
 }  // namespace lockstep::train

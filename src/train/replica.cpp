@@ -51,7 +51,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
-  for (const OptimizerDescription& d : plan.optimizers()) updates_.push_back({d, backend.make(d)});
+  if (!plan.offloads())
+    for (const OptimizerDescription& d : plan.optimizers()) updates_.push_back({d, backend.make(d)});
   clip_norm_ = backend.make(ClipNormDescription{.n_elements = table.n_trainable(),
                                                 .max_norm = static_cast<float>(plan.config().train.clip_norm),
                                                 .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
@@ -93,6 +94,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
   accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, *stream_, gradients(), &sums_->loss,
                                                        reinterpret_cast<LossSums*>(sums_ + 1), &state_->report.local);
+  if (plan.offloads()) offload_ = std::make_unique<OffloadedOptimizer>(plan, backend, parameter_arena_);
   if (!plan.shard().is_whole() && !plan.shards_weights()) weight_gather_ = gather_list(plan, shared_weights());
   if (PlannedGraph* planned = plan.evaluation()) {
     evaluation_.list = graph::StepList(planned->graph.get());
@@ -151,12 +153,18 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
   slot.host->flags = flags;
+  if (offload_) offload_->wait_for_scalars(*stream_);
   backend_.copy(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
   backend_.copy(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
 }
 
+void Replica::refresh(Stream& stream) {
+  if (offload_) offload_->refresh(stream);
+  parameter_arena_.refresh(stream);
+}
+
 void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
-  parameter_arena_.refresh(*stream_);
+  refresh(*stream_);
   const graph::Graph& graph = *planned.graph;
   for (std::size_t i = 0; i < planned.fields.size(); ++i) upload_targets_[i] = graph.tensor(planned.fields[i]);
   uploader_->upload(batch, planned.batch, graph.options().batch, upload_targets_, *stream_);
@@ -190,6 +198,7 @@ void Replica::run(const data::Batch& batch) {
   queue(running, accumulator_->target(number));
   if (!running_.is_last()) return;
   weights_are_gathered_ = false;
+  if (offload_) offload_->update(*accumulator_, &state_->scalars, *is_copied_, *stream_);
   slots_[static_cast<std::size_t>(current_)].list = &running.list;
   report();
 }
@@ -333,7 +342,7 @@ LossSums Replica::end_evaluation() {
 
 void Replica::prepare_samples() {
   gather_weights();
-  parameter_arena_.refresh(*stream_);
+  refresh(*stream_);
   stream_->synchronize();  // because the sampler has a stream of its own
   communicator_.check();
 }
@@ -353,8 +362,9 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
 }
 
 void Replica::gather_weights() {
+  if (offload_) offload_->wait(*stream_);
   if (plan_.shard().is_whole() || plan_.shards_weights() || weights_are_gathered_) return;
-  parameter_arena_.refresh(*stream_);
+  refresh(*stream_);
   queue_alone(weight_gather_);
   weights_are_gathered_ = true;
 }
@@ -367,7 +377,7 @@ const std::byte* Replica::stored_weights(bool is_nf4) const {
 
 void Replica::copy_rest_of(const WeightUnit& unit, Stream& stream) {
   backend_.copy(gathered_weights() + unit.offset + unit.rest_offset, stored_weights(false) + unit.rest_stored,
-                unit.rest_bytes, stream);
+                unit.rest.n_elements * size_bytes(plan_.compute_dtype()), stream);
 }
 
 std::span<const std::byte> Replica::hashed() const {
@@ -380,7 +390,7 @@ std::span<const std::byte> Replica::hashed() const {
 }
 
 std::uint64_t Replica::hash() {
-  parameter_arena_.refresh(*stream_);
+  refresh(*stream_);
   gather_weights();
   std::uint64_t all = 0;
   const auto add = [&](Hash& op, const void* data) {

@@ -33,6 +33,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "train/gradient_accumulator.h"
 #include "train/micro_batch.h"
+#include "train/offloaded_optimizer.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
@@ -165,6 +166,8 @@ class Replica {
   const std::byte* stored_weights(bool is_nf4) const;
   std::byte* gathered_weights() const { return static_cast<std::byte*>(gathered_->data()); }
   void copy_rest_of(const WeightUnit& unit, Stream& stream);
+  /// Weights follow masters that were edited.
+  void refresh(Stream& stream);
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.
   void prepare(const PlannedGraph& planned, const data::Batch& batch);
 
@@ -228,8 +231,9 @@ class Replica {
   std::unique_ptr<Hash> hash_, hash_of_unit_;  // the second null unless weights are sharded
   std::unique_ptr<WeightAverages> averages_;   // null: there are none
   std::unique_ptr<GradientAccumulator> accumulator_;
-  graph::StepList weight_gather_;  // empty if nothing is sharded
-  MicroBatch evaluation_;          // empty without an evaluation graph
+  std::unique_ptr<OffloadedOptimizer> offload_;  // null: masters and state are in the memory of the backend
+  graph::StepList weight_gather_;                // empty if nothing is sharded
+  MicroBatch evaluation_;                        // empty without an evaluation graph
   std::unique_ptr<OrderedSum> sum_evaluation_;
   graph::StepList evaluation_sums_;
   bool weights_are_gathered_ = false;

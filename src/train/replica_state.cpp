@@ -21,6 +21,7 @@ bool Replica::is_in_pieces(const StateTensor& tensor) const {
 }
 
 TypedPointer Replica::stored(int state) const {
+  if (offload_) return state == StateTensor::kNoState ? TypedPointer(offload_->masters()) : offload_->state(state);
   if (state == StateTensor::kNoState && plan_.has_masters()) return const_cast<float*>(parameter_arena_.masters());
   if (state == StateTensor::kNoState)
     return {const_cast<void*>(parameter_arena_.compute_weights()), plan_.compute_dtype()};
@@ -36,7 +37,8 @@ std::byte* element(TypedPointer arena, std::size_t i) { return arena.as<std::byt
 }  // namespace
 
 std::byte* Replica::place_of(const StateTensor& tensor) const {
-  if (tensor.state != StateTensor::kNoState)
+  const bool is_offloaded = offload_ != nullptr && tensor.begin < plan_.parameters().n_trainable();
+  if (tensor.state != StateTensor::kNoState || is_offloaded)
     return element(stored(tensor.state), tensor.begin - plan_.shard().whole_begin() + plan_.shard().whole_stored());
   if (tensor.dtype != DType::fp32) return element(stored(tensor.state), parameter_arena_.stored_weight(tensor.begin));
   return element(const_cast<float*>(parameter_arena_.masters()), tensor.begin - parameter_arena_.first_master());
@@ -99,6 +101,7 @@ void Replica::gather(const StateRound& round) {
 }
 
 void Replica::begin_round(int round) {
+  if (offload_) offload_->wait(*stream_);
   round_ = round;
   round == 0 ? gather_weights() : gather(rounds_.at(static_cast<std::size_t>(round) - 1));
 }
@@ -121,7 +124,9 @@ void Replica::write_parts(const StateTensor& tensor, std::span<const float> pack
 void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
   weights_are_gathered_ = false;
   wait_for_copy(*stream_);
+  if (offload_) offload_->wait(*stream_);
   if (tensor.state == StateTensor::kNoState) (void)parameter_arena_.edit();
+  if (tensor.state == StateTensor::kNoState && offload_) (void)offload_->edit();
   if (!tensor.parameter) return write_parts(tensor, canonical);
   if (tensor.parameter->parts.size() == 1) return write_parts(tensor, graph::pack(*tensor.parameter, canonical));
   std::vector<float> packed(tensor.n_elements);  // including the other parts
@@ -147,6 +152,7 @@ void Replica::initialize(std::uint32_t seed) {
   const graph::Shard& shard = plan_.shard();
   const bool is_divided = shard.is_whole() && plan_.has_masters() && plan_.gradient_layout().n_narrow == 0;
   float* const masters = parameter_arena_.edit();
+  float* const kept = offload_ ? offload_->edit() : masters;
   auto* const weights = static_cast<std::byte*>(parameter_arena_.update().compute_weights);
   const std::size_t first = parameter_arena_.first_master();
   struct Drawn {
@@ -179,7 +185,8 @@ void Replica::initialize(std::uint32_t seed) {
         const ElementRange both = overlap({piece.begin, piece.n_elements}, whole);
         if (both.n_elements == 0) continue;
         draw(p, both);
-        if (plan_.shards_masters()) drawn.back().target = masters + (piece.stored + (both.begin - piece.begin));
+        if (plan_.shards_masters() || offload_)
+          drawn.back().target = kept + (piece.stored + (both.begin - piece.begin));
       }
     }
   }

@@ -16,6 +16,7 @@
 #include "models/family.h"
 #include "models/lora.h"
 #include "tasks/language_modelling/text_sampler.h"
+#include "train/offloaded_optimizer.h"
 #include "train/uploader.h"
 
 namespace lockstep::train {
@@ -145,6 +146,17 @@ void check_narrow_state(const Config& c) {
     require(is_given, ErrorCode::config_conflict, "{}{} need {}", place, kKeys, what);
 }
 
+void check_offload(const Config& c) {
+  if (c.train.offload == "none") return;
+  const std::pair<bool, std::string_view> needs[] = {{c.precision == Precision::bf16, "precision=bf16"},
+                                                     {c.optimizer.kind != "lars", "optimizer.kind=adamw or sgd"},
+                                                     {c.optimizer.masters, "optimizer.masters=fp32"},
+                                                     {!c.ema.is_on(), "ema.decay=0"}};
+  for (const auto& [is_given, what] : needs)
+    require(is_given, ErrorCode::config_conflict, "{}train.offload={} needs {}", c.places({"train.offload"}),
+            c.train.offload, what);
+}
+
 std::optional<LossScaling> describe_loss_scaling(const Config& config) {
   const Config::LossScale& c = config.loss_scale;
   const std::string kind = c.kind != "auto" ? c.kind : config.precision == Precision::fp16 ? "dynamic" : "none";
@@ -183,6 +195,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
                    comm::Topology topology)
     : config_(config), task_(task), batch_(batch), topology_(std::move(topology)) {
   check_narrow_state(config);
+  check_offload(config);
   const data::DatasetInfo& set = task.train_set()->info();
   const std::vector<data::Field> fields = task.train_set()->fields();
   if (config.model.lora.is_on()) table_.set_base([](const std::string& name) { return !models::is_adapter(name); });
@@ -415,7 +428,7 @@ std::vector<StateRound> StepPlan::rounds() const {
   for (int state = shards_parameters() ? StateTensor::kNoState : 0; state < n_states + (n_averages() > 0 ? 1 : 0);
        ++state) {
     const bool is_of_optimizer = state != StateTensor::kNoState && state < n_states;
-    const DType parameters = has_masters() ? DType::fp32 : compute_dtype();
+    const DType parameters = optimizer_.has_masters ? DType::fp32 : compute_dtype();
     const std::size_t element_bytes = size_bytes(is_of_optimizer                  ? optimizer_.state_dtype
                                                  : state == StateTensor::kNoState ? parameters
                                                                                   : DType::fp32);
@@ -464,6 +477,7 @@ std::vector<OptimizerDescription> StepPlan::optimizers() const {
   own.gradients_are_sharded = shards_gradients();
   own.weights_are_sharded = shards_weights();
   own.parameters_are_sharded = shards_masters();
+  if (offloads()) own.parameters_are_sharded = own.gradients_are_sharded = own.weights_are_sharded = true;
   if (own.has_masters && own.gradient_dtype == DType::fp32) return {own};
   const std::size_t middle = table_.n_in_compute_type();
   OptimizerDescription narrow = own, wide = own;
@@ -518,8 +532,12 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
     const int n_partial_sums = max_open_sums(batch_.order_in_rank());
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();
   }
-  m.optimizer = graph::aligned(sizeof(StepState)) + static_cast<std::size_t>(optimizer_.n_states()) *
-                                                        shard_.n_stored() * size_bytes(optimizer_.state_dtype);
+  m.optimizer = graph::aligned(sizeof(StepState));
+  if (offloads())
+    m.offloaded = OffloadedOptimizer::size_bytes(*this);
+  else
+    m.optimizer +=
+        static_cast<std::size_t>(optimizer_.n_states()) * shard_.n_stored() * size_bytes(optimizer_.state_dtype);
   m.averages = n_averages() * sizeof(float);
   const auto count = [&](const PlannedGraph& g) {
     m.activations = std::max(m.activations, g.graph->memory().size_bytes());

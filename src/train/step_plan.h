@@ -109,11 +109,12 @@ struct MemoryReport {
   std::size_t node_buffers = 0;  // of a node's leader, for the data of other nodes
   std::size_t uploads = 0;       // batches on their way to the device, in its memory
   std::size_t loader = 0;        // batches read ahead
+  std::size_t offloaded = 0;     // in host memory, with the buffers for copies: train.offload
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
     return parameters + compute_weights + nf4_weights + gathered_weights + gradients + low_precision_gradients +
            partial_sums + optimizer + averages + activations + workspace + second_workspace + exchange + node_buffers +
-           uploads + loader + checkpoint;
+           uploads + loader + offloaded + checkpoint;
   }
 };
 
@@ -168,8 +169,11 @@ class StepPlan {
   const OptimizerDescription& optimizer() const { return optimizer_; }  // of all parameters
   /// The part of this rank; without train.shard, the whole model.
   const graph::Shard& shard() const { return shard_; }
-  /// Whether weights that ops read in 16 bits have fp32 masters, if there are such weights (optimizer.masters).
-  bool has_masters() const { return optimizer_.has_masters; }
+  /// Whether masters and the state of the optimizer are in host memory (train.offload).
+  bool offloads() const { return config_.train.offload == "optimizer"; }
+  /// Whether weights that ops read in 16 bits have fp32 masters beside them, if there are such weights
+  /// (optimizer.masters).
+  bool has_masters() const { return optimizer_.has_masters && !offloads(); }
   /// Whether a rank stores only its shards of the weights that ops read.
   bool shards_weights() const { return config_.train.shard == "parameters" && batch_.ranks > 1; }
   /// Where they are stored, and when they are gathered.
@@ -179,7 +183,7 @@ class StepPlan {
     return !shard_.is_whole() && (compute_dtype() != DType::fp32 || shards_weights()) && has_masters();
   }
   /// Whether a rank has only its shard of what checkpoints store of the parameters.
-  bool shards_parameters() const { return shards_masters() || shards_weights(); }
+  bool shards_parameters() const { return shards_masters() || shards_weights() || (offloads() && !shard_.is_whole()); }
   /// The part of the masters that a rank has.
   graph::Shard shard_of_masters() const {
     return has_masters() ? shard_ : graph::Shard(table_, {}, table_.n_in_compute_type());

@@ -53,7 +53,8 @@ void WeightUnits::add_trained(const ParameterTable& table, const graph::Shard& s
       const comm::Bucket& bucket = buckets[i];
       if (bucket.end() <= begin || bucket.begin >= end) continue;
       if (bucket.begin <= begin) first = bucket.begin;
-      unit.parts.push_back({.dtype = dtype_,
+      unit.parts.push_back({.range = {bucket.begin, bucket.n_elements},
+                            .dtype = dtype_,
                             .n_elements = bucket.n_elements,
                             .offset = memory + (bucket.begin - first) * element,
                             .stored = shard.own_pieces()[i].stored * element});
@@ -64,8 +65,8 @@ void WeightUnits::add_trained(const ParameterTable& table, const graph::Shard& s
     if (end <= whole) continue;
     unit.rest_stored = shard.whole_stored() * element;
     unit.rest_offset = memory + (whole - first) * element;
-    unit.rest_bytes = (end - whole) * element;
-    unit.size_bytes = unit.rest_offset + unit.rest_bytes;
+    unit.rest = {whole, end - whole};
+    unit.size_bytes = unit.rest_offset + unit.rest.n_elements * element;
   }
 }
 

@@ -27,6 +27,7 @@ namespace lockstep::train {
 
 /// What one all-gather has.
 struct GatheredPart {
+  ElementRange range{};  // of the arena; empty if it has no gradients
   DType dtype = DType::fp32;
   std::size_t n_elements = 0;  // of all shards
   std::size_t offset = 0;      // in the memory of the unit: bytes
@@ -37,9 +38,9 @@ struct GatheredPart {
 struct WeightUnit {
   std::string name;  // of its first parameter
   std::vector<GatheredPart> parts{};
-  /// The end of the last tensor, if every rank stores it: bytes in the two memories.
-  std::size_t rest_stored = 0, rest_offset = 0, rest_bytes = 0;
-  std::size_t offset = 0, size_bytes = 0;  // in the memory of gathered weights
+  ElementRange rest{};                           // of the arena: the end of the last tensor, if every rank stores it,
+  std::size_t rest_stored = 0, rest_offset = 0;  // and where: bytes
+  std::size_t offset = 0, size_bytes = 0;        // in the memory of gathered weights
 };
 
 /// A part of the execution order of a graph in which the weights of a unit are used.

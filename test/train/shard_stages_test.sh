@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Gradients and weights sharded over ranks: the same checkpoints and evaluations as without shards, on any number of ranks
+# Gradients and weights sharded over ranks, and the optimizer on the host: the same checkpoints and evaluations as without shards, on any number of ranks
 # that divides the number of micro-batches, by each transport, with what else changes a step, and after resuming with
 # another setting.
 source test/support/check.sh
@@ -28,30 +28,33 @@ same() {
   "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest" &&
     [[ $(evaluated "$1") == "$(evaluated "$2")" ]]
 }
-equal() { # NAME RANKS KEY=VALUE...: trains without shards, and then with gradients and parameters in shards
+equal() { # NAME SHARD:RANKS[:OFFLOAD]... KEY=VALUE...: trains on one rank without shards, and then with those settings
   check "$1: trains without shards" train 1 "$1" "${@:3}"
-  local of shard ranks
+  local of shard ranks offload
   for of in $2; do
-    shard=${of%%:*} ranks=${of##*:}
-    check "  with sharded $shard on $ranks" train "$ranks" "$1$ranks" "${@:3}" train.shard=$shard
-    check "  the bits are the same" same "$1" "$1$ranks"
+    IFS=: read -r shard ranks offload <<<"$of"
+    check "  with sharded $shard on $ranks${offload:+ and an offloaded $offload}" \
+      train "$ranks" "$1$of" "${@:3}" train.shard="$shard" train.offload="${offload:-none}"
+    check "  the bits are the same" same "$1" "$1$of"
   done
 }
 equal fp32 "parameters:1 gradients:2 parameters:3 parameters:4" "${text[@]}" precision=fp32
-equal bf16 "parameters:2 gradients:3 gradients:4 parameters:6" "${text[@]}" precision=bf16
+equal bf16 "parameters:2 gradients:3 gradients:4 parameters:6 none:1:optimizer optimizer:2:optimizer gradients:3:optimizer
+  parameters:3:optimizer" "${text[@]}" precision=bf16
 equal narrow "parameters:3 gradients:4" "${text[@]}" "${narrow[@]}"
 equal llama "parameters:2 gradients:3" "${text[@]}" precision=bf16 model.config="$work/llama.json" model.recompute=block \
   comm.bucket_mb=1000
 equal qwen2 "parameters:3 gradients:4" "${text[@]}" precision=bf16 model.config="$work/qwen2.json" model.recompute=selective
 equal gemma "gradients:2 parameters:4" "${text[@]}" precision=bf16 model.config="$work/gemma.json"
-equal gradients_in_bf16 "gradients:3 parameters:4" "${text[@]}" precision=bf16 train.gradient_type=bf16
+equal gradients_in_bf16 "gradients:3 parameters:4 parameters:2:optimizer" "${text[@]}" precision=bf16 train.gradient_type=bf16
 equal images "gradients:2 parameters:3" "${images[@]}" data.drop_last=false data.end=64 train.max_steps=3 train.epochs=2
+equal images_in_bf16 "parameters:2 parameters:3:optimizer" "${images[@]}" precision=bf16 optimizer.momentum=0.9 data.end=72
 equal ema "gradients:3 parameters:4" "${text[@]}" precision=bf16 ema.decay=0.5
 equal ema_fp32 "parameters:3" "${text[@]}" precision=fp32 ema.decay=0.5
 equal frozen "parameters:3 gradients:4" "${text[@]}" precision=bf16 train.freeze=[model.embed_tokens]
 from_bf16=("${text[@]/#model.config=*/model.from=$work/bf16/model}")
 equal nf4 "gradients:2 parameters:3" "${from_bf16[@]}" precision=bf16 model.lora.rank=4 model.base_precision=nf4
-equal lora "parameters:2 gradients:3" "${from_bf16[@]}" precision=bf16 model.lora.rank=4
+equal lora "parameters:2 gradients:3 none:2:optimizer" "${from_bf16[@]}" precision=bf16 model.lora.rank=4
 equal lora_fp32 "parameters:4" "${from_bf16[@]}" precision=fp32 model.lora.rank=4
 keys=("${text[@]}" precision=bf16)
 for shard in gradients parameters; do
@@ -70,6 +73,8 @@ resume() { # RANKS SETTING RANKS SETTING [KEY=VALUE...]
 }
 resume 3 gradients 2 optimizer
 check "  with the same bits" same bf16 gradientsoptimizer
+resume 2 optimizer 3 parameters train.offload=optimizer
+check "  with the same bits" same bf16 optimizerparameters
 resume 1 none 4 parameters
 check "  with the same bits" same bf16 noneparameters
 resume 4 parameters 3 gradients "${narrow[@]}"
@@ -93,12 +98,14 @@ check "refuses a number of ranks that does not divide the micro-batches" refused
   train 5 bad "${keys[@]}" train.shard=gradients
 check "refuses to generate text in evaluations" refused 2 'no rank has all weights to generate text.*evaluation.generate' \
   train 2 bad "${keys[@]}" train.shard=parameters evaluation.generate=[Romeo]
+check "refuses to offload what is kept in 16 bits only" refused 2 'train.offload=optimizer needs optimizer.masters=fp32' \
+  train 1 bad "${text[@]}" "${narrow[@]}" train.offload=optimizer
 check "refuses lars" refused 2 'lars needs the norms of whole layers.*set train.shard to none' train 2 bad "${images[@]}" \
   optimizer.kind=lars train.shard=gradients
 
-memory() { # SHARD KINDS: bytes per rank
+memory() { # SHARD KINDS ARGUMENT...: bytes per rank
   "$lockstep" plan model.family=llama model.config=smollm-135m data.train=synthetic data.sequence_length=64 data.validation= \
-    optimizer.kind=adamw precision=bf16 train.batch_per_rank=1 run.name=plan --ranks 8 --json train.shard="$1" 2>/dev/null |
+    optimizer.kind=adamw precision=bf16 train.batch_per_rank=1 run.name=plan --ranks 8 --json train.shard="$1" "${@:3}" 2>/dev/null |
     grep -oE '"memory_bytes".*' | grep -oE "\"($2)\":[0-9]+" | cut -d: -f2 | paste -sd+ | bc
 }
 # SmolLM2-135M has 134.5 million parameters, of which the tied embedding has 28.3: it is in its slot during the whole
@@ -110,6 +117,8 @@ within() { # WHAT PLANNED LIMIT
 }
 check "plans an eighth of the gradients' memory, and slots" within gradients \
   "$(memory gradients 'gradients|partial_sums')" $((134515008 * 4 / 8 + 4 * 28311552 + 3 * 29000000))
+check "plans two bytes per parameter on a device if the optimizer is offloaded" within parameters \
+  "$(memory none 'parameters|compute_weights|optimizer' train.offload=optimizer --device h100)" $((134515008 * 2 + 1000000))
 check "plans an eighth of the weights' memory, and that of units" within weights \
   "$(memory parameters 'compute_weights|gathered_weights')" $((134515008 * 2 / 8 + 2 * 28311552 + 2 * 7200000))
 finish

@@ -1,0 +1,152 @@
+#include "train/offloaded_optimizer.h"
+
+#include <algorithm>
+#include <new>
+#include <ranges>
+
+namespace lockstep::train {
+namespace {
+
+/// The bytes of each kind, one after the other.
+struct Sizes {
+  explicit Sizes(const StepPlan& plan)
+      : masters(graph::aligned(plan.shard().n_stored() * sizeof(float))),
+        state(static_cast<std::size_t>(plan.optimizer().n_states()) * plan.shard().n_stored() *
+              size_bytes(plan.optimizer().state_dtype)),
+        gradients(plan.summed_bytes()),
+        weights(plan.shard().n_stored() * size_bytes(plan.compute_dtype())) {}
+  static constexpr std::size_t kScalars = graph::aligned(sizeof(StepScalars));
+  std::size_t masters, state, gradients, weights;
+  std::size_t total() const { return kScalars + masters + graph::aligned(state) + gradients + weights; }
+};
+
+}  // namespace
+
+std::size_t OffloadedOptimizer::size_bytes(const StepPlan& plan) { return Sizes(plan).total(); }
+
+OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, graph::ParameterArena& arena)
+    : plan_(plan),
+      backend_(backend),
+      arena_(arena),
+      down_(backend.make_stream()),
+      work_(backend.make_stream()),
+      up_(backend.make_stream()),
+      host_stream_(backend.host().make_stream()),
+      is_ready_(backend.make_event()),
+      scalars_are_copied_(backend.make_event()),
+      memory_(backend.allocate_host(size_bytes(plan), "the optimizer's state")),
+      round_(backend.host().make(CastDescription{.from = DType::fp32, .to = plan.compute_dtype()})) {
+  const Sizes sizes(plan);
+  auto* const begin = static_cast<std::byte*>(memory_->data());
+  scalars_ = new (begin) StepScalars;
+  masters_ = reinterpret_cast<float*>(begin + Sizes::kScalars);
+  state_ = begin + Sizes::kScalars + sizes.masters;
+  gradients_ = state_ + graph::aligned(sizes.state);
+  weights_ = gradients_ + sizes.gradients;
+  std::fill_n(begin + Sizes::kScalars, sizes.total() - Sizes::kScalars, std::byte{0});
+  const graph::GradientLayout layout = plan.summed_layout();
+  for (const comm::Bucket& bucket : plan.buckets()) {
+    Part& part = parts_.emplace_back();
+    for (std::unique_ptr<Event>* event : {&part.is_downloaded, &part.is_updated, &part.is_uploaded})
+      *event = backend.make_event();
+    part.range =
+        overlap(bucket.is_sharded() ? bucket.shard(plan.batch().rank) : ElementRange{bucket.begin, bucket.n_elements},
+                {0, plan.parameters().n_trainable()});
+    if (part.range.n_elements == 0) continue;
+    part.stored = plan.summed_at(part.range.begin);
+    for (OptimizerDescription d : plan.optimizers()) {
+      d.segments = cut_to(d.segments, part.range);
+      if (d.segments.empty()) continue;
+      for (ParameterSegment& segment : d.segments)
+        segment.stored_begin = part.stored + (segment.begin - part.range.begin);
+      // The update counts elements from the first one on, whatever their type is.
+      const std::size_t first = d.gradient_dtype == DType::fp32 ? layout.n_narrow : 0;
+      part.updates.push_back({.op = backend.host().make(d),
+                              .args = {.parameters = masters_,
+                                       .weights = weights_,
+                                       .gradients = gradients_ + layout.offset_bytes(first) -
+                                                    first * lockstep::size_bytes(d.gradient_dtype),
+                                       .state = state_,
+                                       .scalars = scalars_}});
+    }
+  }
+}
+
+OffloadedOptimizer::~OffloadedOptimizer() {
+  for (Stream* stream : {down_.get(), work_.get(), up_.get()}) stream->synchronize();
+}
+
+TypedPointer OffloadedOptimizer::state(int number) const {
+  const DType dtype = plan_.optimizer().state_dtype;
+  return {state_ + static_cast<std::size_t>(number) * plan_.shard().n_stored() * lockstep::size_bytes(dtype), dtype};
+}
+
+void OffloadedOptimizer::update(const GradientAccumulator& sums, const StepScalars* scalars, const Event& is_copied,
+                                Stream& stream) {
+  is_ready_->record(stream);
+  down_->wait(*is_ready_);
+  work_->wait(is_copied);
+  backend_.copy(scalars_, scalars, sizeof(StepScalars), *down_);
+  scalars_are_copied_->record(*down_);
+  const graph::GradientArena stored{gradients_, plan_.summed_layout()};
+  for (Part& part : parts_ | std::views::reverse) {
+    if (part.range.n_elements == 0) continue;
+    const TypedPointer from = sums.sum_at(part.range.begin);
+    backend_.copy(stored.at(part.stored).data, from.data, part.range.n_elements * lockstep::size_bytes(from.dtype),
+                  *down_);
+    part.is_downloaded->record(*down_);
+    work_->wait(*part.is_downloaded);
+    backend_.run_on_host(
+        [this, &part] {
+          for (const Update& update : part.updates) update.op->apply(update.args, {}, *host_stream_);
+        },
+        *work_);
+    part.is_updated->record(*work_);
+    upload(part);
+  }
+}
+
+void OffloadedOptimizer::upload(const Part& part) {
+  const std::size_t element = lockstep::size_bytes(plan_.compute_dtype());
+  const graph::ParameterArena::Update target = arena_.update();
+  up_->wait(*part.is_updated);
+  backend_.copy(static_cast<std::byte*>(target.compute_weights) + arena_.stored_weight(part.range.begin) * element,
+                weights_ + part.stored * element, part.range.n_elements * element, *up_);
+  const std::size_t first = plan_.parameters().n_in_compute_type();  // of those that ops read in fp32
+  const ElementRange wide = overlap(part.range, {first, plan_.parameters().n_trainable() - first});
+  if (wide.n_elements > 0)
+    backend_.copy(target.masters + (wide.begin - arena_.first_master()),
+                  masters_ + part.stored + (wide.begin - part.range.begin), wide.n_elements * sizeof(float), *up_);
+  part.is_uploaded->record(*up_);
+}
+
+void OffloadedOptimizer::refresh(Stream& stream) {
+  if (!is_stale_) return;
+  is_stale_ = false;
+  is_ready_->record(stream);
+  work_->wait(*is_ready_);
+  for (const Part& part : parts_ | std::views::reverse) {
+    if (part.range.n_elements == 0) continue;
+    backend_.run_on_host(
+        [this, &part] {
+          round_->apply({.source = masters_ + part.stored,
+                         .target = weights_ + part.stored * lockstep::size_bytes(plan_.compute_dtype()),
+                         .n_elements = part.range.n_elements},
+                        {}, *host_stream_);
+        },
+        *work_);
+    part.is_updated->record(*work_);
+    upload(part);
+  }
+  wait(stream);
+}
+
+void OffloadedOptimizer::wait_for_weights(std::size_t bucket, Stream& stream) {
+  stream.wait_in_each_launch(*parts_[bucket].is_uploaded);
+}
+
+void OffloadedOptimizer::wait(Stream& stream) {
+  for (const Part& part : parts_) stream.wait(*part.is_uploaded);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,82 @@
+// With train.offload=optimizer: the fp32 masters and the state of the optimizer are in host memory, where the optimizer
+// runs on the cores of the rank.
+//
+// A step ends with work on three streams, bucket by bucket, in the order in which the next forward pass reads weights:
+//
+//   device to host   sums 5 | sums 4 | sums 3 | ...
+//   host                     update 5 | update 4 | update 3 | ...
+//   host to device                      weights 5 | weights 4 | ...
+//
+// It is queued beside the compute stream. The next step waits for the weights of a bucket before a node reads them or
+// ranks gather them, so that its forward pass runs at the same time. Everything is stored as a rank stores states
+// (graph::Shard).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "graph/parameter_arena.h"
+#include "lockstep/ops/cast.h"
+#include "lockstep/ops/optimizer.h"
+#include "train/gradient_accumulator.h"
+#include "train/step_plan.h"
+
+namespace lockstep::train {
+
+class OffloadedOptimizer {
+ public:
+  /// `arena`: has the weights that ops read, and the masters of those that they read in fp32.
+  OffloadedOptimizer(const StepPlan& plan, Backend& backend, graph::ParameterArena& arena);
+  ~OffloadedOptimizer();
+
+  /// Of host memory.
+  static std::size_t size_bytes(const StepPlan& plan);
+
+  float* masters() const { return masters_; }
+  TypedPointer state(int number) const;
+  /// For all writes of masters by others.
+  float* edit() {
+    is_stale_ = true;
+    return masters_;
+  }
+  /// Copies the weights to the device if masters were edited since the last call.
+  void refresh(Stream& stream);
+
+  /// Queues the update with the sums of gradients and the scalars that `stream` has computed. It begins after
+  /// `is_copied`, when a checkpoint has been copied.
+  void update(const GradientAccumulator& sums, const StepScalars* scalars, const Event& is_copied, Stream& stream);
+  /// The stream waits until it may overwrite the scalars.
+  void wait_for_scalars(Stream& stream) { stream.wait(*scalars_are_copied_); }
+  /// The stream waits for the new weights of a bucket. To be called in a captured part of a step.
+  void wait_for_weights(std::size_t bucket, Stream& stream);
+  /// The stream waits for everything.
+  void wait(Stream& stream);
+
+ private:
+  struct Update {
+    std::unique_ptr<Optimizer> op;
+    OptimizerCalls::Apply args;
+  };
+  struct Part {
+    ElementRange range{};    // of the arena; empty: nothing of the bucket is updated here
+    std::size_t stored = 0;  // where it begins in the stored states
+    std::vector<Update> updates;
+    std::unique_ptr<Event> is_downloaded, is_updated, is_uploaded;
+  };
+  void upload(const Part& part);
+
+  const StepPlan& plan_;
+  Backend& backend_;
+  graph::ParameterArena& arena_;
+  std::unique_ptr<Stream> down_, work_, up_, host_stream_;
+  std::unique_ptr<Event> is_ready_, scalars_are_copied_;
+  std::unique_ptr<Memory> memory_;
+  StepScalars* scalars_ = nullptr;
+  float* masters_ = nullptr;
+  std::byte *state_ = nullptr, *gradients_ = nullptr, *weights_ = nullptr;
+  std::unique_ptr<Cast> round_;
+  std::vector<Part> parts_;  // of the buckets
+  bool is_stale_ = false;
+};
+
+}  // namespace lockstep::train
