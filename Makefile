@@ -332,6 +332,9 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
 # The templates of cudnn-frontend compile twice as fast with -O1, and none of their code is in a step's inner loops.
 $(BUILD)/kernels/cuda/conv2d_cudnn.o $(BUILD)/kernels/cuda/attention_cudnn.o: private KERNEL_OPT = -O1
 
+# As the kernels on devices, so that the update has the same bits on either side (train.offload).
+$(BUILD)/kernels/cpu/optimizer.o: private KERNEL_OPT += -ffp-contract=off
+
 # The loops of this file are only vectorised with these options. Sums and products are not fused (-ffp-contract=off), so
 # that every machine gets the same bits.
 $(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)

@@ -40,11 +40,7 @@ __constant__ const float kValues[16] = {kNf4Values[0],  kNf4Values[1],  kNf4Valu
 
 /// Rounded after the product and after the sum, as bitsandbytes does.
 __device__ inline float scale_of(float value, float scale_of_scales, float offset) {
-#ifdef __CUDA_ARCH__
   return __fadd_rn(__fmul_rn(value, scale_of_scales), offset);
-#else
-  return value * scale_of_scales + offset;  // compiled without contraction to a fused multiply-add
-#endif
 }
 
 /// The part of a matrix that is expanded.

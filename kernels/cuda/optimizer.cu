@@ -6,6 +6,9 @@
 // read), or 20 with momentum; AdamW 28. LARS moves 8 more, since norms of w and g come first, and 16-bit weights 2
 // more. AdamW moves 14 where gradients, moments and weights are all bf16 only, and computes a block of Philox for each
 // of the three and eight elements.
+//
+// Products that are added are written as __fmul_rn, which is never fused, so that SGD and AdamW have the bits of the
+// CPU's update (train.offload).
 #include <memory>
 #include <type_traits>
 
@@ -73,13 +76,13 @@ __global__ void __launch_bounds__(kTileThreads)
     if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(state);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      float g = gradients.values[j] * factor.gradient + factor.weight * w.values[j];
+      float g = __fmul_rn(gradients.values[j], factor.gradient) + __fmul_rn(factor.weight, w.values[j]);
       if constexpr (kMomentum != Momentum::none) {
         float& velocity = velocities.values[j];
-        velocity = momentum * velocity + g;
-        g = kMomentum == Momentum::nesterov ? g + momentum * velocity : velocity;
+        velocity = __fmul_rn(momentum, velocity) + g;
+        g = kMomentum == Momentum::nesterov ? g + __fmul_rn(momentum, velocity) : velocity;
       }
-      w.values[j] -= learning_rate * g;
+      w.values[j] -= __fmul_rn(learning_rate, g);
     }
     if constexpr (kMomentum != Momentum::none) store_floats(state, velocities);
     store_parameters<Weight>(arenas, at, w);
@@ -135,7 +138,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)  // without this 4, ptxas cho
   __shared__ Factors factors;
   if (threadIdx.x == 0) {
     const double learning_rate = double{arenas.scalars->learning_rate} * tile.learning_rate_factor;
-    factors.keep = static_cast<float>(1.0 - learning_rate * tile.weight_decay);
+    factors.keep = static_cast<float>(1.0 - __dmul_rn(learning_rate, tile.weight_decay));
     factors.root_correction2 = static_cast<float>(sqrt(double{arenas.scalars->adam_correction2}));
     factors.step_size = static_cast<float>(learning_rate * arenas.scalars->adam_correction1);
   }
@@ -161,13 +164,13 @@ __global__ void __launch_bounds__(kTileThreads, 4)  // without this 4, ptxas cho
     Floats<width> second = load_floats<width>(second_moment);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      const float g = gradients.values[j] * clip_coefficient;
+      const float g = __fmul_rn(gradients.values[j], clip_coefficient);
       float& m = first.values[j];
       float& v = second.values[j];
-      m += one_minus_beta1 * (g - m);
-      v = beta2 * v + (one_minus_beta2 * g) * g;
-      const float denominator = sqrtf(v) * f.root_correction2 + constants.epsilon;
-      w.values[j] = w.values[j] * f.keep - f.step_size * (m / denominator);
+      m += __fmul_rn(one_minus_beta1, g - m);
+      v = __fmul_rn(beta2, v) + __fmul_rn(one_minus_beta2 * g, g);
+      const float denominator = __fmul_rn(sqrtf(v), f.root_correction2) + constants.epsilon;
+      w.values[j] = __fmul_rn(w.values[j], f.keep) - __fmul_rn(f.step_size, m / denominator);
     }
     const std::uint32_t step = arenas.scalars->step;
     const std::size_t element = constants.first + i;

@@ -180,6 +180,8 @@ class MicroBatchWeaver {
          .label = fmt::format("bucket {} of {}", next_ + 1, buckets().size()),
          .is_timed = true}));
     if (plan_.shards_gradients() && bucket.is_sharded()) end_slot_after(bucket);
+    // Its sum goes to the host while the next layers are computed. The exchange of the bucket after it is on its way.
+    if (plan_.offloads() && role_.is_last && next_ > 1) wait_for(next_ - 2);
   }
 
   // With train.shard=gradients
@@ -233,11 +235,17 @@ class MicroBatchWeaver {
     if (is_waited_for_[bucket]) return;
     is_waited_for_[bucket] = true;
     list_.add_wait(exchanges_[bucket]);
-    if (!plan_.shards_gradients() || (round_.exists() && (buckets()[bucket].is_sharded() || !role_.is_last))) return;
-    const bool is_first = role_.number == 0 || round_.exists();
-    add_task(Kind::backward, "sum of micro-batches", [bucket, is_first](Replica& replica, Stream& stream) {
-      replica.accumulator_->keep_sum(bucket, is_first, stream);
-    });
+    const bool is_summed = round_.exists() && (buckets()[bucket].is_sharded() || !role_.is_last);
+    if (plan_.shards_gradients() && !is_summed) {
+      const bool is_first = role_.number == 0 || round_.exists();
+      add_task(Kind::backward, "sum of micro-batches", [bucket, is_first](Replica& replica, Stream& stream) {
+        replica.accumulator_->keep_sum(bucket, is_first, stream);
+      });
+    }
+    if (plan_.offloads() && role_.is_last)
+      add_task(Kind::backward, "sums to the host", [bucket](Replica& replica, Stream& stream) {
+        replica.offload_->download(bucket, *replica.accumulator_, stream);
+      });
   }
 
   /// Widens the gradients that ops have written in 16 bits, and adds earlier micro-batches.
@@ -299,7 +307,12 @@ class MicroBatchWeaver {
     // the host.
     add_task(Kind::update, "gradient norm", &Replica::apply_norm);
     add_task(Kind::wait, "copy for a checkpoint", &Replica::wait_for_copy);
-    if (!plan_.offloads()) add_task(Kind::update, "optimizer", &Replica::apply_optimizer);
+    if (plan_.offloads())
+      add_task(Kind::update, "sums on the host", [](Replica& replica, Stream& stream) {
+        replica.offload_->end_downloads(&replica.state_->scalars, stream);
+      });
+    else
+      add_task(Kind::update, "optimizer", &Replica::apply_optimizer);
     if (table().n_trained_statistics() > 0) add_task(Kind::update, "running statistics", &Replica::update_statistics);
     if (plan_.averages() == Averages::kept)
       add_task(Kind::update, "averages of the weights", &Replica::update_averages);

@@ -32,8 +32,8 @@ OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, g
       work_(backend.make_stream()),
       up_(backend.make_stream()),
       host_stream_(backend.host().make_stream()),
+      are_downloaded_(backend.make_event()),
       is_ready_(backend.make_event()),
-      scalars_are_copied_(backend.make_event()),
       memory_(backend.allocate_host(size_bytes(plan), "the optimizer's state")),
       round_(backend.host().make(CastDescription{.from = DType::fp32, .to = plan.compute_dtype()})) {
   const Sizes sizes(plan);
@@ -47,7 +47,7 @@ OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, g
   const graph::GradientLayout layout = plan.summed_layout();
   for (const comm::Bucket& bucket : plan.buckets()) {
     Part& part = parts_.emplace_back();
-    for (std::unique_ptr<Event>* event : {&part.is_downloaded, &part.is_updated, &part.is_uploaded})
+    for (std::unique_ptr<Event>* event : {&part.is_summed, &part.is_updated, &part.is_uploaded})
       *event = backend.make_event();
     part.range =
         overlap(bucket.is_sharded() ? bucket.shard(plan.batch().rank) : ElementRange{bucket.begin, bucket.n_elements},
@@ -81,21 +81,28 @@ TypedPointer OffloadedOptimizer::state(int number) const {
   return {state_ + static_cast<std::size_t>(number) * plan_.shard().n_stored() * lockstep::size_bytes(dtype), dtype};
 }
 
-void OffloadedOptimizer::update(const GradientAccumulator& sums, const StepScalars* scalars, const Event& is_copied,
-                                Stream& stream) {
+void OffloadedOptimizer::download(std::size_t bucket, const GradientAccumulator& sums, Stream& stream) {
+  const Part& part = parts_[bucket];
+  if (part.range.n_elements == 0) return;
+  part.is_summed->record(stream);
+  down_->wait(*part.is_summed);
+  const TypedPointer from = sums.sum_at(part.range.begin);
+  backend_.copy(graph::GradientArena{gradients_, plan_.summed_layout()}.at(part.stored).data, from.data,
+                part.range.n_elements * lockstep::size_bytes(from.dtype), *down_);
+}
+
+void OffloadedOptimizer::end_downloads(const StepScalars* scalars, Stream& stream) {
+  backend_.copy(scalars_, scalars, sizeof(StepScalars), stream);
+  are_downloaded_->record(*down_);
+  stream.wait(*are_downloaded_);
+}
+
+void OffloadedOptimizer::update(const Event& is_copied, Stream& stream) {
   is_ready_->record(stream);
-  down_->wait(*is_ready_);
+  work_->wait(*is_ready_);
   work_->wait(is_copied);
-  backend_.copy(scalars_, scalars, sizeof(StepScalars), *down_);
-  scalars_are_copied_->record(*down_);
-  const graph::GradientArena stored{gradients_, plan_.summed_layout()};
-  for (Part& part : parts_ | std::views::reverse) {
+  for (const Part& part : parts_ | std::views::reverse) {
     if (part.range.n_elements == 0) continue;
-    const TypedPointer from = sums.sum_at(part.range.begin);
-    backend_.copy(stored.at(part.stored).data, from.data, part.range.n_elements * lockstep::size_bytes(from.dtype),
-                  *down_);
-    part.is_downloaded->record(*down_);
-    work_->wait(*part.is_downloaded);
     backend_.run_on_host(
         [this, &part] {
           for (const Update& update : part.updates) update.op->apply(update.args, {}, *host_stream_);

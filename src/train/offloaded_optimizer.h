@@ -1,15 +1,16 @@
 // With train.offload=optimizer: the fp32 masters and the state of the optimizer are in host memory, where the optimizer
 // runs on the cores of the rank.
 //
-// A step ends with work on three streams, bucket by bucket, in the order in which the next forward pass reads weights:
+// Beside the compute stream, a step has work on three others, bucket by bucket. Updates begin after the norm, in the
+// order in which the next forward pass reads weights:
 //
-//   device to host   sums 5 | sums 4 | sums 3 | ...
-//   host                     update 5 | update 4 | update 3 | ...
-//   host to device                      weights 5 | weights 4 | ...
+//   compute          backward                  | norm | forward of the next step
+//   device to host      sums 1 | sums 2 | sums 3
+//   host                                              | update 3 | update 2 | update 1
+//   host to device                                               | weights 3 | weights 2 | weights 1
 //
-// It is queued beside the compute stream. The next step waits for the weights of a bucket before a node reads them or
-// ranks gather them, so that its forward pass runs at the same time. Everything is stored as a rank stores states
-// (graph::Shard).
+// The next step waits for the weights of a bucket before a node reads them or ranks gather them. Everything is stored
+// as a rank stores states (graph::Shard).
 #pragma once
 
 #include <memory>
@@ -42,13 +43,19 @@ class OffloadedOptimizer {
   /// Copies the weights to the device if masters were edited since the last call.
   void refresh(Stream& stream);
 
-  /// Queues the update with the sums of gradients and the scalars that `stream` has computed. It begins after
-  /// `is_copied`, when a checkpoint has been copied.
-  void update(const GradientAccumulator& sums, const StepScalars* scalars, const Event& is_copied, Stream& stream);
-  /// The stream waits until it may overwrite the scalars.
-  void wait_for_scalars(Stream& stream) { stream.wait(*scalars_are_copied_); }
-  /// The stream waits for the new weights of a bucket. To be called in a captured part of a step.
+  // In captured parts of a step
+
+  /// Copies the bucket's sums, which `stream` has computed, to the host. All weights of the step before must have been
+  /// waited for.
+  void download(std::size_t bucket, const GradientAccumulator& sums, Stream& stream);
+  /// Copies the scalars; the stream waits for all sums.
+  void end_downloads(const StepScalars* scalars, Stream& stream);
+  /// The stream waits for the new weights of a bucket.
   void wait_for_weights(std::size_t bucket, Stream& stream);
+
+  /// Queues the update after what `stream` has done so far. It begins after `is_copied`, when a checkpoint has been
+  /// copied.
+  void update(const Event& is_copied, Stream& stream);
   /// The stream waits for everything.
   void wait(Stream& stream);
 
@@ -61,7 +68,7 @@ class OffloadedOptimizer {
     ElementRange range{};    // of the arena; empty: nothing of the bucket is updated here
     std::size_t stored = 0;  // where it begins in the stored states
     std::vector<Update> updates;
-    std::unique_ptr<Event> is_downloaded, is_updated, is_uploaded;
+    std::unique_ptr<Event> is_summed, is_updated, is_uploaded;
   };
   void upload(const Part& part);
 
@@ -69,7 +76,7 @@ class OffloadedOptimizer {
   Backend& backend_;
   graph::ParameterArena& arena_;
   std::unique_ptr<Stream> down_, work_, up_, host_stream_;
-  std::unique_ptr<Event> is_ready_, scalars_are_copied_;
+  std::unique_ptr<Event> are_downloaded_, is_ready_;
   std::unique_ptr<Memory> memory_;
   StepScalars* scalars_ = nullptr;
   float* masters_ = nullptr;

@@ -153,7 +153,6 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
   slot.host->flags = flags;
-  if (offload_) offload_->wait_for_scalars(*stream_);
   backend_.copy(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
   backend_.copy(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
 }
@@ -198,7 +197,7 @@ void Replica::run(const data::Batch& batch) {
   queue(running, accumulator_->target(number));
   if (!running_.is_last()) return;
   weights_are_gathered_ = false;
-  if (offload_) offload_->update(*accumulator_, &state_->scalars, *is_copied_, *stream_);
+  if (offload_) offload_->update(*is_copied_, *stream_);
   slots_[static_cast<std::size_t>(current_)].list = &running.list;
   report();
 }

@@ -184,8 +184,9 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
     if (s.trainable)
       tensors.push_back({.name = s.name, .begin = s.begin, .n_elements = 2 * static_cast<std::size_t>(s.channels)});
   // One rank sends nothing, and fewer buckets are fewer launches.
-  const std::size_t bucket_bytes = n_ranks == 1 ? std::numeric_limits<std::size_t>::max()
-                                                : static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024);
+  const bool is_whole = n_ranks == 1 && config.train.offload == "none";
+  const std::size_t bucket_bytes = is_whole ? std::numeric_limits<std::size_t>::max()
+                                            : static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024);
   return comm::make_buckets(tensors, bucket_bytes, config.train.shard == "none" ? 1 : n_ranks);
 }
 

@@ -605,6 +605,21 @@ TEST(Optimizer, SegmentsHaveTheirOwnLearningRateAndDecay) {
     }
 }
 
+/// train.offload moves the update from a device to the host.
+TEST(Optimizer, SameBitsOnDevicesAndOnTheHost) {
+  const auto host = make_backend({.device = "cpu", .threads = 1});
+  const std::vector<float> initial = random_normal(kElements, 1);
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      if (c.kind == kLars) continue;
+      const Outputs expected = run(*host, c, initial, false, kSteps, DType::bf16);
+      const Outputs other = run(*backend, c, initial, false, kSteps, DType::bf16);
+      EXPECT_EQ(other.parameters, expected.parameters) << name << ", " << c.name;
+      EXPECT_EQ(other.state, expected.state) << name << ", " << c.name;
+      EXPECT_EQ(other.weights, expected.weights) << name << ", " << c.name;
+    }
+}
+
 /// The number of threads must not change a bit (1 and 2 threads are the two tested backends).
 TEST(Optimizer, SameBitsOnAnyNumberOfThreads) {
   if (!is_tested_device("cpu")) GTEST_SKIP() << "it tests the cpu backend";

@@ -98,6 +98,28 @@ const Training kTrainings[] = {
        config.train.accumulate = 2;
        config.train.shard = "parameters";
      }},
+    {"optimizer on the host", 5,
+     [](Config& config) {
+       config = test::small_text_config(3, 8);
+       config.precision = Precision::bf16;
+       config.train.offload = "optimizer";
+     }},
+    {"sharded optimizer on the host", 5,
+     [](Config& config) {
+       config = test::small_text_config(3, 8);
+       config.precision = Precision::bf16;
+       config.train.micro_batches = 4;
+       config.train.shard = "gradients";
+       config.train.offload = "optimizer";
+     }},
+    {"sharded weights, optimizer on the host", 5,
+     [](Config& config) {
+       config = test::small_text_config(3, 8);
+       config.precision = Precision::bf16;
+       config.train.accumulate = 2;
+       config.train.shard = "parameters";
+       config.train.offload = "optimizer";
+     }},
 };
 
 Config config_of(World& world, const std::string& backend, const Training& training = kTrainings[0]) {

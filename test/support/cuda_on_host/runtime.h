@@ -106,3 +106,7 @@ T atomicAdd(T* place, T value) {
 }
 inline void __threadfence() {}
 inline void __threadfence_system() {}
+// Compiled without contraction to fused multiply-adds
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
