@@ -80,8 +80,8 @@ class Backend {
 
   /// Zero-filled. `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
-  /// Host memory for copies to and from the device that run concurrently with other work: pinned, where the device
-  /// distinguishes pinned memory. May be called at any time.
+  /// Zero-filled host memory for copies to and from the device that run concurrently with other work: pinned, where the
+  /// device distinguishes pinned memory. May be called at any time.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
   /// Pins host memory that was allocated elsewhere, for as long as the result lives; null if nothing needs pinning.
   virtual std::unique_ptr<Memory> pin_host(void* /*h_data*/, std::size_t /*size_bytes*/) { return nullptr; }
@@ -108,8 +108,8 @@ class Backend {
   }
 
   /// Queues `work` on `stream`: a thread of the host does it when the stream reaches this point. It must not call this
-  /// backend. Not in a captured graph.
-  virtual void run_on_host(std::function<void()> work, Stream& /*stream*/) { work(); }
+  /// backend, and lives as long as graphs that have captured it.
+  virtual void run_on_host(const std::function<void()>& work, Stream& /*stream*/) { work(); }
   /// A backend for ops on memory of the host: this one, or one with the cores of the rank beside a device.
   virtual Backend& host() { return *this; }
 

@@ -220,7 +220,8 @@ struct Config {
     double core_trivial_augment_megapixels_per_second = 0;  // pixels augmented by one core
     double core_color_jitter_megapixels_per_second = 0;
     double storage_gb_per_second = 0;      // 1e9 bytes/s that a node reads
-    double pcie_gb_per_second = 0;         // 1e9 bytes/s from the host to the GPU of a rank
+    double pcie_gb_per_second = 0;         // 1e9 bytes/s between the host and the GPU of a rank, in one direction
+    double memory_gb_per_second = 0;       // 1e9 bytes/s that a rank reads and writes in the memory of the host
     double device_samples_per_second = 0;  // trained by the device of one rank
   } hardware;
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/base/check.h"
 #include "kernels/cuda/base/cublaslt.h"
 #include "kernels/cuda/base/cudnn.h"
+#include "kernels/cuda/base/memory.h"
 #include "kernels/cuda/base/nvml.h"
 #include "kernels/cuda/base/nvtx.h"
 #include "kernels/cuda/base/record_progress.h"
@@ -20,54 +21,6 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr int kLeastForBf16 = 80, kLeastForFp8 = 89;  // compute capability
-
-double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
-
-/// Memory of the device or of the host, which `release` gives back; null: nothing is to be done.
-class CudaMemory final : public Memory {
- public:
-  CudaMemory(void* data, std::size_t size_bytes, cudaError_t (*release)(void*))
-      : data_(data), size_bytes_(size_bytes), release_(release) {}
-  ~CudaMemory() override {
-    if (release_ != nullptr) LOCKSTEP_CUDA_REPORT(release_(data_));
-  }
-  CudaMemory(const CudaMemory&) = delete;
-  CudaMemory& operator=(const CudaMemory&) = delete;
-
-  void* data() const override { return data_; }
-  std::size_t size_bytes() const override { return size_bytes_; }
-
- private:
-  void* data_;
-  std::size_t size_bytes_;
-  cudaError_t (*release_)(void*);
-};
-
-std::unique_ptr<Memory> device_memory(std::size_t size_bytes, const std::string& purpose) {
-  void* data = nullptr;
-  const std::size_t n_bytes = std::max<std::size_t>(size_bytes, 1);
-  const cudaError_t status = cudaMalloc(&data, n_bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // clears the error, so that the next call does not report it
-    std::size_t free_bytes = 0, total_bytes = 0;
-    LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    fail(ErrorCode::out_of_memory, "{}: {:.3f} GiB are needed, but only {:.3f} GiB of the device's {:.3f} GiB are free",
-         purpose, gib(size_bytes), gib(free_bytes), gib(total_bytes));
-  }
-  LOCKSTEP_CUDA_CHECK(status);
-  auto memory = std::make_unique<CudaMemory>(data, size_bytes, cudaFree);
-  LOCKSTEP_CUDA_CHECK(cudaMemset(data, 0, n_bytes));
-  LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // other streams do not wait for this one
-  return memory;
-}
-
-/// Pinned memory: copies run concurrently with the host, and can be part of a captured graph.
-std::unique_ptr<Memory> pinned_memory(std::size_t size_bytes) {
-  void* data = nullptr;
-  LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&data, std::max<std::size_t>(size_bytes, 1), cudaHostAllocDefault));
-  std::memset(data, 0, size_bytes);
-  return std::make_unique<CudaMemory>(data, size_bytes, cudaFreeHost);
-}
 
 int choose_device(const BackendOptions& options) {
   int n = 0;
@@ -143,18 +96,15 @@ class CudaBackend final : public OpsBackend {
             purpose, size_bytes);
     return device_memory(size_bytes, purpose);
   }
-  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {
-    return pinned_memory(size_bytes);
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
+    return pinned_memory(size_bytes, purpose);
   }
   void freeze() override { frozen_ = true; }
   void unfreeze() override { frozen_ = false; }
 
   MemorySpace memory_space() const override { return MemorySpace::device; }
   void enter_thread() override { LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device)); }
-  std::unique_ptr<Memory> pin_host(void* h_data, std::size_t size_bytes) override {
-    if (size_bytes > 0) LOCKSTEP_CUDA_CHECK(cudaHostRegister(h_data, size_bytes, cudaHostRegisterDefault));
-    return std::make_unique<CudaMemory>(h_data, size_bytes, size_bytes > 0 ? cudaHostUnregister : nullptr);
-  }
+  std::unique_ptr<Memory> pin_host(void* h_data, std::size_t size_bytes) override { return pin(h_data, size_bytes); }
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
     return std::make_unique<CudaStream>(priority);
   }
@@ -164,14 +114,10 @@ class CudaBackend final : public OpsBackend {
     return std::make_unique<CudaGraph>(std::make_unique<FewRows>(context(), /*together=*/true));
   }
   std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
-  void run_on_host(std::function<void()> work, Stream& stream) override {
-    const auto run = [](void* data) {
-      const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(data));
-      (*owned)();
-    };
-    auto owned = std::make_unique<std::function<void()>>(std::move(work));
-    LOCKSTEP_CUDA_CHECK(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream.native()), run, owned.get()));
-    (void)owned.release();
+  void run_on_host(const std::function<void()>& work, Stream& stream) override {
+    const auto run = [](void* data) { (*static_cast<const std::function<void()>*>(data))(); };
+    LOCKSTEP_CUDA_CHECK(
+        cudaLaunchHostFunc(static_cast<cudaStream_t>(stream.native()), run, const_cast<std::function<void()>*>(&work)));
   }
   Backend& host() override {
     if (!host_) host_ = lockstep::make_backend(host_options_);

@@ -28,6 +28,7 @@ class PlanningBackend : public OpsBackend {
   std::unique_ptr<CapturedGraph> make_captured_graph() override {
     return std::make_unique<FewRowsGraph>(context(), /*together=*/true);
   }
+  void run_on_host(const std::function<void()>&, Stream&) override {}
   /// Copies are not listed: those of a step are small.
   void copy(void*, const void*, std::size_t, Stream&) override {}
   void fill_zero(void* d_target, std::size_t size_bytes, Stream&) override;

@@ -45,6 +45,7 @@ struct Planned {
   std::unique_ptr<train::StepPlan> plan;
   comm::Traffic traffic;                             // of a step
   std::optional<RecomputationReport> recomputation;  // no value: nothing is recomputed
+  std::optional<OffloadReport> offload;              // no value: nothing is offloaded
   std::optional<DataRates> rates;                    // no value: no key of `hardware` is set
   std::optional<PlannedCost> cost;                   // no value: no cost model was given
   std::vector<PlannedLaunch> launches, decoding;     // empty without --device
@@ -132,6 +133,8 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
     planned.decoding = grouped(planned.task->list_decoding(config.precision, *planned.backend));
   }
   planned.recomputation = recomputation_of(planned, topology(batch.order_over_ranks()), device.empty());
+  if (planned.plan->offloads())
+    planned.offload = report_offload(*planned.plan, planned.launches, planned.backend->device());
   planned.rates = data_rates(config, *planned.task->train_set(), ranks.n, ranks.on_first_node(),
                              planned.backend->memory_space() != MemorySpace::host);
   return planned;
@@ -220,6 +223,7 @@ Json json_of(const Planned& planned, const Ranks& ranks) {
             {"total", m.total()}}},
           {"sent_between_nodes_bytes", sent},
           {"recomputation", json_of_recomputation(planned)},
+          {"offload", planned.offload ? json_of(*planned.offload) : Json()},
           {"data_rates", planned.rates ? json_of(*planned.rates) : Json()},
           {"predicted", planned.cost ? json_of(*planned.cost) : Json()},
           {"buckets", buckets}};
@@ -276,6 +280,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
                         plan.batch().largest_micro_batch() > 1
                             ? "Lower train.batch_per_rank, or set train.global_batch with train.accumulate=auto"
                             : "Use a smaller model or smaller samples, model.recompute=block or train.shard=optimizer");
+  if (planned.offload) text += text_of(*planned.offload);
   if (planned.rates) text += text_of(*planned.rates);
   if (planned.cost) text += text_of(*planned.cost);
   if (!planned.launches.empty()) text += text_of(planned.launches, "What a step launches");

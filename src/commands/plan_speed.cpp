@@ -269,17 +269,38 @@ std::string text_of(const std::vector<PlannedLaunch>& launches, const char* titl
   return text;
 }
 
-std::string floor_text(const std::vector<PlannedLaunch>& launches, const std::string& layer, const DeviceInfo& device) {
-  if (device.bytes_per_second == 0 || device.flops_per_second == 0) return "";
-  double forward = 0, backward = 0;
+namespace {
+
+/// The least seconds of a launch, if it moves its bytes, or multiplies, at the rates of the device.
+double floor_of(const Launch& launch, const DeviceInfo& device) {
+  const double rate = (launch.kind == "matmul, fp8" ? 2 : 1) * device.flops_per_second;
+  return std::max(launch.bytes / device.bytes_per_second, launch.flops / rate);
+}
+
+struct PassFloors {
+  double forward = 0, backward = 0;  // seconds
+};
+
+/// Of the launches of a layer, or of all; no value: the rates of the device are not known.
+std::optional<PassFloors> floors_of(const std::vector<PlannedLaunch>& launches, const std::string* layer,
+                                    const DeviceInfo& device) {
+  if (device.bytes_per_second == 0 || device.flops_per_second == 0) return {};
+  PassFloors floors;
   for (const auto& [entry, n] : launches) {
-    if (entry.part != layer) continue;
-    const double rate = (entry.launch.kind == "matmul, fp8" ? 2 : 1) * device.flops_per_second;
-    const double seconds = std::max(entry.launch.bytes / device.bytes_per_second, entry.launch.flops / rate);
-    (entry.phase == trace::name(trace::Kind::backward) ? backward : forward) += n * seconds;
+    if (layer && entry.part != *layer) continue;
+    const bool is_backward = entry.phase == trace::name(trace::Kind::backward);
+    if (!is_backward && entry.phase != trace::name(trace::Kind::forward)) continue;
+    (is_backward ? floors.backward : floors.forward) += n * floor_of(entry.launch, device);
   }
-  if (forward + backward == 0) return "";
-  return fmt::format("; floor {:.2f} ms forward, {:.2f} ms backward", 1e3 * forward, 1e3 * backward);
+  return floors;
+}
+
+}  // namespace
+
+std::string floor_text(const std::vector<PlannedLaunch>& launches, const std::string& layer, const DeviceInfo& device) {
+  const auto floors = floors_of(launches, &layer, device);
+  if (!floors || floors->forward + floors->backward == 0) return "";
+  return fmt::format("; floor {:.2f} ms forward, {:.2f} ms backward", 1e3 * floors->forward, 1e3 * floors->backward);
 }
 
 Json json_of(const std::vector<PlannedLaunch>& launches) {
@@ -296,6 +317,66 @@ Json json_of(const std::vector<PlannedLaunch>& launches) {
                    {"steps", launch.steps}});
   }
   return out;
+}
+
+OffloadReport report_offload(const train::StepPlan& plan, const std::vector<PlannedLaunch>& launches,
+                             const DeviceInfo& device) {
+  const Config::Hardware& h = plan.config().hardware;
+  OffloadReport report{.traffic = train::OffloadedOptimizer::traffic(plan)};
+  const auto seconds = [](std::size_t bytes, double gb_per_second) -> std::optional<double> {
+    if (gb_per_second == 0) return {};
+    return static_cast<double>(bytes) / (gb_per_second * kGigabyte);
+  };
+  report.sums = seconds(report.traffic.sums, h.pcie_gb_per_second);
+  report.weights = seconds(report.traffic.weights, h.pcie_gb_per_second);
+  report.update = seconds(report.traffic.update, h.memory_gb_per_second);
+  if (launches.empty()) return report;
+  if (const auto floors = floors_of(launches, nullptr, device)) {
+    report.forward = floors->forward / plan.batch().n_micro_batches;
+    report.backward = floors->backward / plan.batch().n_micro_batches;
+  }
+  return report;
+}
+
+std::optional<double> OffloadReport::exposed_in_backward() const {
+  if (!sums || !backward) return {};
+  return std::max(0.0, *sums - *backward);
+}
+std::optional<double> OffloadReport::exposed_in_forward() const {
+  if (!weights || !update || !forward) return {};
+  return std::max(0.0, std::max(*weights, *update) - *forward);  // buckets are copied while others are updated
+}
+
+std::string text_of(const OffloadReport& r) {
+  const auto row = [](const char* name, std::size_t bytes, std::optional<double> seconds, const char* key) {
+    return fmt::format("  {:<24}{:>9.2f} GB  {}\n", name, static_cast<double>(bytes) / kGigabyte,
+                       seconds ? fmt::format("{:.0f} ms", 1e3 * *seconds) : fmt::format("hardware.{} is not set", key));
+  };
+  const auto verdict = [](const char* pass, std::optional<double> least, std::optional<double> exposed) {
+    if (!least) return fmt::format("the {} pass: unknown without --device", pass);
+    const std::string text = fmt::format("the {} pass of a micro-batch, at least {:.0f} ms", pass, 1e3 * *least);
+    if (!exposed) return text + ": unknown";
+    return *exposed == 0 ? text + ": hidden" : fmt::format("{}: up to {:.0f} ms exposed", text, 1e3 * *exposed);
+  };
+  return fmt::format(
+      "\nOffloaded optimizer, per step and rank\n{}{}{}  Sums beside {}.\n  Update and weights beside {}.\n",
+      row("sums to the host", r.traffic.sums, r.sums, "pcie_gb_per_second"),
+      row("update on the host", r.traffic.update, r.update, "memory_gb_per_second"),
+      row("weights to the device", r.traffic.weights, r.weights, "pcie_gb_per_second"),
+      verdict("last backward", r.backward, r.exposed_in_backward()),
+      verdict("first forward", r.forward, r.exposed_in_forward()));
+}
+
+Json json_of(const OffloadReport& r) {
+  const auto value = [](const std::optional<double>& seconds) { return seconds ? Json(*seconds) : Json(); };
+  return {{"sums_bytes", r.traffic.sums},
+          {"weights_bytes", r.traffic.weights},
+          {"update_bytes", r.traffic.update},
+          {"sums_seconds", value(r.sums)},
+          {"weights_seconds", value(r.weights)},
+          {"update_seconds", value(r.update)},
+          {"exposed_in_backward_seconds", value(r.exposed_in_backward())},
+          {"exposed_in_forward_seconds", value(r.exposed_in_forward())}};
 }
 
 namespace {

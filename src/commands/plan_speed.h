@@ -12,6 +12,7 @@
 #include "lockstep/config.h"
 #include "lockstep/launches.h"
 #include "scaling/cost_model.h"
+#include "train/offloaded_optimizer.h"
 #include "train/step_plan.h"
 
 namespace lockstep::commands {
@@ -83,6 +84,24 @@ std::string text_of(const std::vector<PlannedLaunch>& launches, const char* titl
 /// multiplies, at the device's rates. Empty if these are not known.
 std::string floor_text(const std::vector<PlannedLaunch>& launches, const std::string& layer, const DeviceInfo& device);
 nlohmann::ordered_json json_of(const std::vector<PlannedLaunch>& launches);
+
+// What train.offload copies in a step, and whether the passes of the model hide it.
+
+struct OffloadReport {
+  train::OffloadedOptimizer::Traffic traffic{};
+  // Seconds, by the keys of `hardware`, and the least that the passes take. No value: unknown
+  std::optional<double> sums{}, weights{}, update{};
+  std::optional<double> forward{}, backward{};  // of a micro-batch
+
+  /// Seconds for which a pass waits, at most: it may take longer than the least. No value: unknown
+  std::optional<double> exposed_in_backward() const;
+  std::optional<double> exposed_in_forward() const;
+};
+/// `launches`: of a step on `device`, or empty.
+OffloadReport report_offload(const train::StepPlan& plan, const std::vector<PlannedLaunch>& launches,
+                             const DeviceInfo& device);
+std::string text_of(const OffloadReport& report);
+nlohmann::ordered_json json_of(const OffloadReport& report);
 
 // What model.recompute saves and costs: counted from the shapes of planned graphs, and with the speed of the device if
 // it is here.

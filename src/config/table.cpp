@@ -425,7 +425,9 @@ std::vector<Row> hardware_keys() {
       {kNone, "GB/s", real(KEY(hardware.storage_gb_per_second), gigabytes),
        "plan: speed at which a node reads from its storage, shared by its ranks. 0: unknown."},
       {kNone, "GB/s", real(KEY(hardware.pcie_gb_per_second), gigabytes),
-       "plan: speed at which batches are copied to the GPU of a rank. 0: unknown."},
+       "plan: speed of copies between the host and the GPU of a rank, in one direction. 0: unknown."},
+      {kNone, "GB/s", real(KEY(hardware.memory_gb_per_second), gigabytes),
+       "plan: speed at which a rank reads and writes the memory of the host (train.offload). 0: unknown."},
       {kNone, "samples/s", real(KEY(hardware.device_samples_per_second), rates),
        "plan: training speed of the device of a rank. 0: unknown."},
   };

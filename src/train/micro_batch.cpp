@@ -92,6 +92,8 @@ class MicroBatchWeaver {
         if (bucket.is_sharded()) not_gathered_.push_back(&bucket);
     if (!plan_.offloads()) return start_gathers(not_gathered_.size());
     is_updated_.resize(buckets().size());
+    add_task(Kind::update, "optimizer on the host",
+             [](Replica& replica, Stream& stream) { replica.offload_->update(stream); });
     units_.before_gather = [this](const Range& range) { wait_for_update(range); };
     start_gathers(2);
   }

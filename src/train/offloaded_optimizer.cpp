@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <ranges>
+#include <utility>
 
 namespace lockstep::train {
 namespace {
@@ -22,6 +23,13 @@ struct Sizes {
 
 }  // namespace
 
+OffloadedOptimizer::Traffic OffloadedOptimizer::traffic(const StepPlan& plan) {
+  const Sizes sizes(plan);
+  return {.sums = sizes.gradients,
+          .weights = sizes.weights,
+          .update = 2 * (sizes.masters + sizes.state) + sizes.gradients + sizes.weights};
+}
+
 std::size_t OffloadedOptimizer::size_bytes(const StepPlan& plan) { return Sizes(plan).total(); }
 
 OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, graph::ParameterArena& arena)
@@ -39,11 +47,11 @@ OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, g
   const Sizes sizes(plan);
   auto* const begin = static_cast<std::byte*>(memory_->data());
   scalars_ = new (begin) StepScalars;
+  scalars_->is_applied = 0;
   masters_ = reinterpret_cast<float*>(begin + Sizes::kScalars);
   state_ = begin + Sizes::kScalars + sizes.masters;
   gradients_ = state_ + graph::aligned(sizes.state);
   weights_ = gradients_ + sizes.gradients;
-  std::fill_n(begin + Sizes::kScalars, sizes.total() - Sizes::kScalars, std::byte{0});
   const graph::GradientLayout layout = plan.summed_layout();
   for (const comm::Bucket& bucket : plan.buckets()) {
     Part& part = parts_.emplace_back();
@@ -54,6 +62,19 @@ OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, g
                 {0, plan.parameters().n_trainable()});
     if (part.range.n_elements == 0) continue;
     part.stored = plan.summed_at(part.range.begin);
+    const bool is_last = std::ranges::none_of(parts_ | std::views::take(parts_.size() - 1),
+                                              [](const Part& other) { return other.range.n_elements > 0; });
+    part.update = [this, b = parts_.size() - 1, is_last] {
+      for (const Update& update : parts_[b].updates) update.op->apply(update.args, {}, *host_stream_);
+      if (is_last) scalars_->is_applied = 0;
+    };
+    part.round = [this, b = parts_.size() - 1] {
+      const Part& of = parts_[b];
+      round_->apply({.source = masters_ + of.stored,
+                     .target = weights_ + of.stored * lockstep::size_bytes(plan_.compute_dtype()),
+                     .n_elements = of.range.n_elements},
+                    {}, *host_stream_);
+    };
     for (OptimizerDescription d : plan.optimizers()) {
       d.segments = cut_to(d.segments, part.range);
       if (d.segments.empty()) continue;
@@ -97,21 +118,18 @@ void OffloadedOptimizer::end_downloads(const StepScalars* scalars, Stream& strea
   stream.wait(*are_downloaded_);
 }
 
-void OffloadedOptimizer::update(const Event& is_copied, Stream& stream) {
+void OffloadedOptimizer::queue(std::function<void()> Part::*work, Stream& stream) {
   is_ready_->record(stream);
   work_->wait(*is_ready_);
-  work_->wait(is_copied);
   for (const Part& part : parts_ | std::views::reverse) {
     if (part.range.n_elements == 0) continue;
-    backend_.run_on_host(
-        [this, &part] {
-          for (const Update& update : part.updates) update.op->apply(update.args, {}, *host_stream_);
-        },
-        *work_);
+    backend_.run_on_host(part.*work, *work_);
     part.is_updated->record(*work_);
     upload(part);
   }
 }
+
+void OffloadedOptimizer::update(Stream& stream) { queue(&Part::update, stream); }
 
 void OffloadedOptimizer::upload(const Part& part) {
   const std::size_t element = lockstep::size_bytes(plan_.compute_dtype());
@@ -127,33 +145,20 @@ void OffloadedOptimizer::upload(const Part& part) {
   part.is_uploaded->record(*up_);
 }
 
-void OffloadedOptimizer::refresh(Stream& stream) {
-  if (!is_stale_) return;
-  is_stale_ = false;
-  is_ready_->record(stream);
-  work_->wait(*is_ready_);
-  for (const Part& part : parts_ | std::views::reverse) {
-    if (part.range.n_elements == 0) continue;
-    backend_.run_on_host(
-        [this, &part] {
-          round_->apply({.source = masters_ + part.stored,
-                         .target = weights_ + part.stored * lockstep::size_bytes(plan_.compute_dtype()),
-                         .n_elements = part.range.n_elements},
-                        {}, *host_stream_);
-        },
-        *work_);
-    part.is_updated->record(*work_);
-    upload(part);
-  }
-  wait(stream);
-}
-
 void OffloadedOptimizer::wait_for_weights(std::size_t bucket, Stream& stream) {
-  stream.wait_in_each_launch(*parts_[bucket].is_uploaded);
+  if (parts_[bucket].range.n_elements > 0) stream.wait(*parts_[bucket].is_uploaded);
 }
 
-void OffloadedOptimizer::wait(Stream& stream) {
-  for (const Part& part : parts_) stream.wait(*part.is_uploaded);
+void OffloadedOptimizer::finish(Stream& stream) {
+  if (!std::exchange(is_expected_, false)) return;
+  update(stream);
+  for (std::size_t b = 0; b < parts_.size(); ++b) wait_for_weights(b, stream);
+}
+
+void OffloadedOptimizer::refresh(Stream& stream) {
+  if (!std::exchange(is_stale_, false)) return;
+  queue(&Part::round, stream);
+  for (std::size_t b = 0; b < parts_.size(); ++b) wait_for_weights(b, stream);
 }
 
 }  // namespace lockstep::train

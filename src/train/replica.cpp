@@ -197,7 +197,7 @@ void Replica::run(const data::Batch& batch) {
   queue(running, accumulator_->target(number));
   if (!running_.is_last()) return;
   weights_are_gathered_ = false;
-  if (offload_) offload_->update(*is_copied_, *stream_);
+  if (offload_) offload_->expect_update();
   slots_[static_cast<std::size_t>(current_)].list = &running.list;
   report();
 }
@@ -361,7 +361,7 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
 }
 
 void Replica::gather_weights() {
-  if (offload_) offload_->wait(*stream_);
+  if (offload_) offload_->finish(*stream_);
   if (plan_.shard().is_whole() || plan_.shards_weights() || weights_are_gathered_) return;
   refresh(*stream_);
   queue_alone(weight_gather_);

@@ -101,7 +101,7 @@ void Replica::gather(const StateRound& round) {
 }
 
 void Replica::begin_round(int round) {
-  if (offload_) offload_->wait(*stream_);
+  if (offload_) offload_->finish(*stream_);
   round_ = round;
   round == 0 ? gather_weights() : gather(rounds_.at(static_cast<std::size_t>(round) - 1));
 }
@@ -124,7 +124,7 @@ void Replica::write_parts(const StateTensor& tensor, std::span<const float> pack
 void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
   weights_are_gathered_ = false;
   wait_for_copy(*stream_);
-  if (offload_) offload_->wait(*stream_);
+  if (offload_) offload_->finish(*stream_);
   if (tensor.state == StateTensor::kNoState) (void)parameter_arena_.edit();
   if (tensor.state == StateTensor::kNoState && offload_) (void)offload_->edit();
   if (!tensor.parameter) return write_parts(tensor, canonical);

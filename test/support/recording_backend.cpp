@@ -169,11 +169,10 @@ void RecordingBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
   });
 }
 
-void RecordingBackend::run_on_host(std::function<void()> work, Stream& stream) {
+void RecordingBackend::run_on_host(const std::function<void()>& work, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  queued.refuse_if_captured();
   queues_.recording.add({.what = "run_on_host", .stream = queued.number()});
-  queued.put(std::move(work));
+  queued.put([&work] { work(); });
 }
 
 void RecordingBackend::record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) {

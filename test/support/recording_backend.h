@@ -67,7 +67,7 @@ class RecordingBackend final : public Backend {
   void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
   void record_progress(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override;
-  void run_on_host(std::function<void()> work, Stream& stream) override;
+  void run_on_host(const std::function<void()>& work, Stream& stream) override;
   Backend& host() override { return inner_; }
   Layout activation_layout(const Shape& shape, DType dtype) const override {
     return inner_.activation_layout(shape, dtype);

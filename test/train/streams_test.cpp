@@ -156,7 +156,7 @@ Trained train(test::SmallRun& run, int steps) {
     out.losses.push_back(run.step(step));
     out.norms.push_back(run.result().gradient_norm);
   }
-  if (!run.plan().shards_parameters()) out.weights = run.all_weights();  // otherwise, steps depend on all weights
+  if (run.plan().has_all_masters()) out.weights = run.all_weights();  // otherwise, steps depend on all weights
   return out;
 }
 
