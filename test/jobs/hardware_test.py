@@ -8,31 +8,11 @@ import subprocess
 import sys
 import tempfile
 
+sys.path[:0] = ["bench", "bench/gpu"]
+from recipes import MODELS  # noqa: E402
+
 LOCKSTEP = os.path.abspath(os.environ.get("LOCKSTEP", "build/lockstep"))
 FOLDER = pathlib.Path("jobs/configs/hardware")
-
-
-def qwen(width, inner, layers, heads, shared):
-    return {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": width, "intermediate_size": inner,
-            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": shared,
-            "max_position_embeddings": 32768, "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
-
-
-# What the models' config.json say of their shapes, and their number of parameters
-MODELS = {
-    "Qwen2.5-7B": (qwen(3584, 18944, 28, 28, 4), 7_615_616_512),
-    "Qwen2.5-14B": (qwen(5120, 13824, 48, 40, 8), 14_770_033_664),
-    "Qwen2.5-32B": (qwen(5120, 27648, 64, 40, 8), 32_763_876_352),
-    "Gemma-3-27B": ({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 262208, "hidden_size": 5376,
-                     "intermediate_size": 21504, "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 16,
-                     "head_dim": 128, "sliding_window": 1024, "query_pre_attn_scalar": 168, "max_position_embeddings": 131072,
-                     "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}, 27_009_346_304),
-    "Llama-3.1-70B": ({"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672,
-                       "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
-                       "max_position_embeddings": 131072, "rope_theta": 5e5, "tie_word_embeddings": False,
-                       "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                                        "original_max_position_embeddings": 8192, "rope_type": "llama3"}}, 70_553_706_496),
-}
 
 
 def plan(*arguments):
@@ -57,7 +37,7 @@ def test_table(work):
     assert {row[0].strip("`") for row in rows} == {path.stem for path in FOLDER.glob("*_llm.yaml")}, rows
     for name, tokens, batch, *memories in rows:
         file = FOLDER / f"{name.strip('`')}.yaml"
-        ranks, device = re.match(r"(\d)x_(\w+)_llm", file.stem).groups()
+        ranks, device = re.match(r"(\d)x_(\w+?)(?:_full)?_llm", file.stem).groups()
         for model, stated in zip(models, memories, strict=True):
             if stated == "-":
                 continue
@@ -67,7 +47,8 @@ def test_table(work):
             assert f"{found['batch_per_rank']} x {found['accumulate']}" == batch, (file, batch, found)
             assert f"{of_device(found['memory_bytes']):.1f}" == stated, (file, model, stated, of_device(found["memory_bytes"]))
             assert found["precision"] == ("fp16" if device == "t4" else "bf16"), (file, found["precision"])
-            assert found["parameters"] - found["trained_parameters"] == MODELS[model][1], (model, found)
+            frozen = found["parameters"] - found["trained_parameters"]  # of a base beside adapters
+            assert (found["parameters"] if "_full_" in file.stem else frozen) == MODELS[model][1], (model, found)
     print(f"{len(rows)} files fit")
 
 
