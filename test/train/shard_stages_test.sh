@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Gradients and weights sharded over ranks, and the optimizer on the host: the same checkpoints and evaluations as without shards, on any number of ranks
-# that divides the number of micro-batches, by each transport, with what else changes a step, and after resuming with
-# another setting.
+# Gradients and weights sharded over ranks, and the optimizer on the host: the same checkpoints and evaluations as without
+# shards, on any number of ranks that divides the number of micro-batches, by each transport, with what else changes a
+# step, and after resuming with another setting.
 source test/support/check.sh
 cat >"$work/config.json" <<'JSON'
 {"architectures": ["Qwen3ForCausalLM"], "vocab_size": 1024, "hidden_size": 60, "intermediate_size": 160, "head_dim": 20,
