@@ -12,7 +12,7 @@ with_recovery=(sh -c '"$0" "$@"; echo "status $? of rank $OMPI_COMM_WORLD_RANK"'
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 large=(data.image_size=16 train.global_batch=24 checkpoint.every_steps=2 checkpoint.keep=2)
 
-# lost RANK SECONDS: after this rank was killed, all others end within SECONDS
+# lost RANK SECONDS [COLLECTIVE]: after this rank was killed, all others end within SECONDS
 lost() {
   local end=$((SECONDS + $2))
   while [[ -n $(ranks_of $job) ]] && ((SECONDS <= end)); do sleep 0.1; done
@@ -21,7 +21,7 @@ lost() {
   wait $job 2>/dev/null
   prints "with status 1" "status 1 of rank [^$1]"  # the first rank to fail ends the job, and thus the others
   prints "the rank and the collective are named" \
-    "rank $1 on .* has died: its process ended while rank [0-2] on .* was in '(bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast)'"
+    "rank $1 on .* has died: its process ended while rank [0-2] on .* was in '(${3:-bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast})'"
   prints_whole_error comm_rank_died
   status_is failed
 }
@@ -68,6 +68,16 @@ check "$name: starts" wait_for 60 saved
 kill -KILL "$(rank 1)"
 lost 1 60
 resumes_from_newest "${asleep[@]}"
+
+# An evaluation with sharded weights does little else than gather them.
+gathers=("${asleep[@]}" train.shard=parameters train.micro_batches=3 data.validation=synthetic evaluation.every_steps=2)
+start in-a-gather 3 "${gathers[@]}"
+check "$name: starts" wait_for 60 step_is 2
+sleep 5
+kill -KILL "$(rank 1)"
+lost 1 60 'weights from .* on'
+command_of=("${ordinary[@]}")
+unset OMPI_MCA_orte_enable_recovery
 
 # As on a cluster, mpirun ends the other ranks after they have reported the loss.
 command_of=("${ordinary[@]}")
