@@ -42,10 +42,10 @@ equal fp32 "parameters:1 gradients:2 parameters:3 parameters:4" "${text[@]}" pre
 equal bf16 "parameters:2 gradients:3 gradients:4 parameters:6 none:1:optimizer optimizer:2:optimizer gradients:3:optimizer
   parameters:3:optimizer" "${text[@]}" precision=bf16
 equal narrow "parameters:3 gradients:4" "${text[@]}" "${narrow[@]}"
-equal llama "parameters:2 gradients:3" "${text[@]}" precision=bf16 model.config="$work/llama.json" model.recompute=block \
+equal llama "parameters:2 gradients:3 optimizer:2:optimizer" "${text[@]}" precision=bf16 model.config="$work/llama.json" model.recompute=block \
   comm.bucket_mb=1000
-equal qwen2 "parameters:3 gradients:4" "${text[@]}" precision=bf16 model.config="$work/qwen2.json" model.recompute=selective
-equal gemma "gradients:2 parameters:4" "${text[@]}" precision=bf16 model.config="$work/gemma.json"
+equal qwen2 "parameters:3 gradients:4 gradients:2:optimizer" "${text[@]}" precision=bf16 model.config="$work/qwen2.json" model.recompute=selective
+equal gemma "gradients:2 parameters:4 parameters:3:optimizer" "${text[@]}" precision=bf16 model.config="$work/gemma.json"
 equal gradients_in_bf16 "gradients:3 parameters:4 parameters:2:optimizer" "${text[@]}" precision=bf16 train.gradient_type=bf16
 equal images "gradients:2 parameters:3" "${images[@]}" data.drop_last=false data.end=64 train.max_steps=3 train.epochs=2
 equal images_in_bf16 "parameters:2 parameters:3:optimizer" "${images[@]}" precision=bf16 optimizer.momentum=0.9 data.end=72
@@ -53,7 +53,7 @@ equal ema "gradients:3 parameters:4" "${text[@]}" precision=bf16 ema.decay=0.5
 equal ema_fp32 "parameters:3" "${text[@]}" precision=fp32 ema.decay=0.5
 equal frozen "parameters:3 gradients:4" "${text[@]}" precision=bf16 train.freeze=[model.embed_tokens]
 from_bf16=("${text[@]/#model.config=*/model.from=$work/bf16/model}")
-equal nf4 "gradients:2 parameters:3" "${from_bf16[@]}" precision=bf16 model.lora.rank=4 model.base_precision=nf4
+equal nf4 "gradients:2 parameters:3 parameters:2:optimizer" "${from_bf16[@]}" precision=bf16 model.lora.rank=4 model.base_precision=nf4
 equal lora "parameters:2 gradients:3 none:2:optimizer" "${from_bf16[@]}" precision=bf16 model.lora.rank=4
 equal lora_fp32 "parameters:4" "${from_bf16[@]}" precision=fp32 model.lora.rank=4
 keys=("${text[@]}" precision=bf16)
