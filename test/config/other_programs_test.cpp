@@ -75,6 +75,10 @@ TEST_F(OtherPrograms, DeepSpeedsKeysAreTranslated) {
       {R"({"gradient_clipping": 0.5, "steps_per_print": 2000, "communication_data_type": "bfp16"})",
        {{"train.clip_norm", "0.5"}, {"log.every_steps", "2000"}, {"comm.gradients", "bf16"}}},
       {R"({"zero_optimization": {"stage": 0, "cpu_offload": false, "offload_optimizer": {"device": "none"}}})", {}},
+      {R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true}}})",
+       {{"train.shard", "parameters"}, {"train.offload", "optimizer"}}},
+      {R"({"zero_optimization": {"stage": 2, "cpu_offload": true}})",
+       {{"train.shard", "gradients"}, {"train.offload", "optimizer"}}},
       {R"({"zero_optimization": {"stage": 1, "reduce_bucket_size": 26214400, "overlap_comm": true}})",
        {{"train.shard", "optimizer"}, {"comm.bucket_mb", "100"}}},
       {R"({"zero_optimization": {"stage": 2}})", {{"train.shard", "gradients"}}},
@@ -149,10 +153,10 @@ TEST_F(OtherPrograms, DeepSpeedComesAfterTheFilesAndBeforeTheOverrides) {
 TEST_F(OtherPrograms, WhatDeepSpeedHasAloneIsRefusedWithItsPlaceAndARemedy) {
   const std::vector<std::string> lines = refused({},
                                                  "{\n\"zero_optimization\": {\n\"stage\": 3,   // more\n"
-                                                 "\"cpu_offload\": true },\n\"gradient_cliping\": 1,\n"
+                                                 "\"cpu_offload_params\": true },\n\"gradient_cliping\": 1,\n"
                                                  "\"elasticity\": {\"enabled\": true}}");
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_TRUE(lines[0].starts_with("ds.json:4: zero_optimization.cpu_offload=true: ")) << lines[0];
+  EXPECT_TRUE(lines[0].starts_with("ds.json:4: zero_optimization.cpu_offload_params=true: ")) << lines[0];
   EXPECT_TRUE(has(lines[0], "model.recompute=block")) << lines[0];
   EXPECT_TRUE(lines[1].starts_with("ds.json:6: elasticity.enabled=true: this key is not known")) << lines[1];
   EXPECT_TRUE(has(lines[2], "gradient_cliping=1: this key is not known")) << lines[2];
