@@ -71,6 +71,8 @@ resumes_from_newest "${asleep[@]}"
 
 # An evaluation with sharded weights does little else than gather them.
 gathers=("${asleep[@]}" train.shard=parameters train.micro_batches=3 data.validation=synthetic evaluation.every_steps=2)
+export OMPI_MCA_orte_enable_recovery=1
+command_of=("${with_recovery[@]}" "${ordinary[@]}")
 start in-a-gather 3 "${gathers[@]}"
 check "$name: starts" wait_for 60 step_is 2
 sleep 5
