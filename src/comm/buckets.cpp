@@ -123,8 +123,8 @@ double exchanged_bytes(std::span<const Bucket> buckets) {
   return sum;
 }
 
-Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights,
-                              const Passes& passes) {
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, int n_sums,
+                              double gathered_bytes) {
   if (topology.n_nodes() < 2) return {};
   const double n_nodes = topology.n_nodes(), n_ranks = topology.n_ranks();
   std::size_t largest = 0, smallest = topology.nodes[0].size();
@@ -140,21 +140,18 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
     traffic.per_rank += per_rank;
   };
   const auto add_divided = [&](double per_node) { add(per_node, per_node / local); };
-  const double frozen_bytes = passes.n_gathers * passes.frozen_bytes;
   if (topology.transport != Transport::nccl)
-    add(among_nodes * frozen_bytes, among_nodes * frozen_bytes);
+    add(among_nodes * gathered_bytes, among_nodes * gathered_bytes);
   else
-    add_divided(among_ranks * frozen_bytes);
+    add_divided(among_ranks * gathered_bytes);
   for (const Bucket& bucket : buckets) {
-    const double sum_bytes = passes.n_sums * bytes_of(bucket, bucket.wire),
-                 gathered_bytes = passes.n_gathers * bytes_of(bucket, weights);
+    const double sum_bytes = n_sums * bytes_of(bucket, bucket.wire);
+    const double n_passes = bucket.is_sharded() ? 1 : 2;
     if (topology.transport != Transport::nccl) {
-      const double of_leader = among_nodes * (bucket.is_sharded() ? sum_bytes + gathered_bytes : 2 * sum_bytes);
-      add(of_leader, of_leader);
+      add(n_passes * among_nodes * sum_bytes, n_passes * among_nodes * sum_bytes);
       continue;
     }
     const bool is_narrow = bucket.wire != bucket.dtype;
-    const double n_passes = bucket.is_sharded() ? 1 : 2;
     if (is_narrow && device_exchange_plan(topology).has_levels()) {
       add_divided(n_passes * among_nodes * sum_bytes);
     } else if (is_narrow || topology.is_tree) {
@@ -166,7 +163,6 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
     } else {
       add_divided(n_passes * among_ranks * sum_bytes);
     }
-    if (bucket.is_sharded()) add_divided(among_ranks * gathered_bytes);
   }
   return traffic;
 }

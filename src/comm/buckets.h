@@ -70,13 +70,7 @@ struct Traffic {
   double per_rank = 0;  // of the rank that sends most; with one network card per rank, what that card sends
 };
 
-/// How often a step sums gradients and gathers weights.
-struct Passes {
-  int n_sums = 1, n_gathers = 1;
-  double frozen_bytes = 0;  // of weights without gradients that each gather has, too
-};
-
-/// The traffic for the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
+/// The traffic of one step, which sums the buckets `n_sums` times and gathers `gathered_bytes` of weights from shards.
 ///
 /// N nodes of L ranks each, n = N L, and a bucket of B bytes in the type in which it travels:
 ///   NCCL's ring          2 (n-1)/n B per node, divided among its ranks
@@ -84,7 +78,7 @@ struct Passes {
 ///   fixed order          2 (n-L)/n B per rank
 ///   CPUs, or staged      2 (N-1)/N B per node, by its leader
 /// A reduce-scatter or an all-gather sends half of an all-reduce.
-Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights,
-                              const Passes& passes = {});
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, int n_sums,
+                              double gathered_bytes);
 
 }  // namespace lockstep::comm

@@ -127,7 +127,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
-                                                planned.plan->compute_dtype(), planned.plan->passes());
+                                                planned.plan->n_sums(), planned.plan->gathered_bytes());
   if (!device.empty()) {
     planned.launches = list_launches(*planned.plan, *planned.backend);
     planned.decoding = grouped(planned.task->list_decoding(config.precision, *planned.backend));

@@ -404,6 +404,14 @@ void StepPlan::make_slots() {
                        .n_before = rounds_.empty() ? 0 : rounds_.back().n_after()});
 }
 
+double StepPlan::gathered_bytes() const {
+  if (shards_weights()) return batch_.n_micro_batches * weights().gathered_bytes(*largest().graph);
+  double sum = 0;
+  for (const comm::Bucket& bucket : buckets())
+    if (bucket.is_sharded()) sum += static_cast<double>(bucket.n_elements * lockstep::size_bytes(compute_dtype()));
+  return sum;
+}
+
 graph::GradientLayout StepPlan::summed_layout() const {
   const graph::GradientLayout all = gradient_layout();
   const auto place = [this](std::size_t element) { return shard_.whole_stored() + element - shard_.whole_begin(); };

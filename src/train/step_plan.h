@@ -196,13 +196,8 @@ class StepPlan {
   bool shards_gradients() const { return config_.train.shards_gradients() && batch_.ranks > 1; }
   /// How often gradients are summed over ranks in a step.
   int n_sums() const { return shards_gradients() ? batch_.n_micro_batches : 1; }
-  /// With train.shard=parameters, weights are gathered for the forward and for the backward pass. (A tied embedding is
-  /// gathered once more, and the last layer once less.)
-  comm::Passes passes() const {
-    return {.n_sums = n_sums(),
-            .n_gathers = shards_weights() ? 2 * batch_.n_micro_batches : 1,
-            .frozen_bytes = weights().frozen_bytes()};
-  }
+  /// The weights that a step gathers.
+  double gathered_bytes() const;
   /// The slots of sharded buckets, and one for all others, which is not used by any other one.
   const std::vector<GradientSlot>& gradient_slots() const { return slots_; }
   /// The slot of a tensor or bucket that begins with this element.

@@ -102,7 +102,6 @@ void WeightUnits::add_frozen(const ParameterTable& table, bool is_nf4) {
                           .is_nf4 = is_nf4});
     unit.size_bytes = offset + n_ranks * length * element;
     n_stored += length;
-    frozen_bytes_ += static_cast<double>(n_ranks * length * element);
     for (const graph::ParameterId id : ids)
       places_[id] = {numbers_.at(table[id].unit), offset + (range(table[id]).begin - begin) * element};
   }
@@ -134,6 +133,14 @@ std::vector<UnitUse> WeightUnits::uses_in(const graph::Graph& graph) const {
     }
   }
   return uses;
+}
+
+double WeightUnits::gathered_bytes(const graph::Graph& graph) const {
+  double sum = 0;
+  for (const UnitUse& use : uses_in(graph))
+    for (const GatheredPart& part : units_[use.unit].parts)
+      sum += static_cast<double>(part.n_elements * lockstep::size_bytes(part.dtype));
+  return sum;
 }
 
 void WeightUnits::place(std::span<const graph::Graph* const> graphs) {

@@ -64,12 +64,12 @@ class WeightUnits {
   const std::vector<WeightUnit>& units() const { return units_; }
   /// Of gathered weights.
   std::size_t size_bytes() const { return size_bytes_; }
-  /// Of the weights of a base that are divided among ranks.
-  double frozen_bytes() const { return frozen_bytes_; }
   /// Where a parameter is in the memory of gathered weights: bytes. No value if it is not gathered.
   std::optional<std::size_t> place_of(graph::ParameterId id) const;
   /// In the order in which units are gathered.
   std::vector<UnitUse> uses_in(const graph::Graph& graph) const;
+  /// The bytes of these gathers.
+  double gathered_bytes(const graph::Graph& graph) const;
 
  private:
   struct Place {
@@ -87,7 +87,6 @@ class WeightUnits {
   std::map<int, std::size_t> numbers_;  // of the units of parameters
   std::map<graph::ParameterId, Place> places_;
   std::size_t size_bytes_ = 0;
-  double frozen_bytes_ = 0;
 };
 
 }  // namespace lockstep::train

@@ -94,7 +94,7 @@ Sent planned(const std::string& gradients, int n_ranks, int n_nodes, MemorySpace
   std::vector<Bucket> buckets(1);
   buckets[0].n_elements = kElements;
   buckets[0].wire = topology.wire;
-  const Traffic traffic = traffic_between_nodes(topology, buckets, DType::bf16);
+  const Traffic traffic = traffic_between_nodes(topology, buckets, 1, 0);
   const auto whole = static_cast<double>(kElements * sizeof(float));
   return {traffic.per_node / whole, traffic.per_rank / whole};
 }
@@ -124,9 +124,9 @@ TEST(Traffic, OfShards) {
   std::vector<Bucket> buckets(1);
   buckets[0].n_elements = 1000;
   buckets[0].n_shards = 4;
-  EXPECT_NEAR(traffic_between_nodes(topology, buckets, DType::bf16).per_node, 0.75 * (4000 + 2000), 1e-9);
+  EXPECT_NEAR(traffic_between_nodes(topology, buckets, 1, 2000).per_node, 0.75 * (4000 + 2000), 1e-9);
   const Topology leaders = topology_of({}, planned_ranks(4, 2), {}, MemorySpace::host);
-  EXPECT_NEAR(traffic_between_nodes(leaders, buckets, DType::bf16).per_node, 0.5 * (4000 + 2000), 1e-9);
+  EXPECT_NEAR(traffic_between_nodes(leaders, buckets, 1, 2000).per_node, 0.5 * (4000 + 2000), 1e-9);
 }
 
 }  // namespace
