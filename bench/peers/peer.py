@@ -83,6 +83,15 @@ def fully_shard_layers(net, args):
     fully_shard(net, **options)
 
 
+def deepspeed_engine(net, optimizer, args):
+    os.environ.update(DS_ACCELERATOR="cpu", LOCAL_RANK=str(RANK))
+    import deepspeed
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
+    config = {"train_micro_batch_size_per_gpu": args.batch, "zero_optimization": {"stage": int(args.shard[-1])},
+              "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    return deepspeed.initialize(model=net, optimizer=optimizer, config=config)[0]
+
+
 def language(args):
     torch.manual_seed(1)
     net = torch_peer.smollm(use_cache=False, attn_implementation="sdpa").train()
@@ -90,7 +99,9 @@ def language(args):
         net = net.bfloat16()
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
-        if args.shard == "none":
+        if args.shard.startswith("deepspeed"):
+            pass  # below, with the optimizer
+        elif args.shard == "none":
             net = DDP(net, gradient_as_bucket_view=True, static_graph=True)
         else:
             fully_shard_layers(net, args)
@@ -98,6 +109,13 @@ def language(args):
     optimizer = make(list(net.parameters()), lr=1e-4, weight_decay=0.1, fused=True)
     torch.manual_seed(100 + RANK)
     tokens = torch.randint(49152, (args.batch, args.sequence))
+    engine = deepspeed_engine(net, optimizer, args) if args.shard.startswith("deepspeed") else None
+
+    def step_of_engine():
+        loss = engine(input_ids=tokens, labels=tokens).loss
+        engine.backward(loss)
+        engine.step()
+        return loss.item()
 
     def step():
         # DDP keeps its buckets; without it, freed gradients are faster than zeroed ones.
@@ -107,7 +125,7 @@ def language(args):
         loss.backward()
         optimizer.step()
         return loss.item()
-    return step
+    return step_of_engine if engine else step
 
 
 def main():
@@ -118,7 +136,8 @@ def main():
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     torch_peer.add_network(parser, depth=18, stem="cifar", image_size=32, precision="fp32")
     parser.add_argument("--variant", choices=("fp32", "autocast", "masters"), default="fp32")
-    parser.add_argument("--shard", choices=("none", "zero2", "zero3"), default="none", help="FSDP2 instead of DDP")
+    parser.add_argument("--shard", choices=("none", "zero2", "zero3", "deepspeed2", "deepspeed3"), default="none",
+                        help="FSDP2 or a stage of DeepSpeed instead of DDP")
     parser.add_argument("--sequence", type=int, default=256)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -3,9 +3,11 @@ SmolLM-135M, AdamW, random tokens. Measures the time and the peak memory of a st
 
 A round runs Lockstep with each setting, and then PyTorch (peer.py, gloo) without shards, which is DistributedDataParallel, and
 with fully_shard on each layer: with reshard_after_forward=False, which shards gradients and the optimizer (zero2), and with
-True (zero3). PyTorch runs the variant of language.py that is given: fp32, or the mixed precision of FSDP2 in bf16.
+True (zero3). PyTorch runs the variant of language.py that is given: fp32, or the mixed precision of FSDP2 in bf16. In fp32, it
+also runs DeepSpeed's stages 2 and 3, if the interpreter has it (DS_BUILD_OPS=0 pip install deepspeed).
 """
 import json
+import subprocess
 import sys
 
 sys.path.insert(0, sys.path[0] + "/..")
@@ -16,6 +18,7 @@ from harness import median  # noqa: E402
 CONFIG = "bench/peers/language.yaml"
 OURS = ["none", "optimizer", "gradients", "parameters"]
 THEIRS = {"none": "DDP", "zero2": "FSDP2, zero2", "zero3": "FSDP2, zero3"}
+DEEPSPEED = {"deepspeed2": "stage 2", "deepspeed3": "stage 3"}
 
 
 def overrides(shard, args):
@@ -32,6 +35,12 @@ def theirs(python, shard, args):
     return sides.run_ranks(python, "language", ["--variant", "fp32" if args.precision == "fp32" else "autocast", "--shard", shard,
                                                 "--sequence", args.sequence, "--batch", args.batch], args, args.ranks,
                            args.threads)
+
+
+def deepspeed_version(python):
+    """None: it is not installed."""
+    found = subprocess.run([python, "-c", "import importlib.metadata as m; print(m.version('deepspeed'))"], capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def planned(shard, args):
@@ -53,6 +62,8 @@ def main():
         harness.stop(torch)
     runs = {**{f"Lockstep, {shard}": lambda shard=shard: ours(directory, shard, args) for shard in OURS},
             **{f"PyTorch {torch}, {name}": lambda shard=shard: theirs(python, shard, args) for shard, name in THEIRS.items()}}
+    if args.precision == "fp32" and (version := deepspeed_version(python)):
+        runs.update({f"DeepSpeed {version}, {name}": lambda shard=shard: theirs(python, shard, args) for shard, name in DEEPSPEED.items()})
     with harness.scratch() as directory:
         rounds = harness.run_rounds(args.rounds, runs, "s/step", lambda r: f"{r['median_step_seconds']:.2f}")
     plans = {f"Lockstep, {shard}": planned(shard, args) for shard in OURS}
