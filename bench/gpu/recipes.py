@@ -84,7 +84,7 @@ def times_of(launches, rates):
     """Seconds of the forward passes, the backward passes and the rest of a step."""
     times = {"forward": 0, "backward": 0, "rest": 0}
     for launch in launches:
-        phase = {"recompute": "backward"}.get(launch["phase"], launch["phase"])
+        phase = "backward" if launch["phase"] == "recompute" else launch["phase"]
         times[phase if phase in times else "rest"] += launch["launches"] * cost.seconds_of(launch, rates)
     return times
 

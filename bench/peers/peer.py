@@ -99,11 +99,9 @@ def language(args):
         net = net.bfloat16()
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
-        if args.shard.startswith("deepspeed"):
-            pass  # below, with the optimizer
-        elif args.shard == "none":
+        if args.shard == "none":
             net = DDP(net, gradient_as_bucket_view=True, static_graph=True)
-        else:
+        elif args.shard.startswith("zero"):
             fully_shard_layers(net, args)
     make = Masters if args.variant == "masters" else torch.optim.AdamW
     optimizer = make(list(net.parameters()), lr=1e-4, weight_decay=0.1, fused=True)

@@ -278,7 +278,7 @@ double floor_of(const Launch& launch, const DeviceInfo& device) {
 }
 
 struct PassFloors {
-  double forward = 0, backward = 0;  // seconds
+  double forward = 0, backward = 0;  // seconds; what is recomputed belongs to the backward pass
 };
 
 /// Of the launches of a layer, or of all; no value: the rates of the device are not known.
@@ -288,9 +288,11 @@ std::optional<PassFloors> floors_of(const std::vector<PlannedLaunch>& launches, 
   PassFloors floors;
   for (const auto& [entry, n] : launches) {
     if (layer && entry.part != *layer) continue;
-    const bool is_backward = entry.phase == trace::name(trace::Kind::backward);
-    if (!is_backward && entry.phase != trace::name(trace::Kind::forward)) continue;
-    (is_backward ? floors.backward : floors.forward) += n * floor_of(entry.launch, device);
+    const double seconds = n * floor_of(entry.launch, device);
+    if (entry.phase == trace::name(trace::Kind::forward))
+      floors.forward += seconds;
+    else if (entry.phase == trace::name(trace::Kind::backward) || entry.phase == graph::kRecompute)
+      floors.backward += seconds;
   }
   return floors;
 }

@@ -60,6 +60,9 @@ struct GraphOptions {
   bool weight_gradient_stream = false;  // weight gradients run on a second stream, where their ops can
 };
 
+/// The phase of launches that compute again what was not kept, in the backward pass.
+inline constexpr std::string_view kRecompute = "recompute";
+
 /// Called around each group of ops that is queued on the stream.
 class Observer {
  public:
@@ -70,10 +73,12 @@ class Observer {
 };
 
 /// Runs `work`, which queues ops on the stream, inside a span of the trace and of the observer, if there is one.
+/// `phase`: that of its launches, if it is not that of the span.
 template <typename Work>
-void observed(Observer* observer, trace::Kind kind, const std::string& name, const Work& work) {
+void observed(Observer* observer, trace::Kind kind, const std::string& name, const Work& work,
+              std::string_view phase = {}) {
   const trace::Span span(kind, name);
-  if (LaunchList* const list = LaunchList::current()) list->begin_part(trace::name(kind), name);
+  if (LaunchList* const list = LaunchList::current()) list->begin_part(phase.empty() ? trace::name(kind) : phase, name);
   if (observer) observer->begin(kind, name);
   work();
   if (observer) observer->end();

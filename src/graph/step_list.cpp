@@ -164,11 +164,15 @@ void StepList::queue(std::size_t begin, std::size_t end, Stream& stream, const P
   for (std::size_t i = begin; i < end; ++i) {
     const Action& action = actions_[i];
     const auto index = static_cast<std::size_t>(action.index);
-    const auto observe = [&](trace::Kind kind, const auto& work) { observed(observer, kind, name_of(action), work); };
+    const auto observe = [&](trace::Kind kind, const auto& work, std::string_view phase = {}) {
+      observed(observer, kind, name_of(action), work, phase);
+    };
     switch (action.what) {
       case Do::forward:
       case Do::recompute:
-        observe(trace::Kind::forward, [&] { graph_->nodes()[index]->forward(graph_->run(stream, gradients)); });
+        observe(
+            trace::Kind::forward, [&] { graph_->nodes()[index]->forward(graph_->run(stream, gradients)); },
+            action.what == Do::recompute ? kRecompute : std::string_view());
         break;
       case Do::backward:
         observe(trace::Kind::backward, [&] { graph_->nodes()[index]->backward(graph_->run(stream, gradients)); });

@@ -62,13 +62,13 @@ OffloadedOptimizer::OffloadedOptimizer(const StepPlan& plan, Backend& backend, g
                 {0, plan.parameters().n_trainable()});
     if (part.range.n_elements == 0) continue;
     part.stored = plan.summed_at(part.range.begin);
-    const bool is_last = std::ranges::none_of(parts_ | std::views::take(parts_.size() - 1),
-                                              [](const Part& other) { return other.range.n_elements > 0; });
-    part.update = [this, b = parts_.size() - 1, is_last] {
+    const std::size_t b = parts_.size() - 1;
+    if (!last_) last_ = b;
+    part.update = [this, b] {
       for (const Update& update : parts_[b].updates) update.op->apply(update.args, {}, *host_stream_);
-      if (is_last) scalars_->is_applied = 0;
+      if (b == *last_) scalars_->is_applied = 0;
     };
-    part.round = [this, b = parts_.size() - 1] {
+    part.round = [this, b] {
       const Part& of = parts_[b];
       round_->apply({.source = masters_ + of.stored,
                      .target = weights_ + of.stored * lockstep::size_bytes(plan_.compute_dtype()),
@@ -150,14 +150,15 @@ void OffloadedOptimizer::wait_for_weights(std::size_t bucket, Stream& stream) {
 }
 
 void OffloadedOptimizer::finish(Stream& stream) {
-  if (!std::exchange(is_expected_, false)) return;
-  update(stream);
-  for (std::size_t b = 0; b < parts_.size(); ++b) wait_for_weights(b, stream);
+  if (std::exchange(is_expected_, false)) queue_alone(&Part::update, stream);
 }
 
 void OffloadedOptimizer::refresh(Stream& stream) {
-  if (!std::exchange(is_stale_, false)) return;
-  queue(&Part::round, stream);
+  if (std::exchange(is_stale_, false)) queue_alone(&Part::round, stream);
+}
+
+void OffloadedOptimizer::queue_alone(std::function<void()> Part::*work, Stream& stream) {
+  queue(work, stream);
   for (std::size_t b = 0; b < parts_.size(); ++b) wait_for_weights(b, stream);
 }
 

@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "graph/parameter_arena.h"
@@ -81,6 +82,8 @@ class OffloadedOptimizer {
   };
   /// Does the work of all parts on the host, after what `stream` has done so far, and copies their weights.
   void queue(std::function<void()> Part::*work, Stream& stream);
+  /// The same; the stream waits for all of it.
+  void queue_alone(std::function<void()> Part::*work, Stream& stream);
   void upload(const Part& part);
 
   const StepPlan& plan_;
@@ -93,7 +96,8 @@ class OffloadedOptimizer {
   float* masters_ = nullptr;
   std::byte *state_ = nullptr, *gradients_ = nullptr, *weights_ = nullptr;
   std::unique_ptr<Cast> round_;
-  std::vector<Part> parts_;  // of the buckets
+  std::vector<Part> parts_;          // of the buckets
+  std::optional<std::size_t> last_;  // the part that is updated last
   bool is_stale_ = false, is_expected_ = false;
 };
 

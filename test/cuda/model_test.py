@@ -69,6 +69,13 @@ for case, (name, keys) in model.CASES.items():
     least = 16 if keys else 34
     assert packs > least * products / 6 / tokens, launches
 if "CUDA" in model.harness.run([Arguments.binary, "--version"], "lockstep"):
+    # What is recomputed is a phase of its own: the blocks once more, and not the head.
+    model.CASES["recompute"] = ("SmolLM-135M", ["model.recompute=block"])
+    launches = [launch for launch in model.launches_of("recompute", Arguments) if launch["kind"].startswith("matmul")]
+    forward, again = (total([launch for launch in launches if launch["phase"] == phase], "flops") for phase in ("forward", "recompute"))
+    shape = language.SHAPES["SmolLM-135M"]
+    head = 2 * shape["batch"] * language.SEQUENCE * shape["width"] * shape["vocabulary"]
+    assert 0 < again <= forward - head, (forward, again, head)
     for case, (name, _) in model.DECODING.items():
         launches = model.launches_of(case, Arguments)
         kinds, shape = model.predict(launches, H200), language.SHAPES[name]
