@@ -50,7 +50,7 @@ kind, in GiB. *recipe*: the reference speed of the recipe for such a machine. *F
 as here: [2,973 tokens/s of an A100](https://github.com/pytorch/torchtitan/blob/main/docs/performance.md) for 8B and 331 for 70B
 (on 64), and [5,762 of an H100](https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md) for
 8B (on 8, 500 W). It recomputes less. [ZeRO-Offload](https://arxiv.org/abs/2101.06840) states 40 TFLOP/s for a model of 10B on
-one V100, 32 % of its 125; on the two A100, tokens/s times 6 FLOP per parameter is 55 % of 312.
+one V100, 32 % of its 125; on the two A100, tokens/s times 6 FLOP per parameter is 53 % of 312.
 """
 # (hardware file, model, keys, nodes, what others state)
 CASES = [
